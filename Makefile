@@ -1,0 +1,57 @@
+# Everything runs from one virtual environment, made at first need: VENV and PYTHON can be set.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+FAST := not live and not slow
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check live bench pins clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+install: $(STAMP) ## make .venv and install the pinned versions into it
+
+demo: $(STAMP) ## the main job: train a small model on islands that come and go
+	$(BIN)/archipelago run examples/demo.toml
+
+test: $(STAMP) ## every test, real Ray included (ten to fifteen minutes)
+	$(BIN)/pytest -m '$(FAST)' -n auto
+	@without=; .ci/prometheus || without="--ignore tests/live/test_cluster.py"; \
+		$(BIN)/pytest -m 'not ($(FAST))' --durations=10 $$without
+
+check: $(STAMP) ## format, lint, types, floors, fast tests (under two minutes)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+	$(BIN)/pytest -m '$(FAST)' -n auto
+
+live: $(STAMP) ## only the tests on real Ray, with real kills
+	$(BIN)/pytest -m live
+
+bench: $(STAMP) ## the decoupled run against data-parallel at equal tokens
+	$(BIN)/archipelago bench parity
+
+pins: ## write constraints.txt anew, from fresh installs on each Python found
+	$(PYTHON) .ci/pin
+
+clean: ## remove the environment, the caches and what was built; runs/ stays
+	rm -rf .venv* build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	find coordinator islands cluster tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c '' 2>/dev/null || { \
+		echo "make: no '$(PYTHON)' here; install Python 3.11 or newer, or: make PYTHON=/path/to/python" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "make: Python 3.11 or newer is needed and $(PYTHON) is older; try: make PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 2; }
+	@echo "installing into $(VENV) (about a minute, 1.5 GB) ..."
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check \
+		-e '.[dev]' -c constraints.txt
+	@touch $@

@@ -1,0 +1,808 @@
+"""The only `ray.remote`: actors around the plain classes, and typed handles around untyped Ray.
+
+Constructors take small plain values and cannot fail, since an actor whose constructor raises is
+never restarted, and large arguments may be gone by then. No call is retried by Ray: a request made
+of one life must not run on the next (docs/protocol.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import (
+    GetTimeoutError,
+    ObjectLostError,
+    OwnerDiedError,
+    RayActorError,
+    RayTaskError,
+)
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from cluster.clock import Clock
+from cluster.config import Config
+from cluster.meaning import group_of, load_layout, rule_of, save_layout, shard_of
+from cluster.measures import Measures
+from cluster.names import CALL_TIMEOUT_S, EVALUATOR, FLEET, SHARD, SYNCER, island_actor
+from cluster.notes import Notes, read_notes, retell
+from cluster.process import IslandProcess
+from cluster.replay import relive
+from cluster.shard import Shard, fresh
+from cluster.source import source_sha256
+from cluster.status import Status
+from cluster.store import FragmentStore, Tape, read_tape, save_contribution, save_state
+from cluster.syncer import Ports, Syncer
+from coordinator.codec import Payload
+from coordinator.errors import ArchipelagoError, RunFailed, Unreachable
+from coordinator.fragments import Flat, Layout
+from coordinator.protocol import (
+    Adopted,
+    Answer,
+    Contribution,
+    ContributionId,
+    Discard,
+    Fragment,
+    Granted,
+    HandIn,
+    Island,
+    Join,
+    LeaseGranted,
+    LeaseWanted,
+    Left,
+    Life,
+    Merge,
+    Progress,
+    Publication,
+    Publish,
+    Refused,
+    Report,
+    Resume,
+    Store,
+    Version,
+    Vitals,
+    Void,
+)
+from coordinator.state import initial
+
+if TYPE_CHECKING:
+    from cluster.evaluate import Evaluator
+    from cluster.steward import Outcome
+
+AGAIN_S = 0.5
+"""Between two attempts to be heard."""
+DONOR_TIMEOUT_S = 10.0
+"""A learner that joins waits no longer for a donor's moments."""
+THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8}
+"""Threads of an island for calls of each kind, so that none waits behind another kind."""
+
+FLEET_THREADS = 16
+"""Of the fleet's process: none of its answers takes long, but many may ask at once."""
+
+LOST_OBJECTS = (ObjectLostError, OwnerDiedError)
+"""An object went with the process or the node that held it."""
+Actor = Any
+"""A handle of an actor: Ray gives it no type."""
+T = TypeVar("T")
+
+
+def setup_logging() -> None:
+    """Lines for people, on standard error: Ray keeps them with the actor's logs."""
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname).1s %(message)s",
+        force=True,
+    )
+    logging.getLogger("jax").setLevel(logging.WARNING)
+
+
+class _Directory:
+    """Handles of a run's actors, looked up by name once each."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._known: dict[str, Actor] = {}
+
+    def __getitem__(self, name: str) -> Actor:
+        if name not in self._known:
+            self._known[name] = ray.get_actor(name, namespace=self._namespace)
+        return self._known[name]
+
+
+# --- an island ------------------------------------------------------------------------------------
+
+
+class RayLink:
+    """A learner's way to the coordinator: each call waits for its answer."""
+
+    def __init__(self, namespace: str) -> None:
+        self._actors = _Directory(namespace)
+
+    def join(self, event: Join) -> Granted | Refused:
+        while True:
+            try:
+                return self._ask(SYNCER, "join", event, source_sha256())
+            except Unreachable as error:
+                logging.info("%s; trying again", error)
+                time.sleep(AGAIN_S)
+
+    def report(self, event: Report, vitals: Vitals) -> Answer | Void:
+        return self._ask(SYNCER, "report", event, vitals)
+
+    def adopted(self, event: Adopted) -> None:
+        self._ask(SYNCER, "adopted", event)
+
+    def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        return self._ask(SYNCER, "lease", event)
+
+    def left(self, event: Left) -> None:
+        self._ask(SYNCER, "left", event)
+
+    def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
+        while True:
+            try:
+                if (flats := self._ask(SHARD, "whole", fragments)) is not None:
+                    return flats
+            except Unreachable as error:
+                logging.info("%s; trying again", error)
+            time.sleep(AGAIN_S)
+
+    def moments(self, donor: Life) -> list[NDArray[Any]] | None:
+        """A donor that does not answer in time is passed over."""
+        return self._ask(island_actor(donor.island), "moments", donor, timeout_s=DONOR_TIMEOUT_S)
+
+    def starting(self, island: Island) -> float:
+        """A process begins: how long it shall wait before it does, in seconds."""
+        while True:
+            try:
+                return self._ask(FLEET, "starting", island)
+            except Unreachable as error:
+                logging.info("%s; trying again", error)
+                time.sleep(AGAIN_S)
+
+    def broke(self, island: Island, words: str) -> None:
+        """The last words of a process that broke."""
+        self._ask(FLEET, "broke", island, words)
+
+    def _ask(
+        self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Any:
+        try:
+            call = getattr(self._actors[actor], method)
+            return ray.get(call.remote(*arguments), timeout=timeout_s)
+        except (RayActorError, GetTimeoutError, ValueError) as error:
+            raise Unreachable(f"the {actor} cannot be heard: {type(error).__name__}") from error
+
+
+class IslandActor:
+    """One island with its learner; `hand_in` and `offer` are the two ends of its wire."""
+
+    def __init__(self, config: str, island: Island, namespace: str) -> None:
+        setup_logging()
+        plain = Config.model_validate_json(config, strict=False)
+        self._process = IslandProcess(
+            plain,
+            island,
+            lambda: RayLink(namespace),
+            lambda: RayLink(namespace).starting(island),
+            lambda words: RayLink(namespace).broke(island, words),
+        )
+
+    @ray.method(concurrency_group="asking", num_returns=1)
+    def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
+        learner = self._process.learner
+        return None if learner is None else learner.hand_in(life, fragment)
+
+    @ray.method(concurrency_group="asking")
+    def moments(self, life: Life) -> list[NDArray[Any]] | None:
+        learner = self._process.learner
+        return None if learner is None else learner.moments(life)
+
+    @ray.method(concurrency_group="offering")
+    def offer(self, life: Life, publication: Publication, boxed: list[ray.ObjectRef]) -> None:
+        """`boxed`: a reference to the payload, in a list, so that Ray does not fetch it first."""
+        if (learner := self._process.learner) is None:
+            return
+        try:
+            payload = ray.get(boxed[0])
+        except LOST_OBJECTS as error:  # the shard has died; the version after comes whole
+            logging.info("%s is not to be had: %s", publication.version, type(error).__name__)
+            return
+        learner.offer(life, publication, payload)
+
+    @ray.method(concurrency_group="control")
+    def refused(self, said: ContributionId) -> None:
+        if (learner := self._process.learner) is not None:
+            learner.refused(said)
+
+    @ray.method(concurrency_group="control")
+    def cease(self, over: Void) -> None:
+        if (learner := self._process.learner) is not None:
+            learner.cease(over)
+
+    @ray.method(concurrency_group="control")
+    def park(self) -> None:
+        if (learner := self._process.learner) is not None:
+            learner.park()
+
+    @ray.method(concurrency_group="control")
+    def leave(self) -> Progress | None:
+        learner = self._process.learner
+        return None if learner is None else learner.leave()
+
+    @ray.method(concurrency_group="watching")
+    def watch(self, life: Life) -> str:
+        """Return when this life is over; if the process dies, whoever called hears it from Ray."""
+        learner = self._process.learner
+        return "its process is another one" if learner is None else learner.outlive(life)
+
+    @ray.method(concurrency_group="control")
+    def spoil(self, factor: float) -> None:
+        """Multiply what this process hands in from now on (for fault plans)."""
+        if (learner := self._process.learner) is not None:
+            learner.spoil = factor
+
+    @ray.method(concurrency_group="control")
+    def kill(self) -> None:
+        """Die at once, like a process that the kernel kills (for fault plans)."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+# --- the shard ------------------------------------------------------------------------------------
+
+
+class ShardActor:
+    """A shard and its data path: it calls the learners, and the data is the answer.
+
+    A new process has no model until it is told to `seed` or to `recover`.
+    """
+
+    def __init__(self, config: str, namespace: str, run_dir: str) -> None:
+        setup_logging()
+        self._config = Config.model_validate_json(config, strict=False)
+        self._run_dir = Path(run_dir)
+        self._actors = _Directory(namespace)
+        self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
+        self._offers: set[asyncio.Task[None]] = set()
+        self._broken: BaseException | None = None
+        self._shard: Shard | None = None
+
+    async def seed(self, layout: Layout, flats: list[Flat]) -> None:
+        """Take in the initial model, and make it durable."""
+        arrays = fresh(flats)
+        self._shard = shard_of(self._config, layout, arrays)
+        for p, each in arrays.items():
+            await self._compute(self._files(layout).save, p, each, True)
+
+    async def recover(self, wanted: Sequence[Version]) -> list[Version]:
+        """Go back to these published versions, or to the newest before them that are stored."""
+        return await self._compute(self._recover, wanted)
+
+    def _recover(self, wanted: Sequence[Version]) -> list[Version]:
+        layout = load_layout(self._run_dir)
+        files = self._files(layout)
+        versions = [(Fragment(p), version) for p, version in enumerate(wanted)]
+        if self._shard is None:
+            arrays = {p: files.newest(p, upto=version) for p, version in versions}
+            self._shard = shard_of(self._config, layout, arrays)
+        shard = self._shard
+        return [
+            shard.recover(p, version, functools.partial(files.newest, p, version))
+            for p, version in versions
+        ]
+
+    async def watch(self) -> None:
+        """Never return, unless this process has no model: then it is not the one that was meant."""
+        if self._shard is not None:
+            await asyncio.Event().wait()
+
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+        """Have the learner hand in; keep what it returns, measured."""
+        try:
+            handed = await self._actors[island_actor(life.island)].hand_in.remote(life, fragment)
+        except RayActorError as error:
+            return f"{type(error).__name__}: {life} could not be asked"
+        except RayTaskError as error:
+            if isinstance(error.cause, LOST_OBJECTS):
+                return f"{type(error.cause).__name__}: what {life} handed in was lost on its way"
+            raise
+        except LOST_OBJECTS as error:
+            return f"{type(error).__name__}: what {life} handed in was lost on its way"
+        if handed is None:
+            return "nothing to hand in"
+        return await self._compute(self._there.receive, *handed)
+
+    async def merge(self, order: Merge) -> None:
+        if self._config.durability.keep_contributions:
+            await self._compute(self._keep, order)
+        await self._compute(self._there.merge, order)
+
+    def _keep(self, order: Merge) -> None:
+        for item in order.items:
+            payload = self._there.payload(item.contribution.reference)
+            layout = item.contribution.fingerprint
+            save_contribution(self._run_dir, item.contribution.id, payload, layout)
+
+    async def store(self, order: Store) -> bool:
+        """Make the staged version durable, if it is its turn; False if it is not, or cannot be."""
+        if order.version.number % self._config.durability.every:
+            return False
+        try:
+            await self._compute(self._store, order)
+        except OSError as error:
+            logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
+            return False
+        return True
+
+    def _store(self, order: Store) -> None:
+        layout = load_layout(self._run_dir)
+        self._files(layout).save(order.fragment, self._there.staged(order.fragment))
+
+    async def publish(self, order: Publish) -> None:
+        """Put the difference into the object store once, and tell every learner where it is.
+
+        Errors: what broke when an earlier publication was offered.
+        """
+        if self._broken is not None:
+            raise self._broken
+        publication, payload = await self._compute(self._there.publish, order)
+        boxed = [ray.put(payload)]
+        for life in order.to:
+            task = asyncio.create_task(self._offer(life, publication, boxed))
+            self._offers.add(task)
+            task.add_done_callback(self._offered)
+
+    async def _offer(self, life: Life, said: Publication, boxed: list[ray.ObjectRef]) -> None:
+        try:
+            await self._actors[island_actor(life.island)].offer.remote(life, said, boxed)
+        except RayActorError as error:  # a learner that is back takes the public fragments whole
+            logging.info("%s did not hear of %s: %s", life, said.version, type(error).__name__)
+
+    def _offered(self, task: asyncio.Task[None]) -> None:
+        self._offers.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken = self._broken or error
+
+    async def discard(self, order: Discard) -> None:
+        self._there.drop(order.contribution.reference)
+
+    async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
+        """Public fragments; None while there is no model yet."""
+        return None if self._shard is None else self._shard.whole(fragments)
+
+    def _files(self, layout: Layout) -> FragmentStore:
+        return FragmentStore(self._run_dir, layout, keep=self._config.durability.keep_snapshots)
+
+    @property
+    def _there(self) -> Shard:
+        assert self._shard is not None, "the shard has no model yet"
+        return self._shard
+
+    async def _compute(self, call: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._arithmetic, functools.partial(call, *arguments))
+
+
+# --- the syncer -----------------------------------------------------------------------------------
+
+
+class RayPorts(Ports):
+    """What the syncer reaches: the shard for arrays, the islands for words."""
+
+    def __init__(self, namespace: str) -> None:
+        self._actors = _Directory(namespace)
+
+    async def watch(self, life: Life) -> str:
+        try:
+            return await self._actors[island_actor(life.island)].watch.remote(life)
+        except RayActorError as error:
+            return f"its process ended ({type(error).__name__})"
+
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+        return await self._actors[SHARD].collect.remote(life, fragment)
+
+    async def merge(self, order: Merge) -> None:
+        await self._actors[SHARD].merge.remote(order)
+
+    async def store(self, order: Store) -> bool:
+        return await self._actors[SHARD].store.remote(order)
+
+    async def publish(self, order: Publish) -> None:
+        await self._actors[SHARD].publish.remote(order)
+
+    async def discard(self, order: Discard) -> None:
+        await self._actors[SHARD].discard.remote(order)
+        if order.returns_residual:
+            await self._tell(order.contribution.id.life, "refused", order.contribution.id)
+
+    async def cease(self, order: Void) -> None:
+        await self._tell(order.life, "cease", order)
+
+    async def park(self, life: Life) -> None:
+        await self._tell(life, "park")
+
+    async def leave(self, life: Life) -> Progress | None:
+        return await self._tell(life, "leave")
+
+    async def _tell(self, life: Life, method: str, *arguments: object) -> Any:
+        """Say something to a learner; one that is dead need not hear it."""
+        try:
+            call = getattr(self._actors[island_actor(life.island)], method)
+            return await call.remote(*arguments)
+        except RayActorError as error:
+            logging.info("%s did not hear %r: %s", life, method, type(error).__name__)
+            return None
+
+
+def _said(error: Exception) -> Exception:
+    """What another process said, without where it was when it said it."""
+    return error.cause if isinstance(error, RayTaskError) else error
+
+
+def _start_over(error: BaseException | None) -> None:
+    """The shard has died under the syncer: come back with it, as a new generation."""
+    if error is None or isinstance(error, RayActorError):
+        logging.error("the shard cannot be reached, the syncer starts over: %s", error)
+        logging.shutdown()
+        os._exit(1)
+
+
+class SyncerActor:
+    """The syncer on Ray: an event loop that learners, shell and people call.
+
+    A process that finds a tape in the run directory is a restart: it goes on as a new generation.
+    """
+
+    def __init__(self, config: str, run: str, namespace: str, run_dir: str) -> None:
+        setup_logging()
+        self._config = Config.model_validate_json(config, strict=False)
+        self._run, self._namespace, self._run_dir = run, namespace, Path(run_dir)
+        self._opening = asyncio.Lock()
+        self._syncer: Syncer | None = None
+        self._tape: Tape | None = None
+        self._notes: Notes
+        self._now_s: Clock
+        self._cannot: ArchipelagoError | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def open(self, layout: Layout) -> None:
+        """Begin: from here on learners may join."""
+        save_layout(self._run_dir, layout)
+        await self._ready()
+
+    async def _ready(self) -> Syncer:
+        """The syncer, brought back from the tape if this process has not done so yet.
+
+        Errors: whatever is wrong with the tape or the fragments; once, and from then on.
+        """
+        async with self._opening:
+            if self._cannot is not None:
+                raise self._cannot
+            if self._syncer is None:
+                try:
+                    self._syncer = await self._bring_up()
+                except ArchipelagoError as error:
+                    self._cannot = RunFailed(f"the syncer cannot come back: {_said(error)}")
+                    raise self._cannot from error
+        return self._syncer
+
+    async def _bring_up(self) -> Syncer:
+        config, layout = self._config, load_layout(self._run_dir)
+        rule = rule_of(config, layout)
+        groups = {island: group_of(config, island).group for island in config.island_names}
+        state, first_seq, generation, resume = initial(rule), 0, 0, None
+        recording, notes, last_s = None, read_notes(self._run_dir), 0.0
+        if any(self._run_dir.glob("tape-*.arrow")):
+            recording = read_tape(self._run_dir, layout.fingerprint)
+            last_s = recording.events[-1].now_s if recording.events else 0.0
+        now_s = Clock(last_s)
+        began_s = notes[0].now_s if notes else now_s()
+        measures = Measures(self._run, groups, layout.sizes, config.sync.wire_down, now_s=began_s)
+        if recording is not None:
+            generation, first_seq = recording.generations, len(recording.events)
+            if (last := retell(measures, relive(rule, recording.events), notes)) is not None:
+                state = last.after
+            logging.warning(
+                "back as generation %d after %d events%s",
+                generation,
+                first_seq,
+                f", {recording.damage}" if recording.damage else "",
+            )
+        shard = _Directory(self._namespace)[SHARD]
+        if recording is not None:
+            wanted = [fragment.version for fragment in state.fragments]
+            resume = Resume(generation, tuple(await shard.recover.remote(wanted)))
+        self._now_s, self._notes = now_s, Notes(self._run_dir, measures, now_s)
+        self._tape = Tape(self._run_dir, generation, layout.fingerprint, first_seq=first_seq)
+        syncer = Syncer(
+            rule,
+            state,
+            RayPorts(self._namespace),
+            now_s=now_s,
+            tape=self._tape,
+            measures=measures,
+            failed=_start_over,
+        )
+        if resume is not None:
+            syncer.feed(resume)
+        self._watching = asyncio.create_task(self._watch(shard))
+        return syncer
+
+    async def _watch(self, shard: Actor) -> None:
+        """Learn of the shard's death also when nothing is asked of it: who joins waits for it."""
+        try:
+            await shard.watch.remote()
+        except RayActorError as error:
+            _start_over(error)
+        _start_over(None)
+
+    async def join(self, event: Join, source: str) -> Granted | Refused:
+        syncer = await self._ready()
+        if source != source_sha256():
+            why = f"its source is {source}, the syncer's is {source_sha256()}: update its node"
+            syncer.measures.refused(event.island, why)
+            return Refused(event.island, why)
+        return syncer.join(event)
+
+    async def report(self, event: Report, vitals: Vitals) -> Answer | Void:
+        answer = (await self._ready()).report(event, vitals)
+        if isinstance(answer, Answer):
+            self._notes.vitals(event.life, vitals)
+        return answer
+
+    async def adopted(self, event: Adopted) -> None:
+        (await self._ready()).adopted(event)
+
+    async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        return (await self._ready()).lease(event)
+
+    async def left(self, event: Left) -> None:
+        (await self._ready()).left(event)
+
+    async def stop(self, why: str) -> None:
+        (await self._ready()).stop(why)
+
+    async def drain(self, island: Island, why: str) -> None:
+        (await self._ready()).drain(island, why)
+
+    async def fault(self, island: Island) -> None:
+        await self._ready()
+        self._notes.fault(island)
+
+    async def evaluated(self, t: int, loss: float) -> None:
+        await self._ready()
+        self._notes.evaluated(t, loss)
+
+    async def look(self, held: Mapping[Island, str]) -> Status:
+        """The fleet says which islands have devices (with their groups), and is told the rest."""
+        await self._ready()
+        self._notes.held(held)
+        return await self.status()
+
+    async def status(self) -> Status:
+        syncer = await self._ready()
+        if syncer.failure is not None:
+            raise syncer.failure
+        if (hopeless := syncer.measures.hopeless(syncer.state.phase)) is not None:
+            raise hopeless
+        return syncer.measures.status(syncer.rule, syncer.state, self._now_s())
+
+    async def close(self) -> dict[str, object]:
+        """The run is over: end the tape, keep the state, and sum up."""
+        syncer = await self._ready()
+        syncer.close()
+        if self._watching is not None:
+            self._watching.cancel()
+        assert self._tape is not None
+        self._tape.close()
+        layout = syncer.rule.fingerprint
+        save_state(self._run_dir, syncer.state, seq=self._tape.seq, layout=layout)
+        return syncer.measures.summary(syncer.state, self._now_s())
+
+
+class EvaluatorActor:
+    """Makes the initial model; judges the syncer's model now and then, and at the end."""
+
+    def __init__(self, config: str, namespace: str) -> None:
+        setup_logging()
+        self._config = Config.model_validate_json(config, strict=False)
+        self._actors = _Directory(namespace)
+
+    @functools.cached_property
+    def _evaluator(self) -> Evaluator:
+        from cluster.evaluate import Evaluator  # JAX only where it is needed
+
+        return Evaluator(self._config)
+
+    def initial(self) -> tuple[Layout, list[Flat]]:
+        return self._evaluator.layout, self._evaluator.initial()
+
+    def loss(self, flats: list[Flat]) -> float:
+        return self._evaluator.loss(flats)
+
+    def judge(self) -> None:
+        """Take a consistent copy of the public fragments and tell the syncer how good they are."""
+        fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
+        try:
+            status: Status = ray.get(self._actors[SYNCER].status.remote())
+            whole: Any = ray.get(self._actors[SHARD].whole.remote(fragments))
+            if whole is None:
+                return  # the shard is just coming back
+            loss = self._evaluator.sample([flat for _, flat in whole])
+            ray.get(self._actors[SYNCER].evaluated.remote(status["t"], loss))
+        except RayActorError as error:  # one of them is being restarted: another time
+            logging.info("not judged this time: %s", type(error).__name__)
+
+
+# --- the fleet ------------------------------------------------------------------------------------
+
+
+class FleetActor:
+    """The fleet of a run: keeps it on a thread of its own, and can always answer."""
+
+    def __init__(
+        self, config: str, run_dir: str, namespace: str, detached: bool, auth: str
+    ) -> None:
+        setup_logging()
+        from cluster.steward import Fleet  # which needs this module
+
+        plain = Config.model_validate_json(config, strict=False)
+        self._fleet = Fleet(plain, Path(run_dir), namespace, detached=detached, auth=auth)
+        threading.Thread(target=self._fleet.keep, name="keep", daemon=True).start()
+
+    def status(self) -> Status:
+        return self._fleet.status()
+
+    def outcome(self) -> Outcome | None:
+        """How the run ended; None while it goes on."""
+        return self._fleet.outcome
+
+    def scale(self, group: str, count: int) -> None:
+        self._fleet.scale(group, count)
+
+    def drain(self, island: Island) -> None:
+        self._fleet.drain(island)
+
+    def stop(self, why: str) -> None:
+        self._fleet.stop(why)
+
+    def starting(self, island: Island) -> float:
+        return self._fleet.starting(island)
+
+    def broke(self, island: Island, words: str) -> None:
+        self._fleet.broke(island, words)
+
+    def dismiss(self) -> None:
+        self._fleet.dismiss()
+
+    def kill(self) -> None:
+        """Die at once (for tests)."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+# --- starting them --------------------------------------------------------------------------------
+
+CPU_ENV = {"JAX_PLATFORMS": "cpu"}
+KEEP_PAGES = {
+    "MALLOC_TRIM_THRESHOLD_": "1000000000",
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+}
+"""For glibc: XLA on a CPU frees large buffers each step, which would be page faults at the next."""
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a run's actors live: their namespace, and whether they outlast whoever starts them.
+
+    Detached ones stay on the node of the fleet while it is there, since they share its run
+    directory.
+    """
+
+    namespace: str
+    detached: bool
+
+    def options(self, name: str, env: Mapping[str, str]) -> dict[str, Any]:
+        own: dict[str, Any] = {"runtime_env": {"env_vars": dict(env)}} if env else {}
+        if self.detached:
+            own |= {"lifetime": "detached", "get_if_exists": True}
+        return {
+            **own,
+            "name": name,
+            "namespace": self.namespace,
+            "max_restarts": -1,
+            "max_task_retries": 0,
+        }
+
+    def near(self) -> NodeAffinitySchedulingStrategy:
+        """On this process's node, or on another one if that is gone."""
+        here = ray.get_runtime_context().get_node_id()
+        return NodeAffinitySchedulingStrategy(here, soft=True)
+
+
+def start_fleet(config: Config, run_dir: Path, home: Home, auth: str) -> Actor:
+    """The fleet starts everything else. One that is not detached ends with its run's process."""
+    options = home.options(FLEET, {})
+    if not home.detached:
+        options["max_restarts"] = 0  # what it had started has ended with it
+    actor = ray.remote(FleetActor).options(
+        **options, num_cpus=0, max_concurrency=FLEET_THREADS, scheduling_strategy=home.near()
+    )
+    return actor.remote(config.model_dump_json(), str(run_dir), home.namespace, home.detached, auth)
+
+
+def start_syncer(config: Config, run: str, home: Home, run_dir: Path) -> Actor:
+    return _start(SyncerActor, SYNCER, home, {}).remote(
+        config.model_dump_json(), run, home.namespace, str(run_dir)
+    )
+
+
+def start_shard(config: Config, home: Home, run_dir: Path) -> Actor:
+    return _start(ShardActor, SHARD, home, {}).remote(
+        config.model_dump_json(), home.namespace, str(run_dir)
+    )
+
+
+def start_evaluator(config: Config, home: Home) -> Actor:
+    env = {**CPU_ENV, "XLA_FLAGS": ONE_THREAD}
+    actor = _start(EvaluatorActor, EVALUATOR, home, env)
+    return actor.remote(config.model_dump_json(), home.namespace)
+
+
+def start_island(
+    config: Config, island: Island, home: Home, devices: PlacementGroupSchedulingStrategy
+) -> Actor:
+    """An island on the devices that were reserved for it; Ray restarts it whenever it dies."""
+    group = group_of(config, island)
+    resources = dict(group.resources)
+    cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
+    memory = resources.pop("memory", None)
+    env = {
+        "JAX_COMPILATION_CACHE_DIR": str(Path.home() / ".cache" / "archipelago" / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    }
+    if not gpus and not resources.get("TPU") and group.topology is None:
+        env |= CPU_ENV | KEEP_PAGES
+        if cpus <= 1:
+            env["XLA_FLAGS"] = ONE_THREAD
+    threaded: Any = ray.remote(concurrency_groups=THREADS)  # type: ignore[call-overload]
+    actor = threaded(IslandActor).options(
+        **home.options(island_actor(island), env),
+        num_cpus=cpus,
+        num_gpus=gpus,
+        memory=memory,
+        resources=resources,
+        scheduling_strategy=devices,
+    )
+    return actor.remote(config.model_dump_json(), island, home.namespace)
+
+
+def find_island(island: Island, namespace: str) -> Actor | None:
+    """The actor of an island that an earlier life of the fleet has started."""
+    try:
+        return ray.get_actor(island_actor(island), namespace=namespace)
+    except ValueError:
+        return None
+
+
+def _start(kind: type, name: str, home: Home, env: Mapping[str, str]) -> Actor:
+    strategy = home.near() if home.detached else None
+    return ray.remote(kind).options(
+        **home.options(name, env), num_cpus=0, scheduling_strategy=strategy
+    )

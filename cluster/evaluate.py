@@ -1,0 +1,54 @@
+"""Judges the syncer's model, never a learner's: held-out loss of the public fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from cluster.config import Config
+from cluster.island import task_of
+from coordinator.fragments import Flat, Layout, sew, take
+from coordinator.protocol import Fragment
+from islands.adopt import layout_of
+
+SAMPLE_WINDOWS = 64
+"""Held-out windows judged now and then, while the islands need the cores."""
+FINAL_WINDOWS = 512
+"""Held-out windows judged at the beginning and at the end."""
+EVALUATION_BATCH = 16
+
+
+class Evaluator:
+    """Makes the initial model and judges models; on a CPU, off the islands' devices."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._task = task_of(config)
+        self._layout = layout_of(self._task, config.sync.fragments)
+        self._structure = jax.tree.structure(jax.eval_shape(lambda: self._task.init(0)))
+        self._loss = jax.jit(self._task.loss)
+        self._batches = self._task.heldout(EVALUATION_BATCH)
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
+    def initial(self) -> list[Flat]:
+        """The run's initial model, from its seed, as fragments."""
+        leaves = [
+            np.asarray(leaf) for leaf in jax.tree.leaves(self._task.init(self._config.run.seed))
+        ]
+        return [take(self._layout, Fragment(p), leaves) for p in range(self._config.sync.fragments)]
+
+    def sample(self, flats: Sequence[Flat]) -> float:
+        """A rougher figure, for a run that goes on."""
+        return self.loss(flats, SAMPLE_WINDOWS)
+
+    def loss(self, flats: Sequence[Flat], windows: int = FINAL_WINDOWS) -> float:
+        """Held-out loss in nats per token, over so many windows or all there are."""
+        params = jax.tree.unflatten(self._structure, sew(self._layout, flats))
+        count = max(1, min(len(self._batches), windows // EVALUATION_BATCH))
+        losses = [float(self._loss(params, self._batches[i])) for i in range(count)]
+        return sum(losses) / len(losses)

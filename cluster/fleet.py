@@ -1,0 +1,147 @@
+"""The fleet's rules: which islands shall be there against which are; pure, like the coordinator's.
+
+`reconcile` is given both and says what to start, to drain and to give back, each with its reason;
+the shell (steward.py) does it and looks again. An island holds devices from `Place` to `GiveBack`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cluster.status import IslandState
+from coordinator.protocol import Island
+
+FIRST_DELAY_S, LONGEST_DELAY_S = 2.0, 60.0
+"""A process that fails again waits before it starts anew: twice as long each time."""
+FAILURES_UNTIL_SET_ASIDE = 5
+"""So many processes of one island that ended before they contributed, and it is set aside ..."""
+BREAKAGES_UNTIL_SET_ASIDE = 3
+"""... or so many that ended with an exception: a fault of the program, not of the machine."""
+DRAIN_TIMEOUT_S = 60.0
+"""A draining island that says nothing for so long is taken for dead."""
+GONE: frozenset[IslandState] = frozenset({"left", "lost", "quarantined"})
+
+
+class Hold(StrEnum):
+    """How far an island has got with its devices."""
+
+    WAITING = "waiting"  # they are asked for
+    PLACED = "placed"  # they are its own, no process has been started
+    RUNNING = "running"  # its process is there, or Ray restarts it
+    DRAINING = "draining"  # it was asked to hand in what it has and to leave
+    ASIDE = "set aside"  # it failed again and again; it holds nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What the fleet knows of one island.
+
+    `since_s`: when it got to `hold`. `learner`: what the syncer says of its learner. `failures`:
+    processes that ended since its last contribution; `breakages`: those with an exception.
+    """
+
+    island: Island
+    hold: Hold
+    since_s: float
+    learner: IslandState = "starting"
+    failures: int = 0
+    breakages: int = 0
+
+
+class Deed(StrEnum):
+    PLACE = "place"  # ask for its devices
+    START = "start"  # start its process on them
+    DRAIN = "drain"  # have it hand in what it has and leave
+    GIVE_BACK = "give back"  # end its process, return its devices
+    SET_ASIDE = "set aside"  # ... and try no more
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    deed: Deed
+    island: Island
+    why: str
+
+
+def reconcile(
+    desired: Iterable[Island], actual: Mapping[Island, Holding], now_s: float
+) -> list[Action]:
+    """What to do now so that the islands that are there become those that shall be.
+
+    Doing it and asking again leads to a state that asks for nothing.
+    """
+    wanted = set(desired)
+    new = [Action(Deed.PLACE, island, "wanted") for island in sorted(wanted - actual.keys())]
+    known = [
+        action
+        for island in sorted(actual)
+        if (action := _next(actual[island], wanted=island in wanted, now_s=now_s)) is not None
+    ]
+    return [*known, *new]  # what is given back first may be what the new ones wait for
+
+
+def _next(holding: Holding, *, wanted: bool, now_s: float) -> Action | None:
+    island = holding.island
+    match holding.hold:
+        case Hold.WAITING if not wanted:
+            return Action(Deed.GIVE_BACK, island, "no longer wanted")
+        case Hold.PLACED:
+            if wanted:
+                return Action(Deed.START, island, "its devices are there")
+            return Action(Deed.GIVE_BACK, island, "no longer wanted")
+        case Hold.RUNNING if not wanted:
+            if holding.learner in ("starting", *GONE):
+                why = f"no longer wanted, its learner is {holding.learner}"
+                return Action(Deed.GIVE_BACK, island, why)
+            return Action(Deed.DRAIN, island, "no longer wanted")
+        case Hold.RUNNING if (why := failing(holding)) is not None:
+            return Action(Deed.SET_ASIDE, island, why)
+        case Hold.DRAINING:
+            if holding.learner in GONE:
+                return Action(Deed.GIVE_BACK, island, f"its learner is {holding.learner}")
+            if now_s - holding.since_s > DRAIN_TIMEOUT_S:
+                return Action(Deed.GIVE_BACK, island, f"not drained in {DRAIN_TIMEOUT_S:.0f} s")
+            return None
+        case Hold.ASIDE if not wanted:
+            return Action(Deed.GIVE_BACK, island, "no longer wanted")
+        case _:
+            return None
+
+
+def failing(holding: Holding) -> str | None:
+    """Why another start would not help; None while there is hope."""
+    if holding.breakages >= BREAKAGES_UNTIL_SET_ASIDE:
+        return f"broke {holding.breakages} times without a contribution between"
+    if holding.failures >= FAILURES_UNTIL_SET_ASIDE:
+        return f"{holding.failures} processes ended without a contribution between"
+    return None
+
+
+def restart_delay_s(failures: int) -> float:
+    """How long a process waits before it starts, the islands' `failures`-th in a row having ended:
+    the first restart is at once."""
+    return 0.0 if failures < 2 else min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (failures - 2))
+
+
+def resized(islands: Iterable[Island], group: str, count: int) -> frozenset[Island]:
+    """These islands with so many of the group: new ones take the lowest free numbers, and those
+    with the highest go first."""
+    islands = frozenset(islands)
+    mine = sorted((i for i in islands if group_name(i) == group), key=number_of)
+    if count < len(mine):
+        return islands - {*mine[count:]}
+    taken = {number_of(island) for island in mine}
+    free = (n for n in range(count) if n not in taken)
+    more = [Island(f"{group}-{n}") for _, n in zip(range(count - len(mine)), free, strict=False)]
+    return islands | {*more}
+
+
+def group_name(island: Island) -> str:
+    """`eu-west-3` -> `eu-west`."""
+    return island.rpartition("-")[0]
+
+
+def number_of(island: Island) -> int:
+    return int(island.rpartition("-")[2])

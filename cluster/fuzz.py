@@ -1,0 +1,252 @@
+"""`archipelago simulate --fuzz N --seed S`: many simulated runs, each different, all judged.
+
+A failure is told by its seed, and by the shortest tape that shows it where the events alone do.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from cluster.sim_coverage import EFFECTS, NEVER, PAIRS, Pair
+from cluster.sim_judge import Judge
+from cluster.sim_plan import EVENTS_WANTED, draw
+from cluster.sim_shard import Violation
+from cluster.simulated import World
+from coordinator.advance import advance
+from coordinator.errors import ArchipelagoError
+from coordinator.protocol import Event
+from coordinator.state import initial
+
+Tape = list[tuple[float, Event]]
+
+BREAKAGES = (
+    ArchipelagoError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError,
+    ValueError,
+)  # fmt: skip
+"""What a defect of the rules or of the shell looks like."""
+STRETCHES, MORE = 8, 1.25
+"""A run that was too short is drawn anew, longer by at least this factor, at most so often."""
+TRIALS = 1500
+"""Tapes tried out in search of the shortest."""
+FAILURES_TOLD, ROUND = 5, 25
+"""So many failures are shrunk and told; garbage is swept up after so many schedules."""
+
+
+@dataclass(slots=True)
+class Failure:
+    """One violation; `seed` repeats it: `draw(seed, stretch=stretch)`.
+
+    `events`: heard until then. `tape`: the shortest list of (time, event) found that violates the
+    same invariant of the rules; empty if the world's part is needed to see it.
+    """
+
+    seed: str
+    stretch: float
+    invariant: str
+    words: str
+    events: int
+    tape: list[str]
+
+
+@dataclass(slots=True)
+class FuzzResult:
+    """What `simulate --fuzz` prints. Pairs and effects that cannot be met are not counted.
+
+    `events_per_s`: per second of one core's time. `judged`: how often a learner that keeps pace was
+    looked for in two merges of a fragment.
+    """
+
+    schedules: int = 0
+    events: int = 0
+    faults: int = 0
+    violations: int = 0
+    pairs_covered: int = 0
+    pairs: int = 0
+    effects_covered: int = 0
+    effects: int = 0
+    events_per_s: float = 0.0
+    judged: int = 0
+    uncovered_pairs: list[str] = field(default_factory=list[str])
+    uncovered_effects: list[str] = field(default_factory=list[str])
+    unreachable_pairs: dict[str, str] = field(default_factory=dict[str, str])
+    failures: list[Failure] = field(default_factory=list[Failure])
+
+
+@dataclass(slots=True)
+class Sum:
+    """Of some schedules."""
+
+    schedules: int = 0
+    events: int = 0
+    faults: int = 0
+    violations: int = 0
+    judged: int = 0
+    cpu_s: float = 0.0
+    pairs: set[Pair] = field(default_factory=set[Pair])
+    effects: set[str] = field(default_factory=set[str])
+    failures: list[Failure] = field(default_factory=list[Failure])
+
+    def add(self, other: Sum) -> None:
+        self.schedules += other.schedules
+        self.events += other.events
+        self.faults += other.faults
+        self.violations += other.violations
+        self.judged += other.judged
+        self.cpu_s += other.cpu_s
+        self.pairs |= other.pairs
+        self.effects |= other.effects
+        self.failures += other.failures
+
+
+def fuzz(
+    schedules: int,
+    seed: int,
+    *,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] = lambda done, violations: None,
+) -> FuzzResult:
+    """Run that many schedules, on `jobs` cores; the same seed gives the same schedules."""
+    total = Sum()
+    batches = [(seed, first, min(first + ROUND, schedules)) for first in range(0, schedules, ROUND)]
+    if jobs == 1:
+        for batch in batches:
+            total.add(_some(batch))
+            progress(total.schedules, total.violations)
+    else:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            for part in pool.map(_some, batches):
+                total.add(part)
+                progress(total.schedules, total.violations)
+    reachable = PAIRS - NEVER.keys()
+    if met := sorted(total.pairs & NEVER.keys()):
+        raise Violation("what cannot be", f"{met} are said to be out of reach, and were met")
+    return FuzzResult(
+        schedules=total.schedules,
+        events=total.events,
+        faults=total.faults,
+        violations=total.violations,
+        pairs_covered=len(total.pairs & reachable),
+        pairs=len(reachable),
+        effects_covered=len(total.effects & EFFECTS),
+        effects=len(EFFECTS),
+        events_per_s=total.events / total.cpu_s if total.cpu_s else 0.0,
+        judged=total.judged,
+        uncovered_pairs=sorted(map(_told, reachable - total.pairs)),
+        uncovered_effects=sorted(EFFECTS - total.effects),
+        unreachable_pairs={_told(pair): why for pair, why in sorted(NEVER.items())},
+        failures=total.failures[:FAILURES_TOLD],
+    )
+
+
+def _told(pair: Pair) -> str:
+    state, event = pair
+    return f"{event} while {state}"
+
+
+def _some(batch: tuple[int, int, int]) -> Sum:
+    """Schedules `first` to `last`; garbage is swept up between, not within, them."""
+    seed, first, last = batch
+    total = Sum()
+    began_s = time.process_time()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        for number in range(first, last):
+            one_schedule(f"{seed}/{number}", total)
+        gc.collect()
+    finally:
+        if was_on:
+            gc.enable()
+    total.cpu_s = time.process_time() - began_s
+    return total
+
+
+def one_schedule(seed: str, total: Sum, *, shrink: bool = True) -> None:
+    """One schedule with events, faults and rounds enough: drawn longer if it was too short."""
+    stretch = 1.0
+    for attempt in range(STRETCHES):
+        world = World(draw(seed, stretch=stretch))
+        failure: Failure | None = None
+        try:
+            world.run()
+            if attempt == STRETCHES - 1 and not world.enough:
+                words = f"{len(world.seat.tape)} events, rounds {world.judge.rounds_of}"
+                raise Violation(
+                    "enough happens", f"{words}, though T is {stretch:.1f} times larger"
+                )
+        except BREAKAGES as error:
+            failure = _failure(world, seed, stretch, error)
+        total.events += len(world.seat.tape)
+        total.faults += world.faults.struck
+        total.judged += world.judge.pace_judged
+        total.pairs |= world.judge.coverage.pairs
+        total.effects |= world.judge.coverage.effects
+        if failure is not None:
+            total.violations += 1
+            if len(total.failures) < FAILURES_TOLD:
+                tape = shortest(world, failure) if shrink else []
+                failure.tape = [f"{now_s:.3f} {event}" for now_s, event in tape]
+                total.failures.append(failure)
+        if failure is not None or world.enough:
+            total.schedules += 1
+            return
+        stretch *= max(MORE, MORE * EVENTS_WANTED / len(world.seat.tape))
+
+
+def _failure(world: World, seed: str, stretch: float, error: Exception) -> Failure:
+    return Failure(seed, stretch, _invariant(error), str(error), len(world.seat.tape), [])
+
+
+def _invariant(error: Exception) -> str:
+    return error.name if isinstance(error, Violation) else type(error).__name__
+
+
+def shortest(world: World, failure: Failure) -> Tape:
+    """The shortest tape found that violates the same invariant, by leaving out ever smaller parts
+    of it (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002); empty
+    if the events alone do not show it."""
+    tape = list(world.seat.tape)
+    event = world.seat.hearing
+    if event is not None and (not tape or tape[-1][1] is not event):
+        tape.append((world.site.now_s(), event))  # the rules broke of it
+    trials = 0
+
+    def fails(candidate: Sequence[tuple[float, Event]]) -> bool:
+        nonlocal trials
+        trials += 1
+        return violated(world, candidate) == failure.invariant
+
+    if not fails(tape):
+        return []
+    parts = 2
+    while len(tape) > 1 and trials < TRIALS:
+        size = -(-len(tape) // parts)
+        for start in range(0, len(tape), size):
+            rest = tape[:start] + tape[start + size :]
+            if rest and fails(rest):
+                tape, parts = rest, max(2, parts - 1)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(len(tape), 2 * parts)
+    return tape
+
+
+def violated(world: World, tape: Sequence[tuple[float, Event]]) -> str | None:
+    """Which invariant the rules violate when they hear these events, and nothing else."""
+    rule = world.plan.rule
+    judge = Judge(rule, world.site.made_of, lambda *_: True)
+    state = initial(rule)
+    try:
+        for now_s, event in tape:
+            before, (state, effects) = state, advance(rule, state, event, now_s)
+            judge.saw(before, event, state, effects, now_s)
+    except BREAKAGES as error:
+        return _invariant(error)
+    return None

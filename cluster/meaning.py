@@ -1,0 +1,82 @@
+"""What a configuration means to the rules and to the shard; no JAX in here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from cluster.config import Config, IslandGroup
+from cluster.files import write_json
+from cluster.fleet import group_name
+from cluster.shard import Shard
+from cluster.store import Arrays, Damaged
+from coordinator.errors import UserMistake
+from coordinator.fragments import Layout
+from coordinator.merge import MergeRule
+from coordinator.outer import OuterRule
+from coordinator.protocol import Anchor, Fragment, Island
+from coordinator.schedule import Schedule
+from coordinator.state import Rule
+from coordinator.tape import UnknownRecord, from_plain, to_plain
+
+LAYOUT = "layout.json"
+
+
+def schedule_of(config: Config) -> Schedule:
+    return Schedule(config.sync.every, config.sync.fragments)
+
+
+def group_of(config: Config, island: Island) -> IslandGroup:
+    """Also of an island that was added to its group later."""
+    name = group_name(island)
+    return next(group for group in config.islands if group.group == name)
+
+
+def rule_of(config: Config, layout: Layout) -> Rule:
+    sync = config.sync
+    return Rule(
+        schedule=schedule_of(config),
+        fingerprint=layout.fingerprint,
+        steps=config.run.steps,
+        min_quorum=sync.quorum,
+        grace_s=None if sync.grace == "auto" else sync.grace,
+        overlap=sync.overlap,
+        max_staleness=sync.max_staleness,
+        lease_windows=config.data.lease_windows,
+    )
+
+
+def shard_of(config: Config, layout: Layout, arrays: Mapping[Fragment, Arrays]) -> Shard:
+    sync = config.sync
+    return Shard(
+        layout,
+        arrays,
+        merge_rule=MergeRule(sync.merge),
+        outer_rule=OuterRule(**sync.outer.model_dump()),
+        wire_down=sync.wire_down,
+        anchor=Anchor(sync.anchor),
+        max_staleness=sync.max_staleness,
+    )
+
+
+def save_layout(run_dir: Path, layout: Layout) -> None:
+    write_json(run_dir / LAYOUT, {"fingerprint": layout.fingerprint, "layout": to_plain(layout)})
+
+
+def load_layout(run_dir: Path) -> Layout:
+    """The layout of a run that was begun.
+
+    Errors: `UserMistake` if there is no run; `Damaged` if the file is not as it was written.
+    """
+    path = run_dir / LAYOUT
+    try:
+        told = json.loads(path.read_text())
+        layout = from_plain(Layout, told["layout"])
+    except FileNotFoundError as error:
+        raise UserMistake(f"{run_dir} is not the directory of a run that was begun") from error
+    except (ValueError, KeyError, TypeError, UnknownRecord) as error:
+        raise Damaged(f"{path} cannot be read: {error}") from error
+    if layout.fingerprint != told["fingerprint"]:
+        raise Damaged(f"{path} is not as it was written")
+    return layout

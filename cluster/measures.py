@@ -1,0 +1,348 @@
+"""What a run measures of itself: decisions are the rules', measurements are kept here.
+
+`saw` is told every event with the states around it, `heard` what learners measured; `status` and
+`summary` are read off at any time. Times are seconds of the syncer's clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cluster.status import Figures, FragmentStatus, IslandStatus, RoundStatus, Status
+from coordinator import ledger
+from coordinator.codec import Wire
+from coordinator.errors import RunFailed
+from coordinator.membership import Status as Standing
+from coordinator.protocol import (
+    Arrived,
+    Discard,
+    Effect,
+    Event,
+    Granted,
+    Island,
+    Life,
+    Merge,
+    Publish,
+    Refused,
+    Report,
+    Vitals,
+    Void,
+)
+from coordinator.state import FragmentState, Phase, Rule, Stage, State
+
+RECENT_MERGES = 24
+"""The participants shown are a mean over so many merges."""
+STALLED_STEPS = 3.0
+"""A learner whose next step takes longer than this many of its usual ones did not advance."""
+STALLED_FLOOR_S = 1.0
+RATE_SMOOTHING = 0.1
+"""Weight of the newest sample in a moving average."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One island over all its lives."""
+
+    group: str
+    lives: int = 0
+    steps_before: int = 0
+    life: Life | None = None
+    vital_life: Life | None = None
+    reported_s: float = math.nan
+    steps: int = 0
+    tokens: int = 0
+    tokens_per_s: float = 0.0
+    vitals: Vitals = field(default_factory=lambda: Vitals(math.nan))
+    computing_before_s: float = 0.0
+    contributions: int = 0
+    refused: str = ""
+    rejected: bool = False  # for good: it will not ask again
+    fault_s: float | None = None
+    fault_life: Life | None = None
+
+
+class Measures:
+    """One run's measurements; `islands` maps each configured island to its group."""
+
+    def __init__(
+        self,
+        run: str,
+        islands: Mapping[Island, str],
+        sizes: Sequence[int],
+        wire_down: Wire,
+        *,
+        now_s: float,
+    ) -> None:
+        self._run, self._sizes, self._down = run, sizes, wire_down.bytes_per_element
+        self._islands = {island: _Watched(group) for island, group in islands.items()}
+        self._began_s, self._first_s, self._stopping_s = now_s, math.nan, math.nan
+        self._ended_s = math.nan
+        self._up_spans: list[tuple[float, float]] = []
+        self._merged_s, self._max_gap_s = math.nan, 0.0
+        self._recent: deque[int] = deque(maxlen=RECENT_MERGES)
+        self._up_bytes = self._down_bytes = 0
+        self._refusals: Counter[str] = Counter()
+        self._recovery_s: list[float] = []
+        self._faults = 0
+        self._heldout: list[tuple[int, float]] = []
+        self._holding, self._held_since_s, self._held_s = len(islands), now_s, 0.0
+        self._round_s = self._grace_s = self._staleness = math.nan
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def saw(
+        self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
+    ) -> None:
+        """Every event that the rules took in, and what they made of it."""
+        if isinstance(event, Report) and not any(isinstance(effect, Void) for effect in effects):
+            self._reported(event, now_s)
+        if isinstance(event, Arrived):
+            self._up_bytes += event.contribution.bytes
+            if not any(isinstance(effect, Discard) for effect in effects):
+                self._delivered(event.contribution.id.life, now_s)
+        for effect in effects:
+            if isinstance(effect, Granted):
+                watched = self._watched(effect.life.island)
+                watched.lives, watched.refused = watched.lives + 1, ""
+                watched.rejected = False
+            if isinstance(effect, Refused):
+                self.refused(effect.island, effect.why, for_good=effect.retry_s is None)
+            if isinstance(effect, Discard):
+                self._refusals[effect.fate] += 1
+            if isinstance(effect, Merge):
+                self._closed(before.fragments[effect.fragment], effect, now_s)
+            if isinstance(effect, Publish):
+                size = self._sizes[effect.fragment]
+                self._down_bytes += size * self._down * len(effect.to)
+        if after.merges > before.merges:
+            merged = next(
+                new.participants
+                for old, new in zip(before.fragments, after.fragments, strict=True)
+                if old.round != new.round and new.round and new.round.stage is Stage.STORING
+            )
+            self._recent.append(len(merged))
+            if not math.isnan(self._merged_s):
+                self._max_gap_s = max(self._max_gap_s, now_s - self._merged_s)
+            self._merged_s = now_s
+        if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
+            self._stopping_s = now_s
+        if before.phase is not after.phase and after.phase is Phase.FINISHED:
+            self._ended_s = now_s
+
+    def heard(self, life: Life, vitals: Vitals) -> None:
+        """What came with a report that was not void."""
+        watched = self._watched(life.island)
+        if watched.vital_life != life:
+            watched.computing_before_s += watched.vitals.computing_s
+            watched.vital_life = life
+        watched.vitals = vitals
+
+    def _closed(self, fragment: FragmentState, order: Merge, now_s: float) -> None:
+        """A round was closed: how long it was open, and how old was what it had gathered."""
+        if (round_ := fragment.round) is not None:
+            self._round_s = _smoothed(self._round_s, now_s - round_.opened_s)
+            since_s = now_s if round_.quorum_since_s is None else round_.quorum_since_s
+            self._grace_s = now_s - since_s
+        for item in order.items:
+            old = fragment.version.number - item.contribution.base.number
+            self._staleness = _smoothed(self._staleness, old)
+
+    def _reported(self, report: Report, now_s: float) -> None:
+        watched = self._watched(report.life.island)
+        if watched.life != report.life:
+            watched.steps_before += watched.steps
+            watched.life, watched.steps, watched.tokens = report.life, 0, 0
+            watched.reported_s, watched.tokens_per_s = math.nan, 0.0
+        if (steps := report.progress.steps - watched.steps) <= 0:
+            return
+        usual_s = max(STALLED_FLOOR_S, STALLED_STEPS * report.step_s) * steps
+        since_s = now_s - report.step_s if math.isnan(watched.reported_s) else watched.reported_s
+        self._advanced(max(since_s, now_s - usual_s), now_s)
+        if not math.isnan(watched.reported_s) and now_s > watched.reported_s:
+            rate = (report.progress.tokens - watched.tokens) / (now_s - watched.reported_s)
+            known = watched.tokens_per_s or rate
+            watched.tokens_per_s = known + RATE_SMOOTHING * (rate - known)
+        watched.steps, watched.tokens = report.progress.steps, report.progress.tokens
+        watched.reported_s = now_s
+
+    def _watched(self, island: Island) -> _Watched:
+        return self._islands.setdefault(island, _Watched("?"))
+
+    def fault(self, island: Island, now_s: float) -> None:
+        """Something was broken on purpose."""
+        self._faults += 1
+        if (watched := self._islands.get(island)) is not None:
+            watched.fault_s, watched.fault_life = now_s, watched.life
+
+    def refused(self, island: Island, why: str, *, for_good: bool = True) -> None:
+        """An island was not let in."""
+        watched = self._watched(island)
+        watched.refused, watched.rejected = why, for_good
+
+    def held(self, islands: Mapping[Island, str], now_s: float) -> None:
+        """These islands have devices now, each with its group; until it is said again."""
+        self._held_s += self._holding * (now_s - self._held_since_s)
+        self._holding, self._held_since_s = len(islands), now_s
+        for island, group in islands.items():
+            self._islands.setdefault(island, _Watched(group))
+
+    def evaluated(self, t: int, loss: float) -> None:
+        """Held-out loss of the syncer's model, nats per token, as of syncer step `t`."""
+        self._heldout.append((t, loss))
+
+    def _delivered(self, life: Life, now_s: float) -> None:
+        watched = self._watched(life.island)
+        watched.contributions += 1
+        if watched.fault_s is not None and life != watched.fault_life:
+            self._recovery_s.append(now_s - watched.fault_s)
+            watched.fault_s = watched.fault_life = None
+
+    def _advanced(self, start_s: float, stop_s: float) -> None:
+        """Some learner advanced all through this time."""
+        if math.isnan(self._first_s):
+            self._first_s = start_s
+        spans = self._up_spans
+        while spans and spans[-1][1] >= start_s:
+            start_s = min(start_s, spans.pop()[0])
+        spans.append((max(start_s, self._first_s), stop_s))
+
+    def hopeless(self, phase: Phase) -> RunFailed | None:
+        """Why the run had better end: nobody will ever come."""
+        if phase is Phase.RUNNING and all(each.rejected for each in self._islands.values()):
+            whys = dict.fromkeys(each.refused for each in self._islands.values())
+            return RunFailed("every island was refused for good: " + "; ".join(whys))
+        return None
+
+    # --- what can be read off ---------------------------------------------------------------------
+
+    def status(self, rule: Rule, state: State, now_s: float) -> Status:
+        """The run as it is now."""
+        running_s = now_s - self._first_s
+        left_s = None
+        if state.t > 0 and state.phase is Phase.RUNNING:
+            left_s = running_s * (rule.steps - state.t) / state.t
+        starting = math.isnan(self._first_s) and state.phase is Phase.RUNNING
+        alive = sum(m.status is Standing.LIVE for m in state.members.values())
+        return Status(
+            run=self._run,
+            t=state.t,
+            steps=rule.steps,
+            elapsed_s=now_s - self._began_s,
+            left_s=left_s,
+            phase="starting" if starting else state.phase.value,
+            islands=[self._island(state, island) for island in self._islands],
+            fragments=[_fragment(state, p) for p in range(len(state.fragments))],
+            participants=sum(self._recent) / len(self._recent) if self._recent else 0.0,
+            alive=alive,
+            merges=state.merges,
+            tokens_trained=state.ledger.trained,
+            tokens_per_s=sum(
+                self._islands[m.life.island].tokens_per_s
+                for m in state.members.values()
+                if m.status is Standing.LIVE
+            ),
+            heldout=self._heldout,
+            faults=self._faults,
+            wanted=len(self._islands),
+            refusals=dict(self._refusals),
+            figures=self._figures(rule, state, now_s),
+        )
+
+    def _figures(self, rule: Rule, state: State, now_s: float) -> Figures:
+        totals = ledger.totals(state.ledger, self._sizes)
+        return Figures(
+            quorum=rule.min_quorum,
+            generation=state.generation,
+            tokens_merged=totals.merged,
+            tokens_discarded=totals.discarded,
+            tokens_lost=totals.lost,
+            merge_age_s=_known(now_s - self._merged_s),
+            round_s=_known(self._round_s),
+            grace_s=_known(self._grace_s),
+            staleness=_known(self._staleness),
+            up_bytes=self._up_bytes,
+            down_bytes=self._down_bytes,
+            goodput=self._goodput(now_s),
+            uptime=self._uptime(now_s),
+        )
+
+    def _goodput(self, now_s: float) -> float:
+        """Share of the granted island-seconds that was spent computing."""
+        granted_s = self._held_s + self._holding * (now_s - self._held_since_s)
+        computing_s = sum(
+            w.computing_before_s + w.vitals.computing_s for w in self._islands.values()
+        )
+        return computing_s / granted_s if granted_s > 0 else 0.0
+
+    def _uptime(self, now_s: float) -> float:
+        """Share of the time, from the first step to the stop, in which some learner advanced."""
+        until_s = now_s if math.isnan(self._stopping_s) else self._stopping_s
+        up_s = sum(min(stop, until_s) - min(start, until_s) for start, stop in self._up_spans)
+        whole_s = until_s - self._first_s
+        return round(up_s / whole_s, 4) if whole_s > 0 else 0.0
+
+    def _island(self, state: State, island: Island) -> IslandStatus:
+        watched, member = self._islands[island], state.members.get(island)
+        loss = watched.vitals.loss
+        return IslandStatus(
+            island=island,
+            group=member.group if member else watched.group,
+            state=member.status.value if member else "starting",
+            incarnation=member.life.incarnation if member else 0,
+            life=watched.lives,
+            steps=watched.steps_before + watched.steps,
+            tokens_per_s=watched.tokens_per_s,
+            loss=None if math.isnan(loss) else loss,
+            why=watched.refused or (member.why if member else "its process starts"),
+            contributions=watched.contributions,
+            restarts=max(0, watched.lives - 1),
+        )
+
+    def summary(self, state: State, now_s: float) -> dict[str, object]:
+        """The figures that a run ends with, of those that are measured here (docs/protocol.md)."""
+        totals = ledger.totals(state.ledger, self._sizes)
+        ended_s = now_s if math.isnan(self._ended_s) else self._ended_s
+        tokens = max(1, totals.trained)
+        return {
+            "tokens_trained": totals.trained,
+            "tokens_merged": totals.merged,
+            "tokens_discarded": totals.discarded,
+            "tokens_lost": totals.lost,
+            "tokens_outstanding": totals.outstanding,
+            "merges": state.merges,
+            "mean_participants": state.participations / state.merges if state.merges else 0.0,
+            "goodput": self._goodput(ended_s),
+            "uptime": self._uptime(ended_s),
+            "faults": self._faults,
+            "recovery_s": self._recovery_s,
+            "max_merge_gap_s": self._max_gap_s,
+            "up_bytes_per_token": self._up_bytes / tokens,
+            "down_bytes_per_token": self._down_bytes / tokens,
+            "rejected_contributions": self._refusals.total(),
+        }
+
+
+def _smoothed(known: float, sample: float) -> float:
+    return sample if math.isnan(known) else known + RATE_SMOOTHING * (sample - known)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _fragment(state: State, p: int) -> FragmentStatus:
+    fragment = state.fragments[p]
+    round_ = fragment.round
+    shown = None
+    if round_ is not None:
+        why = round_.why if round_.stage is Stage.OPEN else round_.stage.value
+        shown = RoundStatus(arrived=len(round_.arrived), asked=len(round_.called), why=why)
+    return FragmentStatus(
+        fragment=p,
+        version=fragment.version.number,
+        participants=list(fragment.participants),
+        round=shown,
+    )

@@ -1,0 +1,209 @@
+"""Every metric, declared once; and the Prometheus target of a run.
+
+A metric is read off the run's status when somebody asks, so that nothing is counted twice and a
+restarted process goes on where the one before was. Boards and alerts are in dashboards/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeAlias, get_args
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cluster.config import Monitor
+from cluster.files import write_json
+from cluster.status import IslandState, Status
+from coordinator.errors import UserMistake
+from coordinator.protocol import Fate
+
+PREFIX = "archipelago_"
+TARGET = "prometheus.json"
+"""In the run directory, and as RUN.json in the folder of targets, for Prometheus to find."""
+Sample: TypeAlias = tuple[tuple[str, ...], float]
+"""Values of the metric's labels, in order, and its own."""
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"  # only grows; `_total` ends its name
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One metric. `name` without prefix and `_total`, its unit last; labels besides `run`."""
+
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[Status], Iterable[Sample]]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """As Prometheus stores it."""
+        return PREFIX + self.name + ("_total" if self.kind is Kind.COUNTER else "")
+
+
+def _one(read: Callable[[Status], float | None]) -> Callable[[Status], Iterator[Sample]]:
+    def samples(status: Status) -> Iterator[Sample]:
+        if (value := read(status)) is not None:
+            yield (), value
+
+    return samples
+
+
+def _figure(key: str) -> Callable[[Status], Iterator[Sample]]:
+    return _one(lambda status: (status["figures"] or {}).get(key))
+
+
+def _islands(key: str) -> Callable[[Status], Iterator[Sample]]:
+    def samples(status: Status) -> Iterator[Sample]:
+        for island in status["islands"]:
+            if (value := island[key]) is not None:
+                yield (island["group"], island["island"]), float(value)
+
+    return samples
+
+
+def _states(status: Status) -> Iterator[Sample]:
+    for island in status["islands"]:
+        for state in get_args(IslandState):
+            is_it = float(island["state"] == state)
+            yield (island["group"], island["island"], state), is_it
+
+
+def _refusals(status: Status) -> Iterator[Sample]:
+    for reason in Fate:  # also those that have not happened: a rate needs a zero before its one
+        yield (reason.value,), status["refusals"].get(reason.value, 0)
+
+
+OF_ISLAND = ("group", "island")
+METRICS = (
+    Declared("heldout_loss_nats", Kind.GAUGE, "Held-out loss of the syncer's model, per token.",
+             _one(lambda s: s["heldout"][-1][1] if s["heldout"] else None)),
+    Declared("syncer_step", Kind.GAUGE, "The syncer's clock t.", _one(lambda s: s["t"])),
+    Declared("syncer_steps_wanted", Kind.GAUGE, "T: the run ends at this syncer step.",
+             _one(lambda s: s["steps"])),
+    Declared("syncer_generation", Kind.GAUGE, "How often the syncer was restarted.",
+             _figure("generation")),
+    Declared("tokens_trained", Kind.COUNTER, "Tokens trained by all islands.",
+             _one(lambda s: s["tokens_trained"])),
+    Declared("tokens_merged", Kind.COUNTER, "... of them merged into the global model.",
+             _figure("tokens_merged")),
+    Declared("tokens_discarded", Kind.COUNTER, "... discarded: overwritten, stale or refused.",
+             _figure("tokens_discarded")),
+    Declared("tokens_lost", Kind.COUNTER, "... lost with a learner that died.",
+             _figure("tokens_lost")),
+    Declared("merges", Kind.COUNTER, "Outer steps, of all fragments.", _one(lambda s: s["merges"])),
+    Declared("merge_age_seconds", Kind.GAUGE, "Since the last merge.", _figure("merge_age_s")),
+    Declared("islands_alive", Kind.GAUGE, "Islands whose learner is live.",
+             _one(lambda s: s["alive"])),
+    Declared("islands_wanted", Kind.GAUGE, "Islands that shall be there.",
+             _one(lambda s: s["wanted"])),
+    Declared("participants", Kind.GAUGE, "Islands in a merge, mean of the recent ones.",
+             _one(lambda s: s["participants"])),
+    Declared("quorum", Kind.GAUGE, "K: a merge needs so many islands.", _figure("quorum")),
+    Declared("round_seconds", Kind.GAUGE, "From a round's opening to its close, moving average.",
+             _figure("round_s")),
+    Declared("grace_seconds", Kind.GAUGE, "Grace window of the last round that closed.",
+             _figure("grace_s")),
+    Declared("staleness_versions", Kind.GAUGE, "Of merged contributions, moving average.",
+             _figure("staleness")),
+    Declared("refusals", Kind.COUNTER, "Contributions that were not merged.", _refusals,
+             ("reason",)),
+    Declared("up_bytes", Kind.COUNTER, "Contributions, as sent.", _figure("up_bytes")),
+    Declared("down_bytes", Kind.COUNTER, "Publications, as sent.", _figure("down_bytes")),
+    Declared("goodput_ratio", Kind.GAUGE, "Island-seconds spent computing, of all granted.",
+             _figure("goodput")),
+    Declared("uptime_ratio", Kind.GAUGE, "Time in which some learner advanced.", _figure("uptime")),
+    Declared("faults", Kind.COUNTER, "Faults injected on purpose.", _one(lambda s: s["faults"])),
+    Declared("island_state", Kind.GAUGE, "1 for the state that the island is in.", _states,
+             (*OF_ISLAND, "state")),
+    Declared("island_steps", Kind.COUNTER, "Inner steps over all lives.", _islands("steps"),
+             OF_ISLAND),
+    Declared("island_tokens_per_second", Kind.GAUGE, "Of its learner, moving average.",
+             _islands("tokens_per_s"), OF_ISLAND),
+    Declared("island_loss_nats", Kind.GAUGE, "Training loss of its last step, per token.",
+             _islands("loss"), OF_ISLAND),
+    Declared("island_contributions", Kind.COUNTER, "Admitted ones.", _islands("contributions"),
+             OF_ISLAND),
+    Declared("island_restarts", Kind.COUNTER, "Of its process.", _islands("restarts"), OF_ISLAND),
+)  # fmt: skip
+
+
+class _OfRun(Collector):
+    """Reads all metrics off one status: what one scrape shows belongs together."""
+
+    def __init__(self, status: Callable[[], Status | None]) -> None:
+        self._status = status
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # so that registering asks for no status
+
+    def collect(self) -> Iterator[Metric]:
+        if (status := self._status()) is None:
+            return
+        for declared in METRICS:
+            family: Any = GaugeMetricFamily
+            if declared.kind is Kind.COUNTER:
+                family = CounterMetricFamily
+            metric = family(PREFIX + declared.name, declared.help, labels=("run", *declared.labels))
+            for labels, value in declared.read(status):
+                metric.add_metric((status["run"], *labels), value)
+            yield metric
+
+
+class Exporter:
+    """A run's Prometheus target: an HTTP server, and the file by which it is found."""
+
+    def __init__(
+        self, run_dir: Path, monitor: Monitor, status: Callable[[], Status | None]
+    ) -> None:
+        self._monitor, self._run = monitor, run_dir.name
+        self._files = [run_dir / TARGET, targets_of(monitor) / f"{run_dir.name}.json"]
+        self._registry = CollectorRegistry()
+        self._registry.register(_OfRun(status))
+        self._server: tuple[WSGIServer, Thread] | None = None
+
+    def start(self) -> None:
+        """Listen, and say where.
+
+        Errors: `UserMistake` if the port is not to be had.
+        """
+        host, port = self._monitor.metrics_host, self._monitor.metrics_port
+        if not self._monitor.metrics:
+            return
+        try:
+            self._server = start_http_server(port, host, registry=self._registry)
+        except OSError as error:
+            raise UserMistake(
+                f"monitor.metrics_port: {host}:{port} cannot be listened at: {error.strerror}; "
+                "0 takes a free one"
+            ) from error
+        address = f"{host}:{self._server[0].server_port}"
+        for file in self._files:
+            write_json(file, [{"targets": [address], "labels": {"job": "archipelago"}}])
+
+    def stop(self) -> None:
+        if self._server is None:
+            return
+        for file in self._files:
+            file.unlink(missing_ok=True)
+        server, thread = self._server
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        self._server = None
+
+
+def targets_of(monitor: Monitor) -> Path:
+    """The folder that Prometheus watches: one file for each live run of this machine."""
+    return Path(monitor.targets).expanduser()

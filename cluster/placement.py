@@ -1,0 +1,200 @@
+"""Which devices an island gets: one placement group each, and what can never fit is said early."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from cluster.config import IslandGroup
+from coordinator.protocol import Island
+
+ACCELERATOR_TYPE = "ray.io/accelerator-type"
+"""The label that Ray gives a node with accelerators."""
+A_TRIFLE = 0.001
+"""Of a CPU: a placement group must ask for something."""
+ONE_OF = re.compile(r"in\((?P<values>[^)]*)\)")
+SLICE_TIMEOUT_S = 5.0
+"""For one attempt to reserve a TPU slice; Ray blocks while it looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A living node of the cluster: what it has in all, taken or free."""
+
+    name: str
+    total: Mapping[str, float]
+    labels: Mapping[str, str]
+
+    def __str__(self) -> str:
+        shown = {k: v for k, v in self.total.items() if k in ("CPU", "GPU", "TPU") or _is_own(k)}
+        own = {k: v for k, v in self.labels.items() if not k.startswith("ray.io/node-")}
+        held = _amounts(shown) or "nothing for islands"
+        return f"{self.name}: {held}{f', {_labels(own)}' if own else ''}"
+
+
+def _is_own(resource: str) -> bool:
+    """A resource that somebody gave the node, rather than Ray."""
+    return ":" not in resource and "memory" not in resource
+
+
+def cluster_nodes() -> list[Node]:
+    """The living nodes of the cluster that this process is connected to."""
+    return [
+        Node(node["NodeManagerAddress"], node["Resources"], node.get("Labels") or {})
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def bundle(group: IslandGroup) -> dict[str, float]:
+    """The resources of one island, in Ray's words."""
+    asked = {name: amount for name, amount in group.resources.items() if amount > 0}
+    return asked or {"CPU": A_TRIFLE}
+
+
+def selector(group: IslandGroup) -> dict[str, str]:
+    """The labels that an island's node must have."""
+    asked = dict(group.label_selector or {})
+    if group.accelerator is not None:
+        asked[ACCELERATOR_TYPE] = group.accelerator
+    return asked
+
+
+def wish(group: IslandGroup) -> str:
+    """What one island waits for, in words."""
+    slice_ = f"a TPU slice {group.topology} of " if group.topology else ""
+    labels = selector(group)
+    return (
+        f"{slice_}{_amounts(bundle(group))}{f' on a node with {_labels(labels)}' if labels else ''}"
+    )
+
+
+def room(group: IslandGroup, nodes: Sequence[Node]) -> int:
+    """How many islands of this group the nodes could hold if nobody else used them."""
+    need, labels = bundle(group), selector(group)
+    total = 0
+    for node in nodes:
+        if all(matches(value, node.labels.get(key)) for key, value in labels.items()):
+            total += min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items())
+    return total
+
+
+def impossible(group: IslandGroup, count: int, nodes: Sequence[Node]) -> str | None:
+    """Why so many islands of the group can never be placed on these nodes; None if they can.
+
+    An opportunistic group may wait for nodes that are not there yet.
+    """
+    if group.opportunistic or (fits := room(group, nodes)) >= count:
+        return None
+    has = "; ".join(map(str, nodes)) or "no nodes"
+    return (
+        f"group {group.group}: {count} islands, each of {wish(group)}, can never be placed: there "
+        f"is room for {fits} at most; the cluster has {has}"
+    )
+
+
+def matches(wanted: str, has: str | None) -> bool:
+    """Ray's label conditions: `value`, `!value`, `in(a,b)`, `!in(a,b)`."""
+    if wanted.startswith("!"):
+        return not matches(wanted[1:], has)
+    if (listed := ONE_OF.fullmatch(wanted)) is not None:
+        return has in [value.strip() for value in listed["values"].split(",")]
+    return has == wanted
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return " + ".join(f"{amount:g} {name}" for name, amount in sorted(resources.items()))
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+# --- what is held ---------------------------------------------------------------------------------
+
+
+class Place(Protocol):
+    """One island's devices, asked for and perhaps not there yet."""
+
+    def ready(self) -> bool: ...
+    def strategy(self) -> PlacementGroupSchedulingStrategy: ...
+    def give_back(self) -> None: ...
+
+
+def reserve(group: IslandGroup, island: Island, namespace: str, *, detached: bool) -> Place:
+    """Ask for one island's devices; returns at once."""
+    name, lifetime = f"{namespace}/{island}", "detached" if detached else None
+    if group.topology is not None:
+        return _Slice(group, name, lifetime)
+    asked = placement_group(
+        [bundle(group)],
+        strategy="STRICT_PACK",
+        name=name,
+        lifetime=lifetime,
+        bundle_label_selector=[selector(group)],
+    )
+    return _Group(asked)
+
+
+def reserved(island: Island, namespace: str) -> Place | None:
+    """The devices that an earlier life of the fleet asked for; None if there are none."""
+    try:
+        return _Group(ray.util.get_placement_group(f"{namespace}/{island}"))
+    except ValueError:
+        return None
+
+
+@dataclass(slots=True)
+class _Group:
+    group: PlacementGroup
+
+    def ready(self) -> bool:
+        return self.group.wait(0)
+
+    def strategy(self) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=0)
+
+    def give_back(self) -> None:
+        remove_placement_group(self.group)
+
+
+class _Slice:
+    """A whole TPU slice, by Ray's slice utilities: its head is reserved first, then its hosts."""
+
+    def __init__(self, group: IslandGroup, name: str, lifetime: str | None) -> None:
+        self._group, self._name, self._lifetime = group, name, lifetime
+        self._slice: Any = None
+
+    def ready(self) -> bool:
+        from ray.util.tpu import slice_placement_group  # a large import, needed by few
+
+        if self._slice is None:
+            try:
+                self._slice = slice_placement_group(
+                    topology=self._group.topology or "",
+                    accelerator_version=(self._group.accelerator or "")
+                    .removeprefix("TPU-")
+                    .lower(),
+                    resources_per_bundle=bundle(self._group),
+                    name=self._name,
+                    lifetime=self._lifetime,
+                    head_reservation_timeout_s=SLICE_TIMEOUT_S,
+                )
+            except TimeoutError:
+                return False
+        return self._slice.placement_group.wait(0)
+
+    def strategy(self) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(
+            self._slice.placement_group, placement_group_bundle_index=0
+        )
+
+    def give_back(self) -> None:
+        if self._slice is not None:
+            self._slice.shutdown()

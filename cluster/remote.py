@@ -1,0 +1,119 @@
+"""Speaking to a run from another terminal; light, since people wait for it: no configuration, no
+arrays, no JAX.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+
+from cluster.names import CALL_TIMEOUT_S, FLEET
+from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
+
+if TYPE_CHECKING:
+    from cluster.runs import Live
+    from cluster.status import Status
+    from coordinator.protocol import Island
+
+Actor = Any
+"""A handle of an actor: Ray gives it no type."""
+KNOCK_TIMEOUT_S = 10.0
+"""A cluster that does not even accept a connection in this time is taken to be unreachable."""
+
+
+def status_of(live: Live) -> Status:
+    """Ask a live run how it is."""
+    return _ask(live, lambda fleet: fleet.status.remote())
+
+
+def stop(live: Live) -> None:
+    """Have all islands hand in what they have, and the run end."""
+    _ask(live, lambda fleet: fleet.stop.remote("archipelago stop"))
+
+
+def scale(live: Live, counts: Mapping[str, int]) -> None:
+    """Set how many islands these groups have.
+
+    Errors: `UserMistake` if there is no such group, or it could never be.
+    """
+    _ask(live, *(lambda fleet, g=g, n=n: fleet.scale.remote(g, n) for g, n in counts.items()))
+
+
+def drain(live: Live, island: Island) -> None:
+    """Have one island hand in what it has and leave.
+
+    Errors: `UserMistake` if there is no such island, or too few would be left.
+    """
+    _ask(live, lambda fleet: fleet.drain.remote(island))
+
+
+def _ask(live: Live, *calls: Callable[[Actor], ray.ObjectRef]) -> Any:
+    connect(live.address, live.namespace)
+    said = None
+    try:
+        fleet = ray.get_actor(FLEET, namespace=live.namespace)
+        for call in calls:
+            said = answer(call(fleet))
+    except ValueError as error:
+        raise UserMistake(
+            f"no run named {live.run} goes on in the cluster at {live.address}"
+        ) from error
+    except (RayError, RunFailed) as error:
+        raise UserMistake(f"run {live.run} cannot be heard: {type(error).__name__}") from error
+    finally:
+        ray.shutdown()
+    return said
+
+
+def answer(reference: ray.ObjectRef) -> Any:
+    """An answer of the fleet.
+
+    Errors: what the fleet refuses; `RunFailed` if it has died for good.
+    """
+    try:
+        return ray.get(reference, timeout=CALL_TIMEOUT_S)
+    except ActorUnavailableError:
+        raise
+    except RayTaskError as error:
+        raise error.cause if isinstance(error.cause, ArchipelagoError) else error from None
+    except RayActorError as error:
+        raise RunFailed(f"the run's fleet has died: {error}") from error
+
+
+def connect(address: str, namespace: str) -> None:
+    """Join a Ray cluster that is there already, as a driver.
+
+    Errors: `UserMistake` if it cannot be reached.
+    """
+    try:
+        _knock(address)
+        ray.init(
+            address=address,
+            namespace=namespace,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        reason = " ".join(str(error).split()) or repr(error)
+        raise UserMistake(
+            f"no Ray cluster at {address}: {reason}; is it up (ray start --head), is the address "
+            "right (HOST:6379), and does RAY_AUTH_TOKEN hold its token?"
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Is anybody there? Ray itself asks for minutes, and prints while it does.
+
+    Errors: `OSError` if nobody is; `ValueError` if it is no address.
+    """
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("that is not HOST:PORT")
+    socket.create_connection((host.strip("[]"), int(port)), KNOCK_TIMEOUT_S).close()

@@ -1,0 +1,180 @@
+"""`archipelago replay`: rebuild a run from its tape, and compare to the last bit.
+
+The tape alone gives every state of the rules again. With the contributions that the run kept
+(`durability.keep_contributions`), it gives the global fragments again too, on the same kind of
+processor and versions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cluster.config import Config, load
+from cluster.meaning import load_layout, rule_of, shard_of
+from cluster.runs import SUMMARY
+from cluster.shard import Shard
+from cluster.store import (
+    Arrays,
+    Damaged,
+    FragmentStore,
+    Row,
+    checksum,
+    fingerprint,
+    load_contribution,
+    load_state,
+    read_tape,
+)
+from coordinator.advance import advance
+from coordinator.errors import RunFailed
+from coordinator.fragments import Layout
+from coordinator.protocol import Effect, Event, Fragment, Merge, Publish, Resume, Store, Version
+from coordinator.state import Rule, State, initial
+
+
+class OtherRules(RunFailed):
+    """The rules that run here answer an event otherwise than those that wrote the tape."""
+
+
+class Heard(NamedTuple):
+    """An event that was taken in, with the states around it."""
+
+    before: State
+    event: Event
+    after: State
+    effects: tuple[Effect, ...]
+    now_s: float
+
+
+def relive(rule: Rule, rows: Iterable[Row]) -> Iterator[Heard]:
+    """Have the rules take in again what is on a tape.
+
+    Errors: `OtherRules` at the first event that they answer otherwise than they did then.
+    """
+    state = initial(rule)
+    for seq, now_s, event, answer in rows:
+        before, (state, effects) = state, advance(rule, state, event, now_s)
+        if checksum(effects) != answer:
+            raise OtherRules(
+                f"event {seq} of the tape, {type(event).__name__} at {now_s:.3f} s, was answered "
+                f"otherwise when it was written than by the rules that run here ({len(effects)} "
+                "effects): use the source that the run began with, or begin a new run"
+            )
+        yield Heard(before, event, state, effects, now_s)
+
+
+def replay(run_dir: Path) -> dict[str, object]:
+    """What the tape gives: `exact`, `events`, `merges`, `global_sha256`, and `compared` with what.
+
+    `exact` is true if everything that could be compared was equal, and something was. `differs`
+    says which event the rules answer otherwise than they did; what follows it is not looked at.
+    Errors: `UserMistake` if there is no run, `Damaged` if its files are not as they were written.
+    """
+    config = load(run_dir / "config.toml")
+    layout = load_layout(run_dir)
+    rule = rule_of(config, layout)
+    recording = read_tape(run_dir, layout.fingerprint)
+    arrays = _Arrays(config, layout, run_dir) if config.durability.keep_contributions else None
+    kept = load_state(run_dir, layout.fingerprint)
+    checks: dict[str, bool] = {}
+    state, differs, events = initial(rule), None, 0
+    try:
+        for heard in relive(rule, recording.events):
+            if kept is not None and kept[1] == events:
+                checks["state"] = kept[0] == state
+            if arrays is not None:
+                arrays.follow(heard.event, heard.effects)
+            state, events = heard.after, events + 1
+    except OtherRules as error:
+        differs = str(error)
+    if recording.events:
+        checks["effects"] = differs is None
+    if kept is not None and kept[1] == events:
+        checks["state"] = kept[0] == state
+    digest = None if arrays is None else arrays.sha256()
+    if digest is not None and differs is None and (run_dir / SUMMARY).exists():
+        checks["fragments"] = digest == _said(run_dir / SUMMARY)
+    return {
+        "exact": bool(checks) and all(checks.values()) and recording.damage is None,
+        "events": events,
+        "merges": state.merges,
+        "global_sha256": digest,
+        "compared": checks,
+        "differs": differs,
+        "damage": recording.damage,
+    }
+
+
+def _said(summary: Path) -> str:
+    """The fingerprint of the result, as the run has measured it."""
+    try:
+        return json.loads(summary.read_text())["global_sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{summary.name} cannot be read: {error!r}") from error
+
+
+class _Arrays:
+    """The shard's side of a replay, from the first versions and the contributions kept."""
+
+    def __init__(self, config: Config, layout: Layout, run_dir: Path) -> None:
+        self._run_dir, self._layout = run_dir, layout
+        self._store = FragmentStore(run_dir, layout, keep=config.durability.keep_snapshots)
+        self._fragments = [Fragment(p) for p in range(len(layout.fragments))]
+        first = {p: self._first(p) for p in self._fragments}
+        self._shard: Shard = shard_of(config, layout, first)
+        self._before: dict[Fragment, Arrays] = {}
+        self._ordered: dict[Fragment, Merge] = {}
+
+    def _first(self, p: Fragment) -> Arrays:
+        arrays = self._store.oldest(p)
+        if arrays.version != Version(0, 0):
+            raise Damaged(
+                f"fragment {p} has lost its first version, the oldest that is left is "
+                f"{arrays.version}: the model cannot be rebuilt"
+            )
+        return arrays
+
+    def follow(self, event: Event, effects: tuple[Effect, ...]) -> None:
+        """Do what the shard did."""
+        if isinstance(event, Resume):
+            for p, version in zip(self._fragments, event.versions, strict=True):
+                self._go_back(p, version)
+        for effect in effects:
+            if isinstance(effect, Merge):
+                self._ordered[effect.fragment] = effect
+            if isinstance(effect, Store):  # only now is it known that the merge was done
+                self._merge(self._ordered.pop(effect.fragment))
+            if isinstance(effect, Publish):
+                self._shard.publish(effect)
+
+    def _merge(self, order: Merge) -> None:
+        self._before[order.fragment] = _copy(self._shard.arrays(order.fragment))
+        for item in order.items:
+            payload = load_contribution(
+                self._run_dir, item.contribution.id, self._layout.fingerprint
+            )
+            self._shard.receive(item.contribution, payload)
+        self._shard.merge(order)
+
+    def _go_back(self, p: Fragment, version: Version) -> None:
+        def stored() -> Arrays:
+            before = self._before.get(p)
+            if before is not None and before.version == version:
+                return before
+            arrays = self._store.newest(p, upto=version)
+            if arrays.version != version:
+                raise Damaged(f"fragment {p} went on from {version}, which was not kept")
+            return arrays
+
+        self._shard.recover(p, version, stored)
+
+    def sha256(self) -> str:
+        return fingerprint([flat for _, flat in self._shard.whole(self._fragments)])
+
+
+def _copy(arrays: Arrays) -> Arrays:
+    return Arrays(arrays.version, np.array(arrays.master), np.array(arrays.momentum), arrays.public)

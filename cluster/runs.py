@@ -1,0 +1,122 @@
+"""Run directories: where a run keeps what it says of itself, and how another terminal finds it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.files import write_json
+from cluster.names import namespace_of
+from coordinator.errors import UserMistake
+
+if TYPE_CHECKING:
+    from cluster.config import Config
+
+AUTH_MODE = "RAY_AUTH_MODE"
+"""Read by Ray when it is imported: a token is needed, or nobody asks for one."""
+LIVE = "live.json"
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """How to reach a run that is going on: its Ray cluster, and the names of its actors there."""
+
+    run: str
+    namespace: str
+    address: str
+    pid: int
+    auth: str | None = "disabled"  # None: not known; the token itself is Ray's to keep
+
+    def prepare(self) -> None:
+        """Have this process speak as the run's cluster wants it; to be called before Ray is
+        imported."""
+        if self.auth is not None:
+            os.environ.setdefault(AUTH_MODE, self.auth)
+
+
+def name_of(config: Config, config_path: Path, now: datetime) -> str:
+    return config.run.name or f"{config_path.stem}-{now:%Y%m%d-%H%M%S}"
+
+
+def home_of_job(config: Config) -> Path:
+    """Where a submitted run writes: a job's own folder is Ray's, and goes with the job."""
+    assert config.run.name is not None, "whoever submits a run names it"
+    return Path.home() / "archipelago" / config.run.dir / config.run.name
+
+
+def choose(config: Config, config_path: Path, run_dir: Path | None, now: datetime) -> Path:
+    """The run's directory: as asked for, or named after the run, its file and the time.
+
+    Errors: `UserMistake` if it is in use.
+    """
+    chosen = run_dir or Path(config.run.dir) / name_of(config, config_path, now)
+    if chosen.exists() and (not chosen.is_dir() or any(chosen.iterdir())):
+        state = "holds a run already" if (chosen / "config.toml").exists() else "is not empty"
+        raise UserMistake(
+            f"run directory {chosen} {state}; choose another one with --run-dir, "
+            "or another name with --set run.name=NAME"
+        )
+    return chosen
+
+
+def announce(run_dir: Path, live: Live) -> None:
+    write_json(run_dir / LIVE, asdict(live))
+
+
+def retire(run_dir: Path) -> None:
+    (run_dir / LIVE).unlink(missing_ok=True)
+
+
+def find(run: str | None, root: Path = Path("runs")) -> Path:
+    """The directory of a run by path or name; without one, of the newest live run, or the newest.
+
+    Errors: `UserMistake` if there is no such run.
+    """
+    if run is not None:
+        for candidate in (Path(run), root / run):
+            if (candidate / "config.toml").exists():
+                return candidate
+        raise UserMistake(
+            f"no run {run!r}: neither {run} nor {root / run} is a run directory; for one in a "
+            "cluster give --address HOST:PORT"
+        )
+    known = sorted(root.glob("*/config.toml"), key=lambda path: path.stat().st_mtime)
+    if not known:
+        raise UserMistake(f"there is no run in {root}/; say which one, by its directory")
+    live = [path.parent for path in known if live_of(path.parent) is not None]
+    return live[-1] if live else known[-1].parent
+
+
+def reach(run: str | None, address: str | None) -> Live | Path:
+    """How to reach a run: by its directory if that is here, else by its name in a cluster.
+
+    A directory whose run is over is returned as it is. Errors: `UserMistake` if there is no such
+    run here, and no cluster was named.
+    """
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is not None and run is not None and not Path(run).exists():
+        return Live(run, namespace_of(run), address, pid=0, auth=None)
+    roots = [Path("runs"), Path.home() / "archipelago" / "runs"]
+    known = [root for root in roots if run is None or (root / run / "config.toml").exists()]
+    run_dir = find(run, *known[:1])
+    return live_of(run_dir) or run_dir
+
+
+def live_of(run_dir: Path) -> Live | None:
+    """How to reach the run, or None if it is over, or its process has gone."""
+    try:
+        live = Live(**json.loads((run_dir / LIVE).read_text()))
+    except FileNotFoundError:
+        return None
+    try:
+        os.kill(live.pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return live  # somebody else's, but alive
+    return live

@@ -1,0 +1,129 @@
+"""Which pairs of (state, event) a schedule went through, and which effects came of them.
+
+A pair is met when an event is heard in that state: for an event about a life or an island, how it
+stands with it; about a fragment, how far its round is; and for every event the phase of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from coordinator.membership import Status
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Discard,
+    Drain,
+    Effect,
+    Event,
+    Fate,
+    Join,
+    LeaseWanted,
+    Left,
+    Life,
+    Lost,
+    Merged,
+    Missing,
+    Refused,
+    Report,
+    Stored,
+    Void,
+)
+from coordinator.state import Phase, Stage, State
+
+UNKNOWN, REPLACED, NO_ROUND = "unknown", "replaced", "no round"
+
+OF_A_LIFE: tuple[type[Event], ...] = (
+    Report, Arrived, Missing, Adopted, Lost, LeaseWanted, Left,
+)  # fmt: skip
+OF_AN_ISLAND: tuple[type[Event], ...] = (Join, Drain)
+OF_A_FRAGMENT: tuple[type[Event], ...] = (Arrived, Missing, Adopted, Merged, Stored)
+
+Pair = tuple[str, str]
+"""A state and an event's kind."""
+
+PAIRS: frozenset[Pair] = frozenset(
+    (state, kind.__name__)
+    for states, kinds in (
+        ((UNKNOWN, REPLACED, *Status), OF_A_LIFE),
+        ((UNKNOWN, *Status), OF_AN_ISLAND),
+        ((NO_ROUND, *Stage), OF_A_FRAGMENT),
+        (tuple(Phase), get_args(Event)),
+    )
+    for state in map(str, states)
+    for kind in kinds
+)
+"""Every pair that can be thought of."""
+
+EFFECTS: frozenset[str] = frozenset(
+    {
+        *(kind.__name__ for kind in get_args(Effect) if kind is not Discard),
+        *(f"Discard, {fate}" for fate in Fate if fate is not Fate.OVERWRITTEN),
+        "Void, distrusted",
+        "Refused, for a while",
+    }
+)
+"""Every effect; a discard by its reason."""
+
+NEVER: dict[Pair, str] = {
+    (UNKNOWN, kind.__name__): "a life is granted once its join is on the durable tape, so the "
+    "syncer knows every life that speaks"
+    for kind in OF_A_LIFE
+} | {
+    (Status.JOINING.value, kind): "only learners that have reported a step, or are let go, are "
+    "asked; so nothing can come of an asking"
+    for kind in ("Arrived", "Missing")
+}
+"""The pairs that cannot be met, with the reason."""
+
+
+class Coverage:
+    """What was met."""
+
+    def __init__(self) -> None:
+        self.pairs: set[Pair] = set()
+        self.effects: set[str] = set()
+
+    def saw(self, before: State, event: Event, effects: Sequence[Effect]) -> None:
+        kind = type(event).__name__
+        met = self.pairs.add
+        met((before.phase, kind))
+        match event:
+            case Report(life) | Lost(life) | LeaseWanted(life) | Left(life):
+                met((_standing(before, life), kind))
+            case Arrived(contribution):
+                met((_standing(before, contribution.id.life), kind))
+                met((_stage(before, contribution.id.fragment), kind))
+            case Missing(life, p) | Adopted(life, p):
+                met((_standing(before, life), kind))
+                met((_stage(before, p), kind))
+            case Merged(p) | Stored(p):
+                met((_stage(before, p), kind))
+            case Join(island) | Drain(island):
+                member = before.members.get(island)
+                met((UNKNOWN if member is None else member.status, kind))
+            case _:
+                pass
+        for effect in effects:
+            match effect:
+                case Discard(_, fate):
+                    self.effects.add(f"Discard, {fate}")
+                case Refused(retry_s=float()):
+                    self.effects.add("Refused, for a while")
+                case Void(distrusted=True):
+                    self.effects.add("Void, distrusted")
+                case _:
+                    self.effects.add(type(effect).__name__)
+
+
+def _standing(state: State, life: Life) -> str:
+    member = state.members.get(life.island)
+    if member is None:
+        return UNKNOWN
+    return member.status if member.life == life else REPLACED
+
+
+def _stage(state: State, p: int) -> str:
+    round_ = state.fragments[p].round
+    return NO_ROUND if round_ is None else round_.stage

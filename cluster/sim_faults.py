@@ -1,0 +1,153 @@
+"""What breaks in a simulated cluster, when its plan says so, and how all of it is mended."""
+
+from __future__ import annotations
+
+import math
+
+from cluster.sim_network import BACK_S, NOTICED_S, Network, Site
+from cluster.sim_plan import EVERYWHERE, LAYOUT, Fault, Trouble
+from cluster.sim_syncer import Seat
+from coordinator.membership import Status
+from coordinator.protocol import Event, Island, Join, Left, Lost, Resume, Stop, Tick
+
+UNNOTICED_S = 40.0
+"""So long after its end a process is known to be dead, where nobody notices."""
+LONGEST_JUMP_S = 60.0
+"""Of the syncer's clock."""
+ECHOES, RECENT = 4, 40
+"""Words that an echo repeats, each of the last so many of its kind."""
+
+
+class Faults:
+    """Strikes, and heals; `struck` counts."""
+
+    def __init__(self, site: Site, network: Network, seat: Seat) -> None:
+        self.site, self.network, self.seat = site, network, seat
+        self.struck = 0
+        self.healed_now_s = math.inf
+
+    def strike(self, fault: Fault) -> None:
+        """Let one thing go wrong."""
+        site, network = self.site, self.network
+        machine, until_s = site.machines[fault.island], min(fault.until_s, site.plan.healed_s)
+        process, syncer = machine.process, site.syncer
+        if syncer is not None and syncer.finished.is_set():
+            return
+        self.struck += 1
+        slack_s = site.plan.aftermath_s
+        first_s, last_s = site.now_s(), site.now_s() + until_s - site.loop.now_s
+        if fault.trouble is Trouble.INCURABLE:
+            last_s = site.now_s() + site.plan.healed_s - site.loop.now_s
+        spans = site.everywhere if fault.trouble in EVERYWHERE else machine.troubles
+        spans.append((first_s - slack_s, last_s + slack_s))
+        match fault.trouble:
+            case Trouble.CRASH | Trouble.VANISH:
+                if process is not None:
+                    noticed = fault.trouble is Trouble.CRASH
+                    network.crash(machine, process, NOTICED_S if noticed else UNNOTICED_S)
+                site.loop.at(until_s, network.start, machine)
+            case Trouble.HANG:
+                if process is not None:
+                    process.frozen_s = until_s
+            case Trouble.CUT:
+                machine.up_cut_s = machine.down_cut_s = until_s
+            case Trouble.CUT_UP:
+                machine.up_cut_s = until_s
+            case Trouble.CUT_DOWN:
+                machine.down_cut_s = until_s
+            case Trouble.LOSS:
+                machine.loss_s = until_s
+            case Trouble.TWICE:
+                machine.twice_s = until_s
+            case Trouble.DELAY:
+                machine.slow_s = until_s
+            case Trouble.ECHO:
+                self.echo(ECHOES)
+            case Trouble.NAN | Trouble.LOUD | Trouble.COUNTERS | Trouble.FUTURE:
+                if process is not None:
+                    process.poison = fault.trouble
+            case Trouble.INCURABLE:
+                if process is not None:
+                    process.poison, process.incurable = Trouble.NAN, True
+            case Trouble.LAYOUT:
+                if process is not None:
+                    process.poison, process.layout = fault.trouble, "another"
+            case Trouble.JUMP:
+                site.jump_s += site.rng.uniform(0.1, 1) * LONGEST_JUMP_S
+                site.everywhere.append((first_s - slack_s, site.now_s() + slack_s))
+            case Trouble.DISK:
+                site.disk_fails_s = until_s
+            case Trouble.SLOW_DISK:
+                site.disk_slow_s = until_s
+            case Trouble.SLOW_SHARD:
+                site.shard_slow_s = until_s
+            case Trouble.DRAIN:
+                if syncer is not None:
+                    syncer.drain(fault.island, "asked to")
+            case Trouble.RUMOUR:
+                if syncer is not None and process is not None and process.life is not None:
+                    syncer.feed(Lost(process.life, "a rumour"))
+            case Trouble.DOUBLE:
+                if process is not None:
+                    machine.process = None
+                    site.loop.at(until_s, network.crash, machine, process, NOTICED_S)
+                network.start(machine)
+            case Trouble.STRAY:
+                self._stray(fault.island)
+            case Trouble.RESTART:
+                self.seat.die()
+                site.loop.at(until_s, self.seat.resume)
+
+    def _stray(self, island: Island) -> None:
+        """Words that mean nothing, or come too late."""
+        if self.site.syncer is None:
+            return
+        member = self.site.syncer.state.members.get(island)
+        if member is not None and self.site.rng.random() < 0.5:
+            self.site.syncer.left(Left(member.life, member.progress))  # by itself
+        if member is not None and member.status not in (Status.JOINING, Status.LIVE):
+            self.site.syncer.drain(island, "too late")
+        self.site.syncer.drain(Island("nobody"), "a mistake")
+        self.site.syncer.join(Join(Island("stranger"), "group", "another"))
+
+    def echo(self, times: int) -> None:
+        """Words said long ago come again; each kind of them is as likely as any other."""
+        kinds: dict[str, list[Event]] = {}
+        for _, event in self.seat.tape:
+            if not isinstance(event, (Tick, Stop, Resume)):
+                kinds.setdefault(type(event).__name__, []).append(event)
+        for _ in range(times):
+            if self.site.syncer is None or not kinds:
+                return
+            said = kinds[self.site.rng.choice(sorted(kinds))]
+            event = self.site.rng.choice(said[-RECENT:])
+            if isinstance(event, (Join, Lost)):
+                self.site.suspect(event.island if isinstance(event, Join) else event.life.island)
+            self.site.syncer.feed(event)
+
+    def disturb(self) -> None:
+        """Something happens that does not matter any more: the run is ending, or has ended."""
+        island = self.site.rng.choice(self.site.plan.traits).island
+        self.site.suspect(island)
+        match self.site.rng.randrange(6):
+            case 0 if self.site.syncer is not None:
+                self.site.syncer.stop("once more")
+            case 1 if self.site.syncer is not None:
+                self.site.syncer.drain(island, "asked to")
+            case 2:
+                self.seat.die()
+                self.site.loop.at(self.site.loop.now_s + 1, self.seat.resume)
+            case _:
+                self.echo(ECHOES)
+
+    def heal(self) -> None:
+        """From here on nothing breaks any more."""
+        self.seat.resume()
+        self.healed_now_s = self.site.now_s()
+        for machine in self.site.machines.values():
+            machine.loss_s = machine.twice_s = machine.slow_s = 0.0
+            process = machine.process
+            if process is not None:
+                process.poison, process.layout, process.incurable = None, LAYOUT, False
+            back_s = self.site.loop.now_s + self.site.rng.random() * BACK_S
+            self.site.loop.at(back_s, self.network.start, machine)

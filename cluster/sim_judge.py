@@ -1,0 +1,576 @@
+"""All that may never happen, looked for after every event; and what was covered.
+
+The judge knows the rules' states and effects, its own memory of what went before, and the truth
+about each contribution. It computes what it can in another way than the rules do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cluster.sim_coverage import Coverage
+from cluster.sim_learner import Made, Window
+from cluster.sim_plan import Trouble
+from cluster.sim_shard import Violation
+from coordinator.advance import advance
+from coordinator.errors import BrokenInvariant
+from coordinator.membership import SPEAKING, Member, Status
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Ask,
+    Contribution,
+    ContributionId,
+    Discard,
+    Effect,
+    Event,
+    Fate,
+    Finish,
+    Fragment,
+    Granted,
+    Join,
+    LeaseGranted,
+    LeaseWanted,
+    Left,
+    Life,
+    Lost,
+    Merge,
+    Merged,
+    Missing,
+    Publish,
+    Reference,
+    Refused,
+    Release,
+    Report,
+    Resume,
+    Shift,
+    Stop,
+    Store,
+    Stored,
+    Tick,
+    Version,
+    Void,
+    Wake,
+)
+from coordinator.state import Phase, Round, Rule, Stage, State, validate
+
+REFUSALS, NORMS, SILENCE_S, SILENCE_STEPS = 3, 8, 10.0, 30
+"""As docs/protocol.md has them, said again so that a change of the rules is noticed."""
+BARRED_S, LONGEST_BARRED_S = 5.0, 320.0
+STALENESS_OF_PACE = 3
+"""With a staler bound a learner that keeps pace can be late by no fault of its own."""
+ALMOST = 1e-9
+
+Excused = Callable[[Life, float, float], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One merge: when its round was opened and closed, who was in it, and who was live then."""
+
+    opened_s: float
+    closed_s: float
+    lives: frozenset[Life]
+    live: frozenset[Life]
+
+
+class Judge:
+    """Told of every event by `saw`; raises `Violation`."""
+
+    def __init__(
+        self, rule: Rule, made_of: Mapping[ContributionId, Made], excused: Excused
+    ) -> None:
+        self.rule, self.made_of, self._excused = rule, made_of, excused
+        count = rule.schedule.fragments
+        self.coverage = Coverage()
+        self.rounds_of = [0] * count
+        self.pace_judged = 0
+        self._merges: dict[tuple[Fragment, Version], tuple[Contribution, ...]] = {}
+        self._step: dict[tuple[Fragment, Version], type[Effect]] = {}
+        self._merged: set[ContributionId] = set()
+        self._windows: list[set[Window]] = [set() for _ in range(count)]
+        self._freed: set[Reference] = set()
+        self._granted = 0
+        self._refusals: dict[Life, int] = {}
+        self._norms: list[list[bool]] = [[] for _ in range(count)]  # admitted: healthy?
+        self._live_since: dict[Life, float] = {}
+        self._last: list[Seen | None] = [None] * count
+        self._durable: list[Version] = [Version(0, 0)] * count
+        self._asked: list[tuple[float, frozenset[Life]]] = [(math.nan, frozenset())] * count
+
+    def forgets(self) -> None:
+        """The syncer died; what it did since its last promise did not happen."""
+        self._last = [None] * len(self._last)
+        self._live_since = {}
+        self._norms = [[False] * 99 for _ in self._norms]
+
+    def saw(
+        self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
+    ) -> None:
+        """Everything that must hold after every event."""
+        self.coverage.saw(before, event, effects)
+        try:
+            validate(self.rule, after)
+        except BrokenInvariant as error:
+            raise Violation("validate", str(error)) from error
+        self._time(before, event, after, now_s)
+        self._hears(before, event, after, effects, now_s)
+        if after.fragments is not before.fragments:
+            self._fragments(before, event, after, effects, now_s)
+        if after.members is not before.members:
+            self._members(before, event, after, now_s)
+        if after.leases is not before.leases:
+            self._leases(after)
+        if effects:
+            self._acts(before, event, after, effects, now_s)
+        if (after.phase is Phase.FINISHED) != (before.phase is Phase.FINISHED):
+            self._ends(after, effects)
+
+    # --- the clock --------------------------------------------------------------------------------
+
+    def _time(self, before: State, event: Event, after: State, now_s: float) -> None:
+        """t never falls, and is the K-th largest clock of the live learners; none is silent."""
+        k = self.rule.min_quorum
+        steps_count = self.rule.overlap > 0 and after.phase is Phase.RUNNING
+        clocks: list[int] = []
+        for m in after.members.values():
+            if m.status is Status.LIVE:
+                clocks.append(m.progress.steps + m.offset)
+                since_s = m.advanced_s if steps_count else m.heard_s
+                if now_s - since_s > max(SILENCE_S, SILENCE_STEPS * m.step_s) + ALMOST:
+                    raise Violation("the silent are given up", f"{m} at {now_s}")
+        clocks.sort(reverse=True)
+        if not before.t <= after.t <= self.rule.steps:
+            raise Violation("t never falls", f"{before.t} to {after.t} of {self.rule.steps}")
+        if len(clocks) < k or before.phase is not Phase.RUNNING:
+            if after.t != before.t:
+                raise Violation("t is the K-th clock", f"{after.t}, of {len(clocks)} clocks")
+        elif after.t != min(clocks[k - 1], self.rule.steps) and not isinstance(event, Stop):
+            raise Violation("t is the K-th clock", f"{after.t}, the clocks are {clocks}")
+        if after.t > before.t:
+            for p, fragment in enumerate(after.fragments):
+                if self._is_due(p, before, after) and fragment.round is None and not fragment.due:
+                    raise Violation("what is due is done", f"f{p} at t = {after.t}")
+
+    # --- what is heard ----------------------------------------------------------------------------
+
+    def _hears(
+        self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
+    ) -> None:
+        """The dead are not heard, but answered; the living are answered with no Void."""
+        match event:
+            case Report(life) | Adopted(life) | LeaseWanted(life) | Left(life):
+                speaks = True
+            case Lost(life) | Missing(life):
+                speaks = False
+            case Arrived(contribution):
+                life, speaks = contribution.id.life, False
+            case _:
+                return
+        member = before.members.get(life.island)
+        if member is not None and member.life == life and member.status in SPEAKING:
+            if speaks and any(isinstance(e, Void) and e.life == life for e in effects):
+                raise Violation("the living are heard", f"{event} was answered {effects}")
+            if isinstance(event, Arrived):
+                self._gate(before, event.contribution, after, effects, now_s)
+            elif isinstance(event, LeaseWanted) and not any(
+                isinstance(e, LeaseGranted) and e.life == life for e in effects
+            ):
+                raise Violation("everyone is answered", f"{event}: {effects}")
+            return
+        idle, _ = advance(self.rule, before, Tick(), now_s)
+        if replace(idle, wake_s=None) != replace(after, wake_s=None):
+            raise Violation("the dead are not heard", f"{event} changed something")
+        if speaks and not any(isinstance(e, Void) and e.life == life for e in effects):
+            raise Violation("everyone is answered", f"{event}: {effects}")
+
+    def _gate(
+        self,
+        before: State,
+        c: Contribution,
+        after: State,
+        effects: Sequence[Effect],
+        now_s: float,
+    ) -> None:
+        """What is poisoned is refused; so often in a row, and the learner is in quarantine; if it
+        was there before and has contributed nothing since, it is barred for longer each time."""
+        p, life = c.id.fragment, c.id.life
+        refused = next((e for e in effects if isinstance(e, Discard) and e.contribution is c), None)
+        made = self.made_of.get(c.id)
+        poison = made.poison if made else None
+        if refused is not None:
+            if refused.fate is Fate.GATE:
+                self._refusals[life] = self._refusals.get(life, 0) + 1
+                needed = REFUSALS if self.rule.overlap > 0 else 1
+                member = after.members[life.island]
+                if (self._refusals[life] >= needed) != (member.status is Status.QUARANTINED):
+                    words = f"{life} is {member.status} after {self._refusals[life]} refusals"
+                    raise Violation("quarantine", words)
+                if member.status is Status.QUARANTINED:
+                    self._bars(before.members[life.island], member, now_s)
+                if poison is None and refused.why.startswith(("numbers", "impossible", "layout")):
+                    raise Violation("the healthy are merged", f"{c.id}: {refused.why}")
+            return
+        fragment = before.fragments[p]
+        if c in fragment.inbox or (fragment.round and c in fragment.round.items):
+            return  # said twice
+        self._refusals[life] = 0
+        if after.members[life.island].quarantines:
+            raise Violation("who has contributed is trusted", f"{after.members[life.island]}")
+        if c.base > fragment.version or poison not in (None, Trouble.LOUD):
+            raise Violation("the gate", f"{c} was admitted, poisoned by {poison}")
+        if fragment.version.number - c.base.number > self.rule.max_staleness:
+            raise Violation("the gate", f"{c} was admitted, stale onto {fragment.version}")
+        norms = self._norms[p]
+        # the rules forget norms, where most learners have others now
+        known = min(len(norms), len(fragment.norms))
+        if poison is Trouble.LOUD and known >= NORMS and all(norms):
+            raise Violation("the gate", f"{c} was admitted, a thousand times too large")
+        norms.append(poison is None)
+
+    def _bars(self, old: Member, new: Member, now_s: float) -> None:
+        count, bar_s = old.quarantines + 1, 0.0
+        for _ in range(count - 1):
+            bar_s = min(2 * bar_s or BARRED_S, LONGEST_BARRED_S)
+        if new.quarantines != count or abs(new.barred_s - now_s - bar_s) > ALMOST:
+            raise Violation("bars grow", f"{new} at {now_s}, the {count}th is for {bar_s} s")
+
+    # --- fragments --------------------------------------------------------------------------------
+
+    def _fragments(
+        self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
+    ) -> None:
+        """Versions grow by one with each publication and never otherwise; rounds open when due."""
+        if isinstance(event, Resume):
+            self._resumed(before, event, after)
+            return
+        for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
+            if new is old:
+                continue
+            if new.version != old.version:
+                said = [e for e in effects if isinstance(e, Publish) and e.fragment == p]
+                if (
+                    len(said) != 1
+                    or said[0].version != new.version
+                    or said[0].previous != old.version
+                    or new.version.number != old.version.number + 1
+                ):
+                    words = f"f{p} from {old.version} to {new.version}: {said}"
+                    raise Violation("versions grow by one", words)
+            round_ = new.round
+            if round_ is None:
+                continue
+            if old.round is None or old.round.version != round_.version:
+                self._opens(p, before, event, after)
+            if round_.stage is Stage.OPEN:
+                self._stays_open(p, after, round_, now_s)
+
+    def _resumed(self, before: State, event: Resume, after: State) -> None:
+        """No published version is lost; nobody is alive, no round is open that was not due."""
+        for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
+            if new.version < self._durable[p]:
+                raise Violation("published is kept", f"f{p} from {old.version} to {new.version}")
+            if new.inbox or new.asked:
+                raise Violation("a new generation", f"f{p} remembers {new}")
+        if any(m.status in SPEAKING for m in after.members.values()):
+            raise Violation("a new generation", "somebody lived on")
+
+    def _opens(self, p: int, before: State, event: Event, after: State) -> None:
+        due = self._is_due(p, before, after)
+        stopped = isinstance(event, Stop) and before.phase is Phase.RUNNING
+        if not (due or stopped or before.fragments[p].due):
+            raise Violation("only what is due is opened", f"f{p} at t = {after.t}")
+
+    def _stays_open(self, p: int, after: State, round_: Round, now_s: float) -> None:
+        """A round with its quorum waits for somebody, and not past the grace."""
+        fragment = after.fragments[p]
+        if len(round_.arrived) < self.rule.min_quorum:
+            return
+        waits_for = fragment.asked.keys() - round_.arrived
+        if not waits_for:
+            raise Violation("rounds close", f"f{p} has all of {sorted(round_.arrived)} and waits")
+        if self.rule.grace_s is not None and round_.quorum_since_s is not None:
+            over_s = round_.quorum_since_s + self.rule.grace_s
+            if now_s > over_s + ALMOST:
+                raise Violation("rounds close", f"f{p} waits at {now_s}, its grace was {over_s}")
+
+    def no_round_is_stuck(
+        self, state: State, now_s: float, since_s: float, patience_s: float
+    ) -> None:
+        """Liveness, looked at from time to time: with K learners alive every round closes."""
+        since_s = max(since_s, *(m.barred_s for m in state.members.values()), 0.0)
+        for p, fragment in enumerate(state.fragments):
+            if fragment.round is not None:
+                opened_s = max(fragment.round.opened_s, since_s)
+                if now_s - opened_s > patience_s:
+                    words = f"f{p} is under way for {now_s - opened_s:.0f} s: {fragment}"
+                    raise Violation("due rounds close", words)
+
+    # --- members and leases -----------------------------------------------------------------------
+
+    def _members(self, before: State, event: Event, after: State, now_s: float) -> None:
+        """Nobody is given up without a reason, and nobody comes back from the dead."""
+        moved = False
+        for island, member in after.members.items():
+            old = before.members.get(island)
+            if old is member:
+                continue
+            if old is None or old.held is not member.held:
+                moved = True
+            if old and old.quarantines != member.quarantines and not isinstance(event, Arrived):
+                raise Violation("quarantines are remembered", f"{old}, by {event} {member}")
+            if member.status is Status.LIVE:
+                if member.progress.steps == 0:
+                    raise Violation("the live have stepped", f"{member}")
+                self._live_since.setdefault(member.life, now_s)
+            if old is None or old.life != member.life:
+                if not isinstance(event, Join) or member.status is not Status.JOINING:
+                    raise Violation("lives begin with a join", f"{member.life} by {event}")
+            elif old.status is not member.status:
+                self._changes(old, member, event, now_s)
+        if moved:
+            self._leases(after)
+
+    def _changes(self, old: Member, new: Member, event: Event, now_s: float) -> None:
+        if old.status not in SPEAKING:
+            raise Violation("the dead stay dead", f"{old.life} from {old.status} to {new.status}")
+        if new.status is not Status.LOST or isinstance(event, Resume):
+            return
+        if isinstance(event, Lost) and event.life == old.life:
+            return
+        if now_s - min(old.heard_s, old.advanced_s) < SILENCE_S - ALMOST:
+            raise Violation("silence takes its time", f"{new.life}: {new.why} at {now_s}")
+
+    def _leases(self, after: State) -> None:
+        """Each piece of a region's corpus is in one hand there, or in the pool."""
+        for region, pool in after.leases.items():
+            numbers = [lease.number for lease in pool.returned]
+            for member in after.members.values():
+                if member.status in SPEAKING and member.region == region:
+                    numbers += [lease.number for lease in member.held]
+            if len(numbers) != len(set(numbers)):
+                raise Violation("a lease is in one hand", f"{region}: {sorted(numbers)}")
+            if numbers and max(numbers) >= pool.fresh:
+                raise Violation("a lease is in one hand", f"{region}: {numbers} of {pool.fresh}")
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def _acts(
+        self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
+    ) -> None:
+        """What the rules want done, each in its time, and none for the dead."""
+        for effect in effects:
+            match effect:
+                case Ask(life, p):
+                    self._lives(effect, after, life, Status.LIVE)
+                    if after.fragments[p].asked.get(life.island) != life:
+                        raise Violation("who is asked is waited for", f"{effect}")
+                    if before.fragments[p].asked.get(life.island) == life and not (
+                        isinstance(event, Missing | Arrived)
+                    ):
+                        raise Violation("nobody is asked twice", f"{effect}")
+                    self._asks(p, before, after, life)
+                case Granted(life):
+                    if life.incarnation <= self._granted or not isinstance(event, Join):
+                        raise Violation("incarnations grow", f"{effect} after {self._granted}")
+                    if before.phase is not Phase.RUNNING or event.fingerprint != (
+                        self.rule.fingerprint
+                    ):
+                        raise Violation("who may join", f"{event} in {before.phase}")
+                    if effect.offset != before.t:
+                        raise Violation("who joins is at t", f"{effect} at {before.t}")
+                    if (old := before.members.get(life.island)) and now_s < old.barred_s:
+                        raise Violation("the barred wait", f"{effect} at {now_s}, {old}")
+                    for donor in effect.donors:
+                        self._lives(effect, before, donor, Status.LIVE)
+                        giver = before.members[donor.island]
+                        if giver.refusals or giver.quarantines or donor.island == life.island:
+                            raise Violation("the healthy give", f"{effect}, {giver}")
+                    self._granted = life.incarnation
+                case LeaseGranted(life) | Release(life):
+                    self._lives(effect, before, life)  # it may be given up in the same moment
+                case Shift(life):
+                    self._lives(effect, after, life)
+                case Merge():
+                    self._merge(before, after, effect, now_s)
+                case Store(p, version):
+                    self._follows(effect, p, version, Merged, event, Merge)
+                case Publish(p, version):
+                    self._follows(effect, p, version, Stored, event, Store)
+                    self._publish(after, effect, event)
+                case Discard():
+                    self._discard(after, effect)
+                case Wake(at_s):
+                    if at_s <= now_s:
+                        raise Violation("alarms are for later", f"{effect} at {now_s}")
+                case Void(life):
+                    member = after.members.get(life.island)
+                    if member and member.life == life and member.status in SPEAKING:
+                        raise Violation("the living are heard", f"{effect}")
+                case Refused():
+                    self._refuses(before, effect, event, now_s)
+                case Finish():
+                    pass
+        if isinstance(event, Join) and (
+            sum(isinstance(effect, Granted | Refused) for effect in effects) != 1
+        ):
+            raise Violation("everyone is answered", f"{event}: {effects}")
+
+    def _refuses(self, before: State, refused: Refused, event: Event, now_s: float) -> None:
+        """Nobody is kept out without a reason, or for longer than it is barred."""
+        if refused.retry_s is None:
+            fits = isinstance(event, Join) and event.fingerprint == self.rule.fingerprint
+            if before.phase is Phase.RUNNING and fits:
+                raise Violation("who may join", f"{refused} in {before.phase}")
+        elif abs(before.members[refused.island].barred_s - now_s - refused.retry_s) > ALMOST:
+            raise Violation("the barred wait", f"{refused} at {now_s}")
+
+    def _asks(self, p: Fragment, before: State, after: State, life: Life) -> None:
+        """Each once in a round, and once more when it is due again."""
+        round_ = after.fragments[p].round
+        opened_s = round_.opened_s if round_ else math.nan
+        known_s, lives = self._asked[p]
+        if opened_s != known_s or self._is_due(p, before, after):
+            lives = frozenset[Life]()
+        if life in lives:
+            raise Violation("nobody is asked twice", f"{life} for f{p}, opened at {opened_s}")
+        self._asked[p] = (opened_s, lives | {life})
+
+    def _is_due(self, p: int, before: State, after: State) -> bool:
+        every, count = self.rule.schedule.every, self.rule.schedule.fragments
+        first = p * every // count
+        return any((t - first) % every == 0 for t in range(before.t + 1, after.t + 1))
+
+    def _lives(
+        self, effect: Effect, after: State, life: Life, status: Status | None = None
+    ) -> None:
+        member = after.members.get(life.island)
+        fits = SPEAKING if status is None else (status,)
+        if member is None or member.life != life or member.status not in fits:
+            raise Violation("nothing is said to the dead", f"{effect}")
+
+    def _follows(
+        self,
+        effect: Effect,
+        p: Fragment,
+        version: Version,
+        answer: type[Merged] | type[Stored],
+        event: Event,
+        order: type[Effect],
+    ) -> None:
+        """Merged, then durable, then public; each once."""
+        if (
+            not isinstance(event, answer)
+            or (event.fragment, event.version) != (p, version)
+            or self._step.get((p, version)) is not order
+        ):
+            raise Violation("durable before published", f"{effect} after {event}")
+        self._step[p, version] = type(effect)
+
+    def _publish(self, after: State, publish: Publish, event: Event) -> None:
+        p = publish.fragment
+        for id_ in publish.merged:
+            if (made := self.made_of.get(id_)) is not None:
+                self._windows[p].update(made.windows)
+        self._merged.update(publish.merged)
+        if publish.merged != tuple(c.id for c in self._merges[p, publish.version]):
+            raise Violation("what is merged is acknowledged", f"{publish}")
+        alive = {m.life for m in after.members.values() if m.status in SPEAKING}
+        if not alive <= set(publish.to) or len(publish.to) != len(set(publish.to)):
+            raise Violation("everybody is told", f"{publish} to {alive}")
+        if isinstance(event, Stored) and event.durable:
+            self._durable[p] = publish.version
+        self.rounds_of[p] += 1
+
+    def _discard(self, after: State, discard: Discard) -> None:
+        c, fragment = discard.contribution, after.fragments[discard.contribution.id.fragment]
+        merging = fragment.round is not None and fragment.round.stage is Stage.MERGING
+        items = fragment.round.items if fragment.round and merging else ()
+        if c.reference in [other.reference for other in (*fragment.inbox, *items)]:
+            raise Violation("what is needed is kept", f"{discard}")
+        if discard.fate is Fate.STALE and (
+            fragment.version.number - c.base.number <= self.rule.max_staleness
+        ):
+            raise Violation("only the stale is stale", f"{discard} at {fragment.version}")
+        self._freed.add(c.reference)
+
+    def _merge(self, before: State, after: State, merge: Merge, now_s: float) -> None:
+        """Over the quorum, in order, of nothing merged, freed or poisoned; each window once."""
+        p, version = merge.fragment, merge.version
+        contributions = tuple(item.contribution for item in merge.items)
+        if (p, version) in self._merges:
+            raise Violation("one merge per version", f"f{p} {version}")
+        self._merges[p, version] = contributions
+        self._step[p, version] = Merge
+        islands = {c.id.life.island for c in contributions}
+        if len(islands) < self.rule.min_quorum:
+            raise Violation("the quorum is kept", f"{merge}")
+        keys = [(c.id.life.island, c.id.life.incarnation, c.id.from_step) for c in contributions]
+        if keys != sorted(keys):
+            raise Violation("merges are in order", f"{keys}")
+        raw = [c.tokens**2 / (c.id.to_step - c.id.from_step) for c in contributions]
+        for weight, item in zip(raw, merge.items, strict=True):
+            if not math.isclose(weight / sum(raw), item.weight):
+                raise Violation("weights are tokens^2/steps", f"{merge}")
+        self._closes(p, after, now_s)
+        for c in contributions:
+            self._item(p, before.fragments[p].version, c)
+        made = [
+            w for c in contributions if c.id in self.made_of for w in self.made_of[c.id].windows
+        ]
+        if len(made) != len(set(made)) or len(contributions) != len({c.id for c in contributions}):
+            raise Violation("a window is merged once", f"f{p} {version}: {made}")
+
+    def _item(self, p: Fragment, onto: Version, c: Contribution) -> None:
+        if c.id in self._merged:
+            raise Violation("nothing is merged twice", f"{c.id}")
+        if c.reference in self._freed or c.id.fragment != p:
+            raise Violation("what is merged is there", f"{c.id}")
+        if c.base > onto or onto.number - c.base.number > self.rule.max_staleness:
+            raise Violation("only the fresh is merged", f"{c.id} of {c.base} onto {onto}")
+        if not math.isfinite(c.norm):
+            raise Violation("the gate", f"{c} is merged")
+        if (made := self.made_of.get(c.id)) is None:
+            return
+        if made.poison not in (None, Trouble.LOUD):
+            raise Violation("the gate", f"{c} is merged, poisoned by {made.poison}")
+        if not self._windows[p].isdisjoint(made.windows):
+            again = self._windows[p].intersection(made.windows)
+            raise Violation("a window is merged once", f"f{p}: {again} of {c.id}")
+
+    def _closes(self, p: Fragment, after: State, now_s: float) -> None:
+        """Not before the grace is over, unless all have delivered; and nobody starves."""
+        fragment, round_ = after.fragments[p], after.fragments[p].round
+        if round_ is None:
+            raise Violation("what closes was open", f"f{p}")
+        if len(round_.arrived) < self.rule.min_quorum:
+            raise Violation("the quorum is kept", f"f{p}: {sorted(round_.arrived)} arrived")
+        waits_for = fragment.asked.keys() - round_.arrived
+        since_s = round_.quorum_since_s
+        over_s = math.inf if since_s is None else since_s + (self.rule.grace_s or 0.0)
+        if waits_for and now_s < over_s - ALMOST:
+            words = f"f{p} at {now_s}, quorum since {since_s}: {sorted(waits_for)}"
+            raise Violation("the grace is kept", words)
+        lives = frozenset(c.id.life for c in round_.items)
+        live = frozenset(m.life for m in after.members.values() if m.status is Status.LIVE)
+        seen = Seen(round_.opened_s, now_s, lives, live)
+        last, self._last[p] = self._last[p], seen
+        if last is None or self.rule.max_staleness < STALENESS_OF_PACE:
+            return
+        self.pace_judged += len(last.live & live)
+        for life in sorted(last.live & live - last.lives - lives):
+            since_s = self._live_since.get(life, math.inf)
+            if since_s <= last.opened_s and not self._excused(life, last.opened_s, now_s):
+                words = f"{life} is in neither of two merges of f{p}: {last}, {seen}"
+                raise Violation("nobody starves", words)
+
+    def _ends(self, after: State, effects: Sequence[Effect]) -> None:
+        """A run ends once, with nothing under way."""
+        if after.phase is not Phase.FINISHED:
+            raise Violation("a run ends once", f"{after.phase}")
+        if sum(isinstance(effect, Finish) for effect in effects) != 1:
+            raise Violation("a run ends once", f"{effects}")
+        if any(fragment.round or fragment.due for fragment in after.fragments):
+            raise Violation("nothing is left undone", f"{after.fragments}")

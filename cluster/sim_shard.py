@@ -1,0 +1,133 @@
+"""A shard and a disk whose fragments are integers: each token merged adds one.
+
+The public chain is followed by everyone, and the master must be the sum of the tokens that the
+ledger calls merged; an order that a real shard could not carry out is a `Violation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cluster.sim_loop import VirtualLoop
+from coordinator.errors import BrokenInvariant
+from coordinator.protocol import (
+    Contribution,
+    Fragment,
+    HandIn,
+    Merge,
+    Publication,
+    Publish,
+    Reference,
+    Version,
+)
+
+
+class Violation(BrokenInvariant):
+    """Something that may never happen has happened: the invariant's name, and what was seen."""
+
+    def __init__(self, name: str, words: str) -> None:
+        super().__init__(name, words)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}: {self.args[1]}"
+
+
+class Parcel(NamedTuple):
+    """What stands for an encoded delta: the tokens that went into it, and its norm."""
+
+    tokens: int
+    norm: float
+
+
+class Difference(NamedTuple):
+    """What stands for a publication's payload."""
+
+    tokens: int
+
+
+@dataclass(slots=True)
+class Holding:
+    """One fragment: the public value and its version; the next one while it is not public."""
+
+    version: Version
+    value: int
+    staged: tuple[Version, int] | None = None
+
+
+class SimShard:
+    """All fragments; one thing after another."""
+
+    def __init__(self, loop: VirtualLoop, fragments: int) -> None:
+        self._loop, self._free_s, self._received = loop, 0.0, 0
+        first = Version(0, 0)
+        self.holdings = [Holding(first, 0) for _ in range(fragments)]
+        self.disk = [[(first, 0)] for _ in range(fragments)]
+        self.inbox: dict[Reference, Parcel] = {}
+        self.history = {(Fragment(p), first): 0 for p in range(fragments)}
+
+    async def work(self, takes_s: float) -> None:
+        """Wait for one's turn, and until it is done."""
+        self._free_s = max(self._free_s, self._loop.now_s) + takes_s
+        await self._loop.pause(self._free_s - self._loop.now_s)
+
+    def receive(self, hand_in: HandIn, parcel: Parcel) -> Contribution:
+        self._received += 1
+        reference = Reference(f"{self._received}")
+        self.inbox[reference] = parcel
+        return Contribution(
+            hand_in.id,
+            hand_in.base,
+            hand_in.since_step,
+            hand_in.tokens,
+            hand_in.fingerprint,
+            hand_in.progress,
+            parcel.norm,
+            2 * parcel.tokens,
+            reference,
+        )
+
+    def merge(self, order: Merge) -> None:
+        holding = self.holdings[order.fragment]
+        if holding.staged is not None:
+            raise Violation("one merge at a time", f"{holding.staged} is staged, then {order}")
+        value = holding.value
+        for contribution, _ in order.items:
+            parcel = self.inbox.pop(contribution.reference, None)
+            if parcel is None:
+                raise Violation("merge what is there", f"no bytes of {contribution.id}")
+            value += parcel.tokens
+        holding.staged = (order.version, value)
+
+    def store(self, p: Fragment, version: Version) -> None:
+        """Make the staged version durable."""
+        staged = self.holdings[p].staged
+        if staged is None or staged[0] != version:
+            raise Violation("store what is merged", f"f{p} {version}, but staged is {staged}")
+        self.disk[p].append(staged)
+
+    def publish(self, order: Publish) -> tuple[Publication, Difference]:
+        p, holding = order.fragment, self.holdings[order.fragment]
+        if holding.staged is None or holding.staged[0] != order.version:
+            raise Violation("publish what is merged", f"f{p} {order.version}, not {holding.staged}")
+        if order.previous != holding.version:
+            raise Violation("the public chain", f"{order.previous} is not {holding.version}")
+        version, value = holding.staged
+        difference = Difference(value - holding.value)
+        self.holdings[p] = Holding(version, value)
+        self.history[p, version] = value
+        return Publication(p, version, order.previous, order.merged), difference
+
+    def recover(self, wanted: Sequence[Version], *, dies: bool) -> tuple[Version, ...]:
+        """Go back to these published versions, or to the newest before them that are stored.
+
+        A shard that `dies` has nothing but what is stored; so has one that was about to publish.
+        """
+        self.inbox.clear()
+        for p, (holding, version) in enumerate(zip(self.holdings, wanted, strict=True)):
+            if dies or holding.version != version or holding.staged is not None:
+                stored = max(each for each in self.disk[p] if each[0] <= version)
+                self.holdings[p] = Holding(*stored)
+        return tuple(holding.version for holding in self.holdings)

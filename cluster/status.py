@@ -1,0 +1,81 @@
+"""What a run says of itself while it goes on: one mapping, written by the run, read by whoever
+shows it. Plain JSON types, so that it travels as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+Phase = Literal["starting", "running", "stopping", "finished"]
+IslandState = Literal[
+    "waiting", "starting", "joining", "live", "draining", "quarantined", "lost", "left", "set aside"
+]
+"""`waiting`: for its devices; `set aside`: it failed too often; the others are its learner's."""
+
+
+class IslandStatus(TypedDict):
+    island: str
+    group: str
+    state: IslandState
+    incarnation: int  # of the present or last life; grows over the whole run, 0 before the first
+    life: int  # which life of this island that is: 1 for the first
+    steps: int  # inner steps over all lives
+    tokens_per_s: float
+    loss: float | None  # of its last step, nats per token
+    why: str  # why it is in this state
+    contributions: int  # admitted ones
+    restarts: int  # of its process
+
+
+class Figures(TypedDict):
+    """Measurements for dashboards. Moving averages unless said otherwise."""
+
+    quorum: int
+    generation: int  # how often the syncer was restarted
+    tokens_merged: int
+    tokens_discarded: int
+    tokens_lost: int
+    merge_age_s: float | None  # since the last merge
+    round_s: float | None  # from opening to close
+    grace_s: float | None  # of the last round that closed
+    staleness: float | None  # of merged contributions, in versions
+    up_bytes: int
+    down_bytes: int
+    goodput: float
+    uptime: float
+
+
+class RoundStatus(TypedDict):
+    """An open round."""
+
+    arrived: int
+    asked: int
+    why: str
+
+
+class FragmentStatus(TypedDict):
+    fragment: int
+    version: int
+    participants: list[str]  # islands in the last merge
+    round: RoundStatus | None
+
+
+class Status(TypedDict):
+    run: str
+    t: int
+    steps: int  # T
+    elapsed_s: float
+    left_s: float | None  # None: not known yet
+    phase: Phase
+    islands: list[IslandStatus]
+    fragments: list[FragmentStatus]
+    participants: float  # mean of the recent merges
+    alive: int
+    merges: int
+    tokens_trained: int
+    tokens_per_s: float
+    heldout: list[tuple[int, float]]  # (t, loss of the syncer's model), oldest first
+    faults: int
+    wanted: int  # islands that shall be there
+    refusals: dict[str, int]  # contributions not merged, by reason
+    figures: Figures | None  # None: nothing measured yet

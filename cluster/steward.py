@@ -1,0 +1,515 @@
+"""The fleet's shell: owns everything of one run, from its first actor to its summary.
+
+One thread keeps the run: it looks at what the syncer says and at what Ray holds, asks `fleet.py`
+what to do, and does it. Others call `status`, `scale`, `drain`, `stop`; they leave a wish.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import ray
+from ray.exceptions import (
+    ActorUnavailableError,
+    GetTimeoutError,
+    RayActorError,
+    RayTaskError,
+)
+
+from cluster import actors, faults, placement, runs
+from cluster.config import Config, Fault
+from cluster.files import write, write_json
+from cluster.fleet import (
+    Action,
+    Deed,
+    Hold,
+    Holding,
+    group_name,
+    reconcile,
+    resized,
+    restart_delay_s,
+)
+from cluster.meaning import group_of
+from cluster.metrics import Exporter
+from cluster.names import FLEET
+from cluster.status import IslandStatus, Status
+from cluster.store import fingerprint, save_model
+from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
+from coordinator.fragments import Layout
+from coordinator.protocol import Fragment, Island
+
+log = logging.getLogger("archipelago.fleet")
+
+ANSWER_TIMEOUT_S = 120.0
+"""For an answer of the run's own actors, imports and compilation included."""
+LEAVE_TIMEOUT_S = 5.0
+LINGER_S = 30.0
+"""So long a fleet that nobody follows can still be asked how its run ended."""
+KEPT = "fleet.json"
+SUMMARY_KEYS = (
+    "heldout_loss", "initial_heldout_loss", "tokens_trained", "tokens_merged", "tokens_discarded",
+    "tokens_lost", "tokens_outstanding", "merges", "mean_participants", "goodput", "uptime",
+    "faults", "recovery_s", "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token",
+    "rejected_contributions", "wall_s", "global_sha256",
+)  # fmt: skip
+
+
+class Kept(TypedDict):
+    """What outlasts the fleet's process: which islands shall be there, and how the run began."""
+
+    desired: list[Island]
+    stopping: str | None
+    initial_loss: float | None
+    began: float  # wall clock, seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: with its summary, or with the words of what went wrong."""
+
+    summary: dict[str, object]
+    error: str | None = None
+    mistake: bool = False
+    asked: str | None = None  # who asked it to stop
+
+
+@dataclass(slots=True)
+class _Island:
+    """One island's holding, and the handles that go with it."""
+
+    holding: Holding
+    place: placement.Place | None = None
+    actor: actors.Actor | None = None
+    starts: int = 0  # of its process, since its last contribution
+    contributions: int = 0
+    last_words: str = ""
+    why: str = ""
+
+
+class Fleet:
+    """One run and everything that belongs to it. `keep` is the body of its thread."""
+
+    def __init__(
+        self, config: Config, run_dir: Path, namespace: str, *, detached: bool, auth: str
+    ) -> None:
+        self._config, self._run_dir, self._namespace = config, run_dir, namespace
+        self._detached, self._auth = detached, auth
+        self._islands: dict[Island, _Island] = {}
+        self._desired: frozenset[Island] = frozenset(config.island_names)
+        self._lock = threading.RLock()  # guards the two above and the wishes below
+        self._stopping: str | None = None
+        self._told_to_stop = False
+        self._seen: Status | None = None
+        self._initial_loss: float | None = None
+        self._began = time.time()
+        self._judgement: ray.ObjectRef | None = None
+        self._judged_s = time.monotonic()
+        self._plan = faults.Plan(config.faults.plan)
+        self._exporter = Exporter(run_dir, config.monitor, self._shown_status)
+        self._dismissed = threading.Event()
+        self.outcome: Outcome | None = None
+
+    # --- called by others -------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """The run as it was when last looked at."""
+        return self._shown_status() or _nothing_yet(self._run_dir.name, self._config)
+
+    def scale(self, group: str, count: int) -> None:
+        """Have so many islands of the group.
+
+        Errors: `UserMistake` if there is no such group, or it could never be.
+        """
+        groups = {each.group: each for each in self._config.islands}
+        if group not in groups:
+            known = ", ".join(sorted(groups))
+            raise UserMistake(f"run {self._run_dir.name} has no group {group!r}; it has {known}")
+        wanted = resized(self._desired, group, count)
+        mine = [island for island in self._desired if group_name(island) == group]
+        if count > len(mine):
+            no = placement.impossible(groups[group], count, placement.cluster_nodes())
+            if no is not None:
+                raise UserMistake(no)
+        self._want(wanted)
+
+    def drain(self, island: Island) -> None:
+        """Let this island hand in what it has and leave, and have none in its place.
+
+        Errors: `UserMistake` if there is no such island, or too few would be left.
+        """
+        if island not in self._desired:
+            known = ", ".join(sorted(self._desired))
+            raise UserMistake(f"run {self._run_dir.name} has no island {island!r}; it has {known}")
+        self._want(self._desired - {island})
+
+    def _want(self, islands: frozenset[Island]) -> None:
+        quorum = self._config.sync.quorum
+        if len(islands) < quorum:
+            raise UserMistake(
+                f"{len(islands)} islands would be left and sync.quorum is {quorum}: no round could "
+                "close; to end the run use `archipelago stop`"
+            )
+        with self._lock:
+            if self._stopping is not None:
+                raise UserMistake(f"run {self._run_dir.name} is ending: {self._stopping}")
+            self._desired = islands
+            for island in [i for i, it in self._islands.items() if it.holding.hold is Hold.ASIDE]:
+                del self._islands[island]  # who changes a fleet gives failed islands another chance
+            self._keep_in_mind()
+
+    def stop(self, why: str) -> None:
+        with self._lock:
+            self._stopping = self._stopping or why
+            self._keep_in_mind()
+
+    def starting(self, island: Island) -> float:
+        """A process of this island begins; for how many seconds it shall wait before it does."""
+        with self._lock:
+            it = self._islands.get(island)
+            if it is None:
+                return 0.0
+            it.starts += 1
+            failures = it.starts - 1
+            it.holding = replace(it.holding, failures=failures)
+        return restart_delay_s(failures)
+
+    def broke(self, island: Island, words: str) -> None:
+        """A process of this island ended with an exception; `words` is its traceback."""
+        with self._lock:
+            if (it := self._islands.get(island)) is not None:
+                it.last_words = words
+                it.holding = replace(it.holding, breakages=it.holding.breakages + 1)
+
+    def dismiss(self) -> None:
+        """Whoever followed the run knows how it ended."""
+        self._dismissed.set()
+
+    # --- the keeper -------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Bring the run up, or take it over; look after it to its end; clean up."""
+        try:
+            summary = self._to_the_end()
+            outcome = Outcome(summary, asked=self._stopping)
+        except UserMistake as error:
+            outcome = Outcome({}, str(error), mistake=True)
+        except ArchipelagoError as error:
+            outcome = Outcome({}, str(error))
+        except BaseException as error:  # a defect, or Ray's: the run has failed, and must be ended
+            log.exception("the fleet cannot go on")
+            outcome = Outcome({}, f"{type(error).__name__}: {error}")
+        try:
+            self._clean_up()
+        finally:
+            self.outcome = outcome
+        self._dismissed.wait(LINGER_S)
+        if self._detached:  # nobody else will
+            ray.kill(ray.get_actor(FLEET, namespace=self._namespace), no_restart=True)
+
+    def _to_the_end(self) -> dict[str, object]:
+        self._take_over() if (self._run_dir / KEPT).exists() else self._bring_up()
+        gcs = ray.get_runtime_context().gcs_address
+        live = runs.Live(self._run_dir.name, self._namespace, gcs, os.getpid(), self._auth)
+        runs.announce(self._run_dir, live)
+        self._exporter.start()
+        if self._initial_loss is None:
+            flats = self._initial
+            self._initial_loss = self._get(self._evaluator.loss.remote(flats))
+            self._keep_in_mind()
+        with (self._run_dir / "metrics.jsonl").open("a") as metrics:
+            while True:
+                time.sleep(self._config.monitor.refresh_s)
+                if (status := self._look()) is None:
+                    continue
+                metrics.write(json.dumps(status) + "\n")
+                metrics.flush()
+                if status["phase"] == "finished":
+                    with suppress(ActorUnavailableError):  # one of them is back at the next look
+                        return self._end()
+
+    def _bring_up(self) -> None:
+        config, run_dir = self._config, self._run_dir
+        nodes = placement.cluster_nodes()
+        groups = [placement.impossible(g, g.count, nodes) for g in config.islands]
+        if problems := [problem for problem in groups if problem is not None]:
+            raise UserMistake("\n".join(problems))
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write(run_dir / "config.toml", config.toml().encode())
+        self._core()
+        layout, self._initial = self._get(self._evaluator.initial.remote())
+        self._layout: Layout = layout
+        self._get(self._shard.seed.remote(layout, self._initial))
+        self._get(self._syncer.open.remote(layout))
+        self._keep_in_mind()
+
+    def _core(self) -> None:
+        """The actors that hold no island: started, or found if an earlier fleet started them."""
+        config, run_dir, namespace = self._config, self._run_dir, self._namespace
+        home = actors.Home(namespace, detached=self._detached)
+        self._evaluator = actors.start_evaluator(config, home)
+        self._shard = actors.start_shard(config, home, run_dir)
+        self._syncer = actors.start_syncer(config, run_dir.name, home, run_dir)
+
+    def _take_over(self) -> None:
+        """This process is a restart: find what the one before has started."""
+        kept: Kept = json.loads((self._run_dir / KEPT).read_text())
+        log.warning("back; taking over %d islands", len(kept["desired"]))
+        self._desired = frozenset(map(Island, kept["desired"]))
+        self._stopping, self._began = kept["stopping"], kept["began"]
+        self._initial_loss = kept["initial_loss"]
+        self._core()
+        self._layout, self._initial = self._get(self._evaluator.initial.remote())
+        now_s = time.monotonic()
+        everybody = {*self._desired, *self._config.island_names}
+        for island in sorted(everybody):
+            if (place := placement.reserved(island, self._namespace)) is None:
+                continue
+            actor = actors.find_island(island, self._namespace)
+            hold = Hold.WAITING if actor is None else Hold.RUNNING
+            self._islands[island] = _Island(Holding(island, hold, now_s), place, actor)
+
+    def _look(self) -> Status | None:
+        """One look at the run, and what follows from it; None if the syncer cannot be heard."""
+        try:
+            return self._look_and_act()
+        except ActorUnavailableError as error:  # what was not done is decided anew next time
+            log.warning("the syncer cannot be heard at present: %s", type(error).__name__)
+            return None
+
+    def _look_and_act(self) -> Status | None:
+        held = {i: group_name(i) for i, it in self._islands.items() if it.place is not None}
+        status: Status = self._get(self._syncer.look.remote(held))
+        now_s = time.monotonic()
+        with self._lock:
+            self._note(status)
+            desired = self._desired if self._stopping is None else frozenset(self._islands)
+            stopping = self._stopping
+        for action in reconcile(desired, self._holdings(), now_s):
+            self._do(action, now_s)
+        self._seen = status
+        if status["phase"] in ("starting", "running"):
+            self._hope()
+            if stopping is not None and not self._told_to_stop:
+                self._get(self._syncer.stop.remote(stopping))
+                self._told_to_stop = True
+            for fault in self._plan.due(status):
+                self._get(self._syncer.fault.remote(Island(fault.island)))
+                self._break(fault)
+            self._judge()
+        return self._shown_status()
+
+    def _holdings(self) -> dict[Island, Holding]:
+        with self._lock:
+            return {island: it.holding for island, it in self._islands.items()}
+
+    def _note(self, status: Status) -> None:
+        """Take in what the syncer says of the learners, and what Ray says of devices."""
+        for said in status["islands"]:
+            if (it := self._islands.get(Island(said["island"]))) is None:
+                continue
+            if it.holding.hold in (Hold.RUNNING, Hold.DRAINING):
+                it.holding = replace(it.holding, learner=said["state"])
+            if said["contributions"] > it.contributions:
+                it.contributions, it.starts = said["contributions"], 1
+                it.holding = replace(it.holding, failures=0, breakages=0)
+        for it in self._islands.values():
+            if it.holding.hold is Hold.WAITING and it.place is not None and it.place.ready():
+                self._move(it, Hold.PLACED, "its devices are there")
+
+    def _move(self, it: _Island, hold: Hold, why: str) -> None:
+        it.holding = replace(it.holding, hold=hold, since_s=time.monotonic())
+        it.why = why
+
+    def _do(self, action: Action, now_s: float) -> None:
+        """Carry one action out; the next look goes on from what has come of it."""
+        island, config = action.island, self._config
+        log.info("%s %s: %s", action.deed, island, action.why)
+        match action.deed:
+            case Deed.PLACE:
+                group = group_of(config, island)
+                place = placement.reserve(group, island, self._namespace, detached=self._detached)
+                why = f"waits for {placement.wish(group)}"
+                with self._lock:
+                    holding = Holding(island, Hold.WAITING, now_s)
+                    self._islands[island] = _Island(holding, place, why=why)
+            case Deed.START:
+                it = self._islands[island]
+                assert it.place is not None
+                home = actors.Home(self._namespace, detached=self._detached)
+                it.actor = actors.start_island(config, island, home, it.place.strategy())
+                with self._lock:
+                    self._move(it, Hold.RUNNING, action.why)
+            case Deed.DRAIN:
+                self._get(self._syncer.drain.remote(island, action.why))
+                with self._lock:
+                    self._move(self._islands[island], Hold.DRAINING, action.why)
+            case Deed.GIVE_BACK:
+                with self._lock:
+                    it = self._islands.pop(island)
+                self._free(it)
+            case Deed.SET_ASIDE:
+                it = self._islands[island]
+                self._free(it)
+                with self._lock:
+                    self._move(it, Hold.ASIDE, action.why)
+
+    def _free(self, it: _Island) -> None:
+        """End an island's process and return its devices."""
+        if it.actor is not None:
+            ray.kill(it.actor, no_restart=True)
+        if it.place is not None:
+            it.place.give_back()
+        it.actor = it.place = None
+
+    def _hope(self) -> None:
+        """Can enough islands still be had?
+
+        Errors: `RunFailed` with the last words of one that was set aside, if not.
+        """
+        aside = [it for it in self._islands.values() if it.holding.hold is Hold.ASIDE]
+        if aside and len(self._desired) - len(aside) < self._config.sync.quorum:
+            worst = max(aside, key=lambda it: bool(it.last_words))
+            words = f"; its last words:\n{worst.last_words}" if worst.last_words else ""
+            raise RunFailed(f"island {worst.holding.island} {worst.why}{words}")
+
+    def _break(self, fault: Fault) -> None:
+        it = self._islands.get(Island(fault.island))
+        if it is None or it.actor is None:
+            return
+        match fault.kind:
+            case "kill":
+                it.actor.kill.remote()
+            case "nan":
+                it.actor.spoil.remote(math.nan)
+            case "scale":
+                it.actor.spoil.remote(fault.factor)
+
+    def _judge(self) -> None:
+        """Have the model judged now and then, one judgement at a time."""
+        if self._judgement is not None:
+            done, _ = ray.wait([self._judgement], timeout=0)
+            if not done:
+                return
+            self._judgement = None
+            self._get(done[0])
+        if time.monotonic() - self._judged_s >= self._config.monitor.evaluate_every_s:
+            self._judged_s = time.monotonic()
+            self._judgement = self._evaluator.judge.remote()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _end(self) -> dict[str, object]:
+        """Let the islands go, judge and save the result, sum up."""
+        measured: dict[str, object] = self._get(self._syncer.close.remote())
+        running = [it.actor for it in self._islands.values() if it.actor is not None]
+        goodbyes = [actor.leave.remote() for actor in running]
+        if goodbyes:
+            ray.wait(goodbyes, num_returns=len(goodbyes), timeout=LEAVE_TIMEOUT_S)
+        fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
+        whole = self._get(self._shard.whole.remote(fragments))
+        flats, versions = [flat for _, flat in whole], [version for version, _ in whole]
+        save_model(self._run_dir / "model.safetensors", self._layout, flats, versions)
+        measured["heldout_loss"] = self._get(self._evaluator.loss.remote(flats))
+        measured["global_sha256"] = fingerprint(flats)
+        measured["initial_heldout_loss"] = self._initial_loss
+        measured["wall_s"] = time.time() - self._began
+        summary = {key: measured[key] for key in SUMMARY_KEYS}
+        write_json(self._run_dir / runs.SUMMARY, summary)
+        return summary
+
+    def _clean_up(self) -> None:
+        """End everything that belongs to the run; nothing else."""
+        self._exporter.stop()
+        runs.retire(self._run_dir)
+        (self._run_dir / KEPT).unlink(missing_ok=True)
+        for it in self._islands.values():
+            if it.actor is not None:
+                ray.kill(it.actor, no_restart=True)
+            if it.place is not None:
+                it.place.give_back()
+        for name in ("_syncer", "_shard", "_evaluator"):
+            if (actor := getattr(self, name, None)) is not None:
+                ray.kill(actor, no_restart=True)
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _keep_in_mind(self) -> None:
+        with self._lock:
+            kept = Kept(
+                desired=sorted(self._desired),
+                stopping=self._stopping,
+                initial_loss=self._initial_loss,
+                began=self._began,
+            )
+            write_json(self._run_dir / KEPT, kept)
+
+    def _get(self, reference: ray.ObjectRef) -> Any:
+        try:
+            return ray.get(reference, timeout=ANSWER_TIMEOUT_S)
+        except ActorUnavailableError:
+            raise
+        except RayTaskError as error:
+            raise error.cause if isinstance(error.cause, ArchipelagoError) else error from None
+        except GetTimeoutError as error:
+            words = f"an actor of the run has not answered for {ANSWER_TIMEOUT_S:g} s"
+            raise RunFailed(words) from error
+        except RayActorError as error:
+            raise RunFailed(f"an actor of the run has died: {error}") from error
+
+    def _shown_status(self) -> Status | None:
+        """What the syncer said last, with what the fleet knows of islands on top."""
+        if (seen := self._seen) is None:
+            return None
+        said = {each["island"]: each for each in seen["islands"]}
+        with self._lock:
+            shown = [
+                _overlaid(said.get(island), it) for island, it in sorted(self._islands.items())
+            ]
+        return {**seen, "islands": shown, "wanted": len(self._desired)}
+
+
+def _overlaid(said: IslandStatus | None, it: _Island) -> IslandStatus:
+    island = it.holding.island
+    base = said or IslandStatus(
+        island=island,
+        group=group_name(island),
+        state="starting",
+        incarnation=0,
+        life=0,
+        steps=0,
+        tokens_per_s=0.0,
+        loss=None,
+        why="its process starts",
+        contributions=0,
+        restarts=0,
+    )
+    shown = base.copy()
+    shown["group"], shown["restarts"] = group_name(island), max(0, it.starts - 1)
+    match it.holding.hold:
+        case Hold.WAITING | Hold.PLACED:
+            shown["state"], shown["why"] = "waiting", it.why
+        case Hold.ASIDE:
+            shown["state"], shown["why"] = "set aside", it.why
+        case Hold.DRAINING if base["state"] == "live":
+            shown["state"], shown["why"] = "draining", it.why
+        case _:
+            pass
+    return shown
+
+
+def _nothing_yet(run: str, config: Config) -> Status:
+    return Status(
+        run=run, t=0, steps=config.run.steps, elapsed_s=0.0, left_s=None, phase="starting",
+        islands=[], fragments=[], participants=0.0, alive=0, merges=0, tokens_trained=0,
+        tokens_per_s=0.0, heldout=[], faults=0,
+        wanted=len(config.island_names), refusals={}, figures=None,
+    )  # fmt: skip

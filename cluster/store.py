@@ -1,0 +1,385 @@
+"""What a run leaves on the disk: written aside, flushed, renamed, so that nothing is half there.
+
+    RUN_DIR/config.toml          the resolved configuration
+    RUN_DIR/tape-0.arrow         the events that the rules heard, one file a generation
+    RUN_DIR/state.json           the rules' state of some moment, and its place on the tape
+    RUN_DIR/fragments/           the newest versions of each fragment: master, momentum, public
+    RUN_DIR/contributions/       what was merged, if durability.keep_contributions
+    RUN_DIR/model.safetensors    the result
+
+Every file says what run it belongs to and carries a checksum; a damaged one is refused with the
+place and the reason, and the newest good one is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from cluster.files import write
+from coordinator.codec import Payload
+from coordinator.errors import ArchipelagoError
+from coordinator.fragments import Flat, Layout, sew
+from coordinator.protocol import ContributionId, Effect, Event, Fragment, Version
+from coordinator.state import State
+from coordinator.tape import UnknownRecord, freeze, recall, record, thaw
+
+log = logging.getLogger("archipelago.store")
+
+FORMAT = "2"
+"""Of tape and snapshots; another number is refused."""
+ROW = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("now_s", pa.float64()),
+        ("kind", pa.string()),
+        ("event", pa.string()),
+        ("answer", pa.uint32()),
+        ("chain", pa.uint32()),
+    ]
+)
+"""One row an event, in the order heard. `event`: its fields as JSON; `answer`: `checksum` of the
+effects; `chain`: crc32 of the row and of the chain before it, so that no row can be changed, lost
+or moved unnoticed."""
+FLUSH_EVENTS = 512
+"""So many events are written together at the latest."""
+UNREADABLE = (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError)
+"""What pyarrow raises for a stream with a wrong bit; a wrong length may ask for terabytes."""
+
+
+class Damaged(ArchipelagoError):
+    """A file of the run is not what was written: truncated, altered, or of another version."""
+
+
+class Foreign(Damaged):
+    """... it is whole, but of another format, layout or version."""
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+def fingerprint(flats: Sequence[Flat]) -> str:
+    """sha256 of the fragments in order, little-endian f32: `global_sha256` of a summary."""
+    digest = hashlib.sha256()
+    for flat in flats:
+        digest.update(np.ascontiguousarray(flat, "<f4").tobytes())
+    return digest.hexdigest()
+
+
+def save_model(
+    path: Path, layout: Layout, flats: Sequence[Flat], versions: Sequence[Version]
+) -> None:
+    """Write the model as safetensors, tensors named by their paths in the tree."""
+    names = [leaf.path for leaf in layout.leaves]
+    metadata = {
+        "layout": layout.fingerprint,
+        "versions": json.dumps(versions),
+        "global_sha256": fingerprint(flats),
+    }
+    write(path, save(dict(zip(names, sew(layout, flats), strict=True)), metadata))
+
+
+# --- the tape -------------------------------------------------------------------------------------
+
+
+def checksum(effects: Sequence[Effect]) -> int:
+    """crc32 of what the rules answered to one event; 2 to 60 us, 0 if that was nothing."""
+    return zlib.crc32(repr(effects).encode()) if effects else 0
+
+
+class Tape:
+    """A write-ahead log of one generation: `append` costs nothing, `flush` makes it durable."""
+
+    def __init__(self, run_dir: Path, generation: int, layout: str, *, first_seq: int = 0) -> None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self._file = (run_dir / f"tape-{generation}.arrow").open("xb")
+        told = {"format": FORMAT, "layout": layout, "generation": str(generation)}
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        self._writer = pa.ipc.new_stream(self._file, ROW.with_metadata(told), options=options)
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=ROW))  # the header, now
+        self._file.flush()
+        self._rows: list[tuple[int, float, str, str, int, int]] = []
+        self.seq, self._chain = first_seq, 0
+
+    def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        kind, fields = record(event)
+        text, answer = json.dumps(fields, separators=(",", ":")), checksum(effects)
+        self._chain = _link(self._chain, self.seq, now_s, kind, text, answer)
+        self._rows.append((self.seq, now_s, kind, text, answer, self._chain))
+        self.seq += 1
+        if len(self._rows) >= FLUSH_EVENTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Everything appended so far survives a crash of the machine once this returns."""
+        if not self._rows:
+            return
+        columns = [
+            pa.array(column, kind)
+            for column, kind in zip(zip(*self._rows, strict=True), ROW.types, strict=True)
+        ]
+        self._writer.write_batch(pa.record_batch(columns, names=ROW.names))
+        self._rows = []
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Write what is left, and the end of the stream; doing it twice is no harm."""
+        if not self._file.closed:
+            self.flush()
+            self._writer.close()
+            self._file.close()
+
+
+class Row(NamedTuple):
+    """One event; `seq` counts them over the run, `answer` is the `checksum` of its effects."""
+
+    seq: int
+    now_s: float
+    event: Event
+    answer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a run's tape says, and what of it could not be read.
+
+    `damage` is None if every file was read to its end. The end that a crash takes away is damage
+    too, but costs nothing: the generation after it goes on where the readable part ends.
+    """
+
+    events: list[Row]
+    generations: int
+    damage: str | None
+
+
+def read_tape(run_dir: Path, layout: str) -> Recording:
+    """All generations in order, each up to the first row that is not as it was written.
+
+    A generation goes on where the readable part of those before it ends; one that does not (rows
+    were damaged after it had begun) is left out.
+
+    Errors: `Damaged` if there is no tape, or one of another format or layout.
+    """
+    files = sorted(run_dir.glob("tape-*.arrow"), key=lambda path: int(path.stem[5:]))
+    if not files:
+        raise Damaged(f"{run_dir} has no tape: is it a run directory?")
+    events: list[Row] = []
+    damage: list[str] = []
+    for file in files:
+        try:
+            for row in _rows(file, layout):
+                if row.seq != len(events):
+                    raise Damaged(f"{file.name}: event {row.seq} where {len(events)} should be")
+                events.append(row)
+        except Foreign:
+            raise
+        except Damaged as error:
+            damage.append(str(error))
+    if damage and not events:
+        raise Damaged("; ".join(damage))
+    return Recording(events, len(files), "; ".join(damage) or None)
+
+
+def _rows(file: Path, layout: str) -> Iterator[Row]:
+    chain = 0
+    with file.open("rb") as opened:
+        try:
+            reader = pa.ipc.open_stream(opened)
+            told = {k.decode(): v.decode() for k, v in (reader.schema.metadata or {}).items()}
+        except UNREADABLE as error:
+            raise Damaged(f"{file.name}: no readable beginning: {error}") from error
+        if told.get("format") != FORMAT:
+            raise Foreign(f"{file.name} is of another format: {told.get('format')}, not {FORMAT}")
+        if told.get("layout") != layout:
+            raise Foreign(f"{file.name} is of another layout: {told.get('layout')}, not {layout}")
+        while True:
+            try:
+                batch = reader.read_next_batch()
+                batch.validate(full=True)  # before anything is believed, or read past its end
+                columns = [batch.column(name).to_pylist() for name in ROW.names]
+            except StopIteration:
+                return
+            except UNREADABLE as error:
+                raise Damaged(f"{file.name}: ends in the middle of a write: {error}") from error
+            for seq, now_s, kind, text, answer, said in zip(*columns, strict=True):
+                chain = _link(chain, seq, now_s, kind, text, answer)
+                if chain != said:
+                    raise Damaged(f"{file.name}: event {seq} ({kind}) is not as it was written")
+                try:
+                    yield Row(seq, now_s, recall(kind, json.loads(text)), answer)
+                except UnknownRecord as error:
+                    raise Foreign(f"{file.name} is of another version: {error}") from error
+
+
+def _link(chain: int, seq: int, now_s: float, kind: str, text: str, answer: int) -> int:
+    return zlib.crc32(f"{seq}\0{now_s!r}\0{kind}\0{text}\0{answer}".encode(), chain)
+
+
+# --- the rules' state -----------------------------------------------------------------------------
+
+
+def save_state(run_dir: Path, state: State, *, seq: int, layout: str) -> None:
+    """Keep a state that is `seq` events into the tape, so that a restart need not replay them."""
+    text = json.dumps(freeze(state), separators=(",", ":"))
+    digest = hashlib.sha256(f"{seq} {text}".encode()).hexdigest()
+    told = {"format": FORMAT, "layout": layout, "seq": seq, "sha256": digest}
+    write(run_dir / "state.json", json.dumps({**told, "state": text}).encode())
+
+
+def load_state(run_dir: Path, layout: str) -> tuple[State, int] | None:
+    """The state kept last, and how many events it had heard; None if there is none.
+
+    Errors: `Damaged`.
+    """
+    path = run_dir / "state.json"
+    try:
+        told = json.loads(path.read_text())
+        text, seq, digest = told["state"], told["seq"], told["sha256"]
+        of = told["format"], told["layout"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{path.name} cannot be read: {error!r}") from error
+    if of != (FORMAT, layout):
+        raise Damaged(f"{path.name} is of another format or layout")
+    if hashlib.sha256(f"{seq} {text}".encode()).hexdigest() != digest:
+        raise Damaged(f"{path.name} is not as it was written")
+    try:
+        return thaw(json.loads(text)), seq
+    except UnknownRecord as error:
+        raise Damaged(f"{path.name} is of another version: {error}") from error
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """One fragment of a shard, each [size] f32."""
+
+    version: Version
+    master: Flat
+    momentum: Flat
+    public: Flat
+
+
+class FragmentStore:
+    """The newest versions of each fragment in a folder, one file each."""
+
+    def __init__(self, run_dir: Path, layout: Layout, *, keep: int) -> None:
+        self._folder, self._layout, self._keep = run_dir / "fragments", layout, keep
+
+    def save(self, p: Fragment, arrays: Arrays, first: bool = False) -> None:
+        """Write a version, then let go of the oldest; the `first` one of a run is kept for replay.
+
+        Errors: `OSError` if the disk will not have it.
+        """
+        parts = {"master": arrays.master, "momentum": arrays.momentum, "public": arrays.public}
+        write(self._path(p, arrays.version), _seal(parts, self._layout.fingerprint))
+        if not first:
+            for old in self._files(p)[1 : -self._keep]:
+                old.unlink()
+
+    def newest(self, p: Fragment, upto: Version | None = None) -> Arrays:
+        """The newest version on the disk that is as it was written.
+
+        Errors: `Damaged` if there is none.
+        """
+        for path in reversed(self._files(p)):
+            version = _version_of(path)
+            if upto is not None and version > upto:
+                continue
+            try:
+                return self._load(path, version)
+            except Damaged as error:
+                log.error("%s; the version before is used", error)
+        raise Damaged(f"{self._folder} has no good version of fragment {p}")
+
+    def oldest(self, p: Fragment) -> Arrays:
+        """The first version kept.
+
+        Errors: `Damaged`.
+        """
+        files = self._files(p)
+        if not files:
+            raise Damaged(f"{self._folder} has no version of fragment {p}")
+        return self._load(files[0], _version_of(files[0]))
+
+    def _load(self, path: Path, version: Version) -> Arrays:
+        parts = _unseal(path, self._layout.fingerprint)
+        return Arrays(version, parts["master"], parts["momentum"], parts["public"])
+
+    def _files(self, p: Fragment) -> list[Path]:
+        return sorted(self._folder.glob(f"f{p:04}-*.safetensors"), key=_version_of)
+
+    def _path(self, p: Fragment, version: Version) -> Path:
+        return self._folder / f"f{p:04}-g{version.generation}-v{version.number:08}.safetensors"
+
+
+def _version_of(path: Path) -> Version:
+    _, generation, number = path.stem.split("-")
+    return Version(int(generation[1:]), int(number[1:]))
+
+
+def save_contribution(run_dir: Path, said: ContributionId, payload: Payload, layout: str) -> None:
+    """Keep what was handed in, as it was encoded."""
+    write(_contribution_path(run_dir, said), _seal({"payload": payload}, layout))
+
+
+def load_contribution(run_dir: Path, said: ContributionId, layout: str) -> Payload:
+    """What was handed in.
+
+    Errors: `Damaged` if it was not kept, or is not as it was written.
+    """
+    return _unseal(_contribution_path(run_dir, said), layout)["payload"]
+
+
+def _contribution_path(run_dir: Path, said: ContributionId) -> Path:
+    life, fragment, start, stop = said
+    name = f"{life.island}.{life.incarnation}-{start}-{stop}.safetensors"
+    return run_dir / "contributions" / f"f{fragment:04}" / name
+
+
+def _seal(parts: dict[str, NDArray[Any]], layout: str) -> bytes:
+    return save(parts, {"format": FORMAT, "layout": layout, "sha256": _digest(parts)})
+
+
+def _unseal(path: Path, layout: str) -> dict[str, NDArray[Any]]:
+    place = f"{path.parent.name}/{path.name}"
+    try:
+        content = path.read_bytes()
+        parts = load(content)
+        length = int.from_bytes(content[:8], "little")
+        told = json.loads(content[8 : 8 + length])["__metadata__"]
+        of, digest = (told["format"], told["layout"]), told["sha256"]
+    except FileNotFoundError as error:
+        raise Damaged(f"{place} is not there") from error
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise Damaged(f"{place} cannot be read: {error}") from error
+    if of != (FORMAT, layout):
+        raise Damaged(f"{place} is of another format or layout")
+    if digest != _digest(parts):
+        raise Damaged(f"{place} is not as it was written")
+    return parts
+
+
+def _digest(parts: dict[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(parts):
+        digest.update(name.encode())
+        digest.update(parts[name].tobytes())
+    return digest.hexdigest()

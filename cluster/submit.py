@@ -1,0 +1,131 @@
+"""A run as a job of a Ray cluster: through Ray's job API, from a machine that is not part of it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from cluster.config import Config
+from cluster.source import PACKAGES
+from coordinator.errors import RunFailed, UserMistake
+
+CONFIG = "archipelago.toml"
+ENTRYPOINT = f"python -m cluster job {CONFIG}"
+SETTLE_S = 0.5
+"""Between two looks at a job that is about to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of the cluster at `address`; its submission id is the run's name."""
+
+    client: JobSubmissionClient
+    name: str
+    address: str
+
+
+def submit(config: Config, name: str, address: str, working_dir: Path | None) -> Job:
+    """Hand the run over: this source, the configuration, and the user's own folder if given.
+
+    Errors: `UserMistake` if the cluster cannot be reached, does not let us in, or has the name.
+    """
+    client = _client(address)
+    with TemporaryDirectory(prefix="archipelago-") as folder:
+        staged = Path(folder)
+        if working_dir is not None:
+            shutil.copytree(working_dir, staged, dirs_exist_ok=True, ignore=_not_worth_sending)
+        for package in PACKAGES:
+            spec = find_spec(package)
+            assert spec is not None, f"{package} is not installed"
+            (root,) = map(Path, spec.submodule_search_locations or ())
+            shutil.copytree(root, staged / package, dirs_exist_ok=True, ignore=_not_worth_sending)
+        (staged / CONFIG).write_text(config.toml())
+        try:
+            client.submit_job(
+                entrypoint=f"{ENTRYPOINT} --set run.name={name}",
+                submission_id=name,
+                runtime_env={"working_dir": str(staged)},
+                metadata={"run": name, "job_name": f"archipelago {name}"},
+            )
+        except RuntimeError as error:
+            if "already exists" in str(error):
+                raise UserMistake(
+                    f"{address} has a job named {name} already; give this run another name with "
+                    "--set run.name=NAME"
+                ) from error
+            raise UserMistake(f"{address} does not take the job: {_first_line(error)}") from error
+    return Job(client, name, address)
+
+
+def _not_worth_sending(folder: str, names: list[str]) -> set[str]:
+    return {
+        name
+        for name in names
+        if name in ("__pycache__", "runs", "node_modules") or name.startswith(".")
+    }
+
+
+def _client(address: str) -> JobSubmissionClient:
+    if not address.startswith(("http://", "https://")):
+        raise UserMistake(
+            f"--address {address}: that is not the job server's, such as http://HEAD:8265"
+        )
+    try:
+        client = JobSubmissionClient(address)
+        client.list_jobs()  # which needs the token
+    except (RayError, RuntimeError, OSError) as error:
+        raise UserMistake(
+            f"the job server at {address} cannot be used: {_first_line(error)}; is the address "
+            "right (the head's dashboard, port 8265), and does RAY_AUTH_TOKEN hold its token "
+            "(RAY_AUTH_MODE=token)?"
+        ) from error
+    there = getattr(client, "_server_ray_version", ray.__version__)  # as it was told when it began
+    if there != ray.__version__:
+        raise UserMistake(
+            f"the cluster at {address} runs Ray {there}, and this is Ray {ray.__version__}: use "
+            "the same on both"
+        )
+    return client
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def follow(job: Job, say: Callable[[str], None]) -> int:
+    """Pass on what the job prints until it is over; its exit code, 130 if it was stopped.
+
+    Errors: `RunFailed` if the cluster could not run it.
+    """
+    asyncio.run(_tail(job, say))
+    while not (details := job.client.get_job_info(job.name)).status.is_terminal():
+        asyncio.run(asyncio.sleep(SETTLE_S))
+    match details.status:
+        case JobStatus.SUCCEEDED:
+            return 0
+        case JobStatus.STOPPED:
+            return 130
+        case _ if details.driver_exit_code is not None:
+            return details.driver_exit_code
+        case _:
+            raise RunFailed(f"job {job.name} failed before it began: {details.message}")
+
+
+async def _tail(job: Job, say: Callable[[str], None]) -> None:
+    async for chunk in _chunks(job):
+        say(chunk)
+
+
+def _chunks(job: Job) -> Any:
+    return job.client.tail_job_logs(job.name)

@@ -1,0 +1,283 @@
+"""The syncer's shell: feeds events to the rules and carries their effects out.
+
+It holds no opinion of its own. Everything runs on one event loop, so that events are taken in one
+after another; what takes long (collecting, merging, storing, publishing) is a task that ends in an
+event. The order of acting is the order of the effects: a version is stored before it is published,
+because `Publish` is only ever the answer to `Stored` (docs/protocol.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Protocol, TypeVar, assert_never
+
+from cluster.measures import Measures
+from coordinator.advance import advance
+from coordinator.protocol import (
+    Adopted,
+    Answer,
+    Arrived,
+    Ask,
+    Contribution,
+    Discard,
+    Drain,
+    Effect,
+    Event,
+    Finish,
+    Fragment,
+    Granted,
+    Island,
+    Join,
+    LeaseGranted,
+    LeaseWanted,
+    Left,
+    Life,
+    Lost,
+    Merge,
+    Merged,
+    Missing,
+    Progress,
+    Publish,
+    Refused,
+    Release,
+    Report,
+    Shift,
+    Stop,
+    Store,
+    Stored,
+    Tick,
+    Vitals,
+    Void,
+    Wake,
+)
+from coordinator.state import Phase, Rule, State
+
+log = logging.getLogger("archipelago.syncer")
+
+
+class Ports(Protocol):
+    """What the syncer reaches of the world: the shard, the learners, the disk."""
+
+    async def watch(self, life: Life) -> str:
+        """Return when the life is over, with the reason; may never return."""
+        ...
+
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+        """Have the shard call the learner; a string says why nothing will come."""
+        ...
+
+    async def merge(self, order: Merge) -> None: ...
+
+    async def store(self, order: Store) -> bool:
+        """Make a merged version durable; False if that was not to be had."""
+        ...
+
+    async def publish(self, order: Publish) -> None: ...
+
+    async def discard(self, order: Discard) -> None: ...
+
+    async def cease(self, order: Void) -> None: ...
+
+    async def park(self, life: Life) -> None:
+        """Have the learner step no more, and go on handing in."""
+        ...
+
+    async def leave(self, life: Life) -> Progress | None:
+        """Have the learner end its life for good; how far it came, None if it died before."""
+        ...
+
+
+class Log(Protocol):
+    """The tape: every event is written down before its effects are carried out."""
+
+    def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None: ...
+
+    def flush(self) -> None:
+        """Make everything appended so far durable."""
+        ...
+
+
+ORDERS = (Stop, Drain)
+"""Events that are flushed before they are answered: who has asked need not ask again."""
+PROMISES = (Granted, LeaseGranted, Publish)
+"""Effects that are flushed before they are carried out: nothing promised is ever promised twice."""
+
+
+class Syncer:
+    """The rules, their state, and the tasks under way; to be used on one event loop."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        state: State,
+        ports: Ports,
+        *,
+        now_s: Callable[[], float],
+        tape: Log,
+        measures: Measures,
+        failed: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        self.rule, self.state, self.measures = rule, state, measures
+        self._ports, self._now_s, self._tape, self._failed = ports, now_s, tape, failed
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self.finished = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    def feed(self, event: Event) -> tuple[Effect, ...]:
+        """Let the rules take in an event; start everything that follows from it.
+
+        What goes wrong in here fails the run, whoever it was that had something to say.
+        """
+        try:
+            return self._take_in(event)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _take_in(self, event: Event) -> tuple[Effect, ...]:
+        now_s = self._now_s()
+        before, (self.state, effects) = self.state, advance(self.rule, self.state, event, now_s)
+        self._tape.append(now_s, event, effects)
+        if isinstance(event, ORDERS) or any(isinstance(effect, PROMISES) for effect in effects):
+            self._tape.flush()
+        self.measures.saw(before, event, self.state, effects, now_s)
+        for effect in effects:
+            self._carry_out(effect)
+        return effects
+
+    # --- what learners say ------------------------------------------------------------------------
+
+    def join(self, event: Join) -> Granted | Refused:
+        return _answer(self.feed(event), Granted, Refused)
+
+    def report(self, event: Report, vitals: Vitals) -> Answer | Void:
+        for effect in self.feed(event):
+            if isinstance(effect, Void) and effect.life == event.life:
+                return effect
+        self.measures.heard(event.life, vitals)
+        offset = self.state.members[event.life.island].offset
+        return Answer(self.state.t, offset, self.state.phase is not Phase.RUNNING)
+
+    def adopted(self, event: Adopted) -> None:
+        self.feed(event)
+
+    def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        return _answer(self.feed(event), LeaseGranted, Void)
+
+    def left(self, event: Left) -> None:
+        self.feed(event)
+
+    # --- what people say --------------------------------------------------------------------------
+
+    def stop(self, why: str) -> None:
+        self.feed(Stop(why))
+
+    def drain(self, island: Island, why: str) -> None:
+        self.feed(Drain(island, why))
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Granted():
+                log.info("%s joins at t = %d", effect.life, self.state.t)
+                self._spawn(self._watch(effect.life))
+            case Refused():
+                log.warning("%s may not join: %s", effect.island, effect.why)
+            case Ask():
+                self._spawn(self._collect(effect))
+            case Merge():
+                self._spawn(self._merge(effect))
+            case Store():
+                self._spawn(self._store(effect))
+            case Publish():
+                self._spawn(self._ports.publish(effect))
+            case Discard():
+                log.warning("%s discarded, %s: %s", effect.contribution.id, effect.fate, effect.why)
+                self._spawn(self._ports.discard(effect))
+            case Void():
+                self._spawn(self._ports.cease(effect))
+            case Release():
+                self._spawn(self._release(effect))
+            case Wake():
+                self._set_alarm(effect.at_s)
+            case Finish():
+                log.info("finished: %s", effect.why)
+                self.finished.set()
+            case LeaseGranted() | Shift():
+                pass  # said in the answer to whoever asked, or to the next report
+            case _:
+                assert_never(effect)
+
+    async def _watch(self, life: Life) -> None:
+        self.feed(Lost(life, await self._ports.watch(life)))
+
+    async def _collect(self, ask: Ask) -> None:
+        match await self._ports.collect(ask.life, ask.fragment):
+            case str() as why:
+                self.feed(Missing(ask.life, ask.fragment, why))
+            case contribution:
+                self.feed(Arrived(contribution))
+
+    async def _merge(self, order: Merge) -> None:
+        await self._ports.merge(order)
+        self.feed(Merged(order.fragment, order.version))
+
+    async def _store(self, order: Store) -> None:
+        durable = await self._ports.store(order)
+        self.feed(Stored(order.fragment, order.version, durable))
+
+    async def _release(self, order: Release) -> None:
+        """Collect everything the learner has, then let it go."""
+        await self._ports.park(order.life)
+        for p in range(self.rule.schedule.fragments):
+            await self._collect(Ask(order.life, Fragment(p)))
+        if (progress := await self._ports.leave(order.life)) is not None:
+            self.feed(Left(order.life, progress))
+
+    def _set_alarm(self, at_s: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        delay_s = max(0.0, at_s - self._now_s())
+        self._alarm = asyncio.get_running_loop().call_later(delay_s, self._ring)
+
+    def _ring(self) -> None:
+        self.feed(Tick())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """A task that fails fails the run: nothing here may be lost in silence."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if error is self.failure:
+            return
+        log.error("the syncer cannot go on: %r", error)
+        self.failure = self.failure or error
+        self._failed(error)
+        self.finished.set()
+
+    def close(self) -> None:
+        """End all tasks, such as watching over lives."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+
+Yes = TypeVar("Yes")
+No = TypeVar("No")
+
+
+def _answer(effects: tuple[Effect, ...], yes: type[Yes], no: type[No]) -> Yes | No:
+    """The one effect among these that answers whoever asked."""
+    return next(effect for effect in effects if isinstance(effect, (yes, no)))

@@ -1,0 +1,110 @@
+"""advance(rule, state, event, now_s) -> (state, effects): every decision of the protocol.
+
+An event first changes what is known (`hear`); then everything that now follows is decided in one
+place (`settle`): silence, the clock, due rounds, quorum and grace, the end. Pure: the same list of
+events at the same times gives the same states and effects, whoever carries them out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import assert_never
+
+from coordinator import contributions, lives, recovery, rounds
+from coordinator.frozen import replace
+from coordinator.membership import kth_clock
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Drain,
+    Effect,
+    Event,
+    Join,
+    LeaseWanted,
+    Left,
+    Lost,
+    Merged,
+    Missing,
+    Report,
+    Resume,
+    Stop,
+    Stored,
+    Tick,
+    Wake,
+)
+from coordinator.state import Rule, State, Step, is_open
+
+
+def advance(rule: Rule, state: State, event: Event, now_s: float) -> Step:
+    """Take in one event at `now_s` (seconds, never falling); say what the shell must do.
+
+    The effects are to be carried out in the order given; docs/protocol.md says how.
+    """
+    state, heard = hear(rule, state, event, now_s)
+    state, settled = settle(rule, state, now_s)
+    return state, (*heard, *settled)
+
+
+def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
+    """Change what is known, and answer whoever asked."""
+    match event:
+        case Join():
+            return lives.join(rule, state, event, now_s)
+        case Report():
+            return lives.report(state, event, now_s)
+        case Lost():
+            return lives.lost(rule, state, event)
+        case LeaseWanted():
+            return lives.lease_wanted(state, event)
+        case Drain():
+            return lives.drain(state, event)
+        case Left():
+            return lives.left(rule, state, event, now_s)
+        case Arrived():
+            return contributions.arrived(rule, state, event, now_s)
+        case Missing():
+            return contributions.missing(state, event)
+        case Adopted():
+            return contributions.adopted(state, event, now_s)
+        case Merged():
+            return rounds.merged(state, event)
+        case Stored():
+            return rounds.stored(state, event, now_s)
+        case Stop():
+            return rounds.stop(state, event.why, now_s), ()
+        case Resume():
+            return recovery.resume(rule, state, event), ()
+        case Tick():
+            return replace(state, wake_s=None), ()  # the alarm has rung, even if a little early
+        case _:
+            assert_never(event)
+
+
+def settle(rule: Rule, state: State, now_s: float) -> Step:
+    """Decide everything that follows from what is known at `now_s`."""
+    state = lives.give_up_silent(rule, state, now_s)
+    clock = kth_clock(state.members.values(), rule.min_quorum)
+    state, effects = lives.keep_clock(state, clock)
+    state = rounds.open_due(state, now_s)
+    state = rounds.tell_time(rule, state, clock, now_s)
+    state = rounds.notice_quorums(rule, state, now_s)
+    for p in rounds.opened(state):  # all that are due: more than these will not be opened
+        state, wanted = rounds.further(rule, state, p, now_s)
+        effects = (*effects, *wanted)
+    state, finish = rounds.finish(state)
+    state, wake = _set_alarm(rule, state, now_s)
+    return state, (*effects, *finish, *wake)
+
+
+def _set_alarm(rule: Rule, state: State, now_s: float) -> Step:
+    """Wish to be woken when time alone will decide something; an earlier wish is left to stand."""
+    silences = [at_s for at_s, _ in lives.silent_at_s(rule, state)]
+    deadlines = [
+        rounds.deadline_s(rule, state, f.round) for f in state.fragments if f.round and is_open(f)
+    ]
+    at_s = min((*silences, *deadlines), default=math.inf)
+    standing = state.wake_s if state.wake_s is not None and state.wake_s > now_s else math.inf
+    if at_s >= standing:
+        return state, ()
+    effects: tuple[Effect, ...] = (Wake(at_s),) if math.isfinite(at_s) else ()
+    return replace(state, wake_s=at_s if effects else None), effects

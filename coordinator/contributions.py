@@ -1,0 +1,132 @@
+"""What becomes of a learner's work: admitted, refused with the reason, or overwritten."""
+
+from __future__ import annotations
+
+from coordinator import gate, leases, ledger, membership
+from coordinator.frozen import replace
+from coordinator.lives import lose, progressed, void
+from coordinator.membership import REFUSALS_UNTIL_QUARANTINE, Member, Status, live, speaking
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Contribution,
+    Discard,
+    Fate,
+    Fragment,
+    Island,
+    Life,
+    Missing,
+    Void,
+)
+from coordinator.state import FragmentState, Rule, Stage, State, Step, with_fragment, with_member
+
+
+def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
+    """Admit a contribution into its fragment's inbox, or refuse it with the reason."""
+    c = event.contribution
+    life, p = c.id.life, c.id.fragment
+    round_ = state.fragments[p].round
+    if c in (*state.fragments[p].inbox, *(round_.items if round_ else ())):
+        return state, ()  # said twice; its bytes are needed
+    if (member := speaking(state.members, life)) is None:
+        return state, (Discard(c, Fate.VOID, void(state, life).why),)
+    state = _answered(state, life, p)
+    impossible = gate.Refusal(Fate.GATE, "impossible counters")
+    if not gate.well_formed(c):  # before it can pass for something said twice
+        return _refused(rule, state, member, c, impossible, now_s)
+    accounts = ledger.trained(state.ledger, life, c.progress.tokens)
+    if ledger.overlaps(accounts, life, p, (c.id.from_step, c.id.to_step)):
+        return state, (Discard(c, Fate.SUPERSEDED, f"{c.id} is accounted for already"),)
+    if not gate.plausible(c, uncovered=ledger.uncovered(accounts, life, p)):
+        return _refused(rule, state, member, c, impossible, now_s)
+    fragment = state.fragments[p]
+    refusal = gate.inspect(
+        c,
+        fingerprint=rule.fingerprint,
+        current=fragment.version,
+        max_staleness=rule.max_staleness,
+        norms=fragment.norms,
+    )
+    if refusal is not None:
+        state = replace(state, ledger=ledger.refuse(accounts, c, refusal.fate))
+        if refusal.outlier:
+            state = with_fragment(state, p, _outlying(state, fragment, life.island))
+        return _refused(rule, state, member, c, refusal, now_s)
+    covered = leases.further(member.held, member.covered, c.progress.lease)
+    held = leases.keep_unread(member.held, covered)
+    member = replace(member, refusals=0, quarantines=0, covered=covered, held=held)
+    fragment = replace(
+        fragment,
+        inbox=(*fragment.inbox, c),
+        outliers=frozenset[Island](),
+        norms=(*fragment.norms, c.norm_per_step)[-gate.NORMS_KEPT :],
+    )
+    if (round_ := fragment.round) and round_.stage is Stage.OPEN:
+        fragment = replace(fragment, round=replace(round_, arrived=round_.arrived | {life.island}))
+    state = with_member(replace(state, ledger=ledger.hold(accounts, c)), member)
+    return with_fragment(state, p, fragment), ()
+
+
+def _outlying(state: State, fragment: FragmentState, island: Island) -> FragmentState:
+    """Remember whose norm was refused since the last admission. When it is more than half of the
+    live learners, at least two, the norms have changed for all: forget those they were held to."""
+    outliers = fragment.outliers | {island}
+    if len(outliers) > max(1, len(live(state.members)) // 2):
+        return replace(fragment, outliers=frozenset(), norms=())
+    return replace(fragment, outliers=outliers)
+
+
+def missing(state: State, event: Missing) -> Step:
+    return _answered(state, event.life, event.fragment), ()
+
+
+def adopted(state: State, event: Adopted, now_s: float) -> Step:
+    """A learner has taken in a version; the steps it had not handed in are overwritten."""
+    if (member := speaking(state.members, event.life)) is None:
+        return state, (void(state, event.life),)
+    state = progressed(state, member, event.progress, now_s)
+    span = (event.from_step, event.progress.steps)
+    if ledger.overlaps(state.ledger, event.life, event.fragment, span):
+        return state, ()  # said twice
+    open_tokens = ledger.uncovered(state.ledger, event.life, event.fragment)
+    tokens = min(event.tokens, open_tokens) if span[0] < span[1] else 0
+    kept = ledger.overwrite(state.ledger, event.life, event.fragment, span, tokens)
+    return replace(state, ledger=kept), ()
+
+
+def _answered(state: State, life: Life, p: Fragment) -> State:
+    fragment = state.fragments[p]
+    if fragment.asked.get(life.island) != life:
+        return state
+    asked = {island: other for island, other in fragment.asked.items() if island != life.island}
+    return with_fragment(state, p, replace(fragment, asked=asked))
+
+
+def _refused(
+    rule: Rule,
+    state: State,
+    member: Member,
+    c: Contribution,
+    refusal: gate.Refusal,
+    now_s: float,
+) -> Step:
+    """Count a refusal by the gate; so many in a row and the learner must recover.
+
+    Where learners wait for adoption (overlap 0) the first one counts: nobody could go on. An island
+    for which that does not help, time after time, is let back in after ever longer times only.
+    """
+    discard = Discard(c, refusal.fate, refusal.why)
+    if refusal.fate is not Fate.GATE:
+        return state, (discard,)
+    member = replace(member, refusals=member.refusals + 1)
+    state = with_member(state, member)
+    if rule.overlap > 0 and member.refusals < REFUSALS_UNTIL_QUARANTINE:
+        return state, (discard,)
+    why = f"{member.refusals} contributions refused in a row, the last one for {refusal.why}"
+    quarantines = member.quarantines + 1
+    if (barred_for_s := membership.barred_for_s(quarantines)) > 0:
+        times = f"{quarantines} times without a contribution between"
+        why += f"; quarantined {times}, barred for {barred_for_s:g} s"
+    barred = replace(member, quarantines=quarantines, barred_s=now_s + barred_for_s)
+    state = lose(rule, with_member(state, barred), member.life, why, Status.QUARANTINED)
+    return state, (discard, Void(member.life, f"quarantined: {why}", distrusted=True))

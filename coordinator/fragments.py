@@ -1,0 +1,165 @@
+"""Cut a parameter tree into balanced fragments; sew it back.
+
+A fragment is a list of pieces; a piece is a block of one leaf. Leaves that stack layers are cut
+along that axis first, since each layer is a tensor of its own to the merge; a piece larger than a
+fragment is then cut along its rows. Pieces are packed largest first into the currently smallest
+fragment (LPT, at most 4/3 of the optimum): "balanced tensor fragmentation", arXiv:2604.21428.
+Every side computes the same layout from the same leaves and checks it by its fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.errors import LayoutMismatch, UserMistake
+from coordinator.protocol import Fragment
+
+Flat = NDArray[np.float32]
+"""The elements of one fragment, one piece after another, each in C order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf of the tree: its path, shape, and what the merge must know of it."""
+
+    path: str
+    shape: tuple[int, ...]
+    stacked: bool = False
+    embedding: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A block of a leaf: `start:stop` on axis 0, or of one `layer` of it on axis 1."""
+
+    leaf: int
+    layer: int | None
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    embedding: bool
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def index(self) -> tuple[int | slice, ...]:
+        """What to write between brackets to get the block out of its leaf, shaped `shape`."""
+        rows = () if not self.shape else (slice(self.start, self.stop),)
+        return rows if self.layer is None else (self.layer, *rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which piece of which leaf lies in which fragment, and where."""
+
+    leaves: tuple[Leaf, ...]
+    fragments: tuple[tuple[Piece, ...], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each fragment."""
+        return tuple(sum(piece.size for piece in pieces) for pieces in self.fragments)
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal on two sides exactly if they cut the same leaves into the same fragments."""
+        said = [
+            [[leaf.path, leaf.shape, leaf.embedding] for leaf in self.leaves],
+            [[[p.leaf, p.layer, p.start, p.stop] for p in pieces] for pieces in self.fragments],
+        ]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+
+def cut(leaves: Sequence[Leaf], fragments: int) -> Layout:
+    """Pack the leaves into this many balanced fragments.
+
+    Errors: `UserMistake` if there are fewer rows to hand out than fragments.
+    """
+    pieces = _all_pieces(leaves, fragments)
+    if len(pieces) < fragments:
+        fewer = len(pieces)
+        while (found := len(_all_pieces(leaves, fewer))) < fewer:
+            fewer = found
+        raise UserMistake(
+            f"{fragments} fragments asked for, but the {len(leaves)} tensors can be cut into "
+            f"{len(pieces)} pieces for that: set sync.fragments to {fewer} or less"
+        )
+    bins: list[tuple[int, int]] = [(0, p) for p in range(fragments)]
+    packed: list[list[Piece]] = [[] for _ in range(fragments)]
+    for piece in sorted(pieces, key=lambda piece: (-piece.size, piece.leaf, _place(piece))):
+        size, p = heapq.heappop(bins)
+        packed[p].append(piece)
+        heapq.heappush(bins, (size + piece.size, p))
+    ordered = (sorted(inside, key=lambda piece: (piece.leaf, _place(piece))) for inside in packed)
+    return Layout(tuple(leaves), tuple(tuple(inside) for inside in ordered))
+
+
+def _all_pieces(leaves: Sequence[Leaf], fragments: int) -> list[Piece]:
+    """The smallest pieces wanted for this many fragments: none larger than a fair share."""
+    total = sum(math.prod(leaf.shape) for leaf in leaves)
+    largest = max(1, math.ceil(total / max(1, fragments)))
+    return [piece for i, leaf in enumerate(leaves) for piece in _pieces(i, leaf, largest)]
+
+
+def _place(piece: Piece) -> tuple[int, int]:
+    return (-1 if piece.layer is None else piece.layer, piece.start)
+
+
+def _pieces(index: int, leaf: Leaf, largest: int) -> list[Piece]:
+    layers = range(leaf.shape[0]) if leaf.stacked else (None,)
+    block = leaf.shape[1:] if leaf.stacked else leaf.shape
+    if 0 in leaf.shape:
+        return []
+    if not block:
+        return [Piece(index, layer, 0, 1, (), leaf.embedding) for layer in layers]
+    rows, row = block[0], math.prod(block[1:])
+    parts = min(rows, math.ceil(rows * row / largest))
+    bounds = [part * rows // parts for part in range(parts + 1)]
+    return [
+        Piece(index, layer, start, stop, (stop - start, *block[1:]), leaf.embedding)
+        for layer in layers
+        for start, stop in pairwise(bounds)
+    ]
+
+
+def take(layout: Layout, fragment: Fragment, leaves: Sequence[NDArray[np.float32]]) -> Flat:
+    """Copy one fragment out of a full list of leaves."""
+    check(layout, leaves)
+    parts = [leaves[p.leaf][p.index].reshape(-1) for p in layout.fragments[fragment]]
+    return np.ascontiguousarray(np.concatenate(parts), dtype=np.float32)
+
+
+def sew(layout: Layout, flats: Sequence[Flat]) -> list[NDArray[np.float32]]:
+    """Rebuild all leaves from all fragments."""
+    leaves = [np.zeros(leaf.shape, np.float32) for leaf in layout.leaves]
+    for pieces, flat, size in zip(layout.fragments, flats, layout.sizes, strict=True):
+        if flat.shape != (size,):
+            raise LayoutMismatch(f"a fragment of {flat.shape} elements where {size} belong")
+        offset = 0
+        for piece in pieces:
+            block = flat[offset : offset + piece.size]
+            leaves[piece.leaf][piece.index] = block.reshape(piece.shape)
+            offset += piece.size
+    return leaves
+
+
+def check(layout: Layout, leaves: Sequence[NDArray[np.float32]]) -> None:
+    """Refuse leaves of other shapes than those the layout was cut from."""
+    if (given := [tuple(leaf.shape) for leaf in leaves]) != [leaf.shape for leaf in layout.leaves]:
+        wanted = [leaf.shape for leaf in layout.leaves]
+        raise LayoutMismatch(f"leaves of shapes {given}, the layout was cut from {wanted}")

@@ -1,0 +1,57 @@
+"""How long a round with its quorum still waits for the others.
+
+grace <= share * slack, slack = overlap * step - (time to quorum + time to merge and publish), all
+moving averages (arXiv:2604.21428). The default is long enough to meet every learner that keeps
+pace at its next step boundary, if the slack allows it, and never longer than one such step.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordinator.frozen import replace
+
+SHARE_OF_SLACK = 0.9
+"""gamma < 1. Its value is not public; re-implementations use 0.2 to 0.5, which meets a third to a
+half of free-running learners (docs/protocol.md), so we spend nearly all of the slack."""
+KEEPS_PACE = 2.0
+"""A learner keeps pace while its step takes at most this many times the median one."""
+SMOOTHING = 0.2
+"""Weight of the newest sample in a moving average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Moving averages in seconds: opening to quorum, and closing to publication; None = unseen."""
+
+    quorum_s: float | None = None
+    sync_s: float | None = None
+
+    def saw_quorum(self, after_s: float) -> Pace:
+        return replace(self, quorum_s=smooth(self.quorum_s, after_s))
+
+    def saw_sync(self, after_s: float) -> Pace:
+        return replace(self, sync_s=smooth(self.sync_s, after_s))
+
+
+def smooth(average: float | None, sample: float) -> float:
+    return sample if average is None else (1 - SMOOTHING) * average + SMOOTHING * sample
+
+
+def slowest_in_pace(step_s: Sequence[float]) -> float:
+    """Seconds a step takes the slowest learner that keeps pace; 0 when none has stepped yet."""
+    if not step_s:
+        return 0.0
+    limit = KEEPS_PACE * statistics.median(step_s)
+    return max(s for s in step_s if s <= limit)
+
+
+def window_s(*, fixed_s: float | None, overlap: int, step_s: Sequence[float], pace: Pace) -> float:
+    """Length of the grace window in seconds, counted from the quorum; `fixed_s` overrules."""
+    if fixed_s is not None:
+        return fixed_s
+    step = slowest_in_pace(step_s)
+    slack = overlap * step - (pace.quorum_s or 0.0) - (pace.sync_s or 0.0)
+    return min(step, max(0.0, SHARE_OF_SLACK * slack))

@@ -1,0 +1,212 @@
+"""What happens to lives: join, report, lose, drain, leave, and the data they hold."""
+
+from __future__ import annotations
+
+from coordinator import leases, ledger
+from coordinator.frozen import replace
+from coordinator.membership import (
+    SILENCE_FLOOR_S,
+    SPEAKING,
+    Member,
+    Status,
+    live,
+    silence_limit_s,
+    silent_since_s,
+    speaking,
+)
+from coordinator.protocol import (
+    Drain,
+    Effect,
+    Fragment,
+    Granted,
+    Incarnation,
+    Island,
+    Join,
+    LeaseGranted,
+    LeaseWanted,
+    Left,
+    Life,
+    Lost,
+    Progress,
+    Refused,
+    Release,
+    Report,
+    Shift,
+    Void,
+)
+from coordinator.state import Phase, Rule, State, Step, with_fragment, with_member, with_pool
+
+DONORS = 3
+"""So many are named to a learner that joins: one may leave before it has answered."""
+
+
+def donors(state: State, island: Island) -> tuple[Life, ...]:
+    """Which learners may give their optimizer moments to one that joins on this island.
+
+    Live ones whose last contribution was not refused, in this life or the one before, those that
+    have stepped longest first: their moments average over the most batches. Never their parameters,
+    whose unmerged work would be merged twice, nor their place in the data.
+    """
+    others = [m for m in live(state.members).values() if m.life.island != island]
+    fit = [m for m in others if m.refusals == m.quarantines == 0]
+    fit.sort(key=lambda member: (-member.progress.steps, member.life.island))
+    return tuple(member.life for member in fit[:DONORS])
+
+
+def void(state: State, life: Life) -> Void:
+    """The answer to words of a life that is over."""
+    member = state.members.get(life.island)
+    if member is None:
+        return Void(life, "the syncer does not know this life, join again")
+    if member.life != life:
+        return Void(life, f"the island lives on as {member.life}, join again")
+    distrusted = member.status is Status.QUARANTINED
+    return Void(life, f"{member.status} ({member.why}), join again", distrusted)
+
+
+def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
+    """Grant a new life at the current clock and versions; one that was still alive is lost."""
+    if state.phase is not Phase.RUNNING:
+        return state, (Refused(event.island, f"the run is {state.phase}: {state.why}"),)
+    if event.fingerprint != rule.fingerprint:
+        why = f"its layout is {event.fingerprint}, the run's is {rule.fingerprint}"
+        return state, (Refused(event.island, why),)
+    before = state.members.get(event.island)
+    if before is not None and now_s < before.barred_s:
+        return state, (Refused(event.island, before.why, before.barred_s - now_s),)
+    if before is not None:
+        state = lose(rule, state, before.life, "a new life of the island has joined")
+    life = Life(event.island, state.next_incarnation)
+    pool, first = leases.grant(leases.pool_of(state.leases, event.region))
+    pool, ahead = leases.grant(pool)  # so that it never waits for the syncer at a lease's end
+    member = Member(
+        life=life,
+        group=event.group,
+        status=Status.JOINING,
+        why="joined" if before is None else "joined again",
+        offset=state.t,
+        progress=Progress(0, 0, first),
+        heard_s=now_s,
+        advanced_s=now_s,
+        quarantines=0 if before is None else before.quarantines,
+        region=event.region,
+        held=(first, ahead),
+    )
+    state = replace(
+        with_pool(state, event.region, pool),
+        next_incarnation=Incarnation(life.incarnation + 1),
+        ledger=ledger.open_account(state.ledger, life),
+    )
+    granted = Granted(
+        life=life,
+        offset=member.offset,
+        versions=tuple(fragment.version for fragment in state.fragments),
+        leases=(first, ahead),
+        donors=donors(state, event.island),
+    )
+    return with_member(state, member), (granted,)
+
+
+def report(state: State, event: Report, now_s: float) -> Step:
+    if (member := speaking(state.members, event.life)) is None:
+        return state, (void(state, event.life),)
+    if member.status is Status.JOINING and event.progress.steps > 0:
+        member = replace(member, status=Status.LIVE, why="steps")
+    overtaken = event.progress.steps < member.progress.steps
+    step_s = member.step_s if overtaken else event.step_s
+    return progressed(state, member, event.progress, now_s, step_s), ()
+
+
+def progressed(
+    state: State, member: Member, progress: Progress, now_s: float, step_s: float | None = None
+) -> State:
+    """Take in how far a life has come; words that newer ones overtook change nothing."""
+    ahead = progress.steps > member.progress.steps
+    member = replace(
+        member,
+        heard_s=now_s,
+        progress=progress if ahead else member.progress,
+        advanced_s=now_s if ahead else member.advanced_s,
+        step_s=member.step_s if step_s is None else step_s,
+    )
+    tokens = ledger.trained(state.ledger, member.life, progress.tokens)
+    return replace(state, ledger=tokens, members={**state.members, member.life.island: member})
+
+
+def lose(rule: Rule, state: State, life: Life, why: str, status: Status = Status.LOST) -> State:
+    """End a life: its unfinished work is lost, its data goes back, nobody waits for it."""
+    if (member := speaking(state.members, life)) is None:
+        return state
+    pool = leases.pool_of(state.leases, member.region)
+    pool = leases.give_back(pool, member.held, member.covered, rule.lease_windows)
+    state = with_pool(state, member.region, pool)
+    state = replace(state, ledger=ledger.close_account(state.ledger, life))
+    for p, fragment in enumerate(state.fragments):
+        if fragment.asked.get(life.island) == life:
+            asked = {i: other for i, other in fragment.asked.items() if i != life.island}
+            state = with_fragment(state, Fragment(p), replace(fragment, asked=asked))
+    return with_member(state, replace(member, status=status, why=why, held=()))
+
+
+def lost(rule: Rule, state: State, event: Lost) -> Step:
+    return lose(rule, state, event.life, event.why), ()
+
+
+def lease_wanted(state: State, event: LeaseWanted) -> Step:
+    if (member := speaking(state.members, event.life)) is None:
+        return state, (void(state, event.life),)
+    pool, lease = leases.grant(leases.pool_of(state.leases, member.region))
+    state = with_pool(state, member.region, pool)
+    member = replace(member, held=(*member.held, lease))
+    return with_member(state, member), (LeaseGranted(event.life, lease),)
+
+
+def drain(state: State, event: Drain) -> Step:
+    member = state.members.get(event.island)
+    if member is None or member.status not in {Status.JOINING, Status.LIVE}:
+        return state, ()
+    member = replace(member, status=Status.DRAINING, why=event.why)
+    return with_member(state, member), (Release(member.life, event.why),)
+
+
+def left(rule: Rule, state: State, event: Left, now_s: float) -> Step:
+    """A drained learner is gone: what no admitted contribution vouches for goes back."""
+    if (member := speaking(state.members, event.life)) is None:
+        return state, (void(state, event.life),)
+    state = progressed(state, member, event.progress, now_s)
+    return lose(rule, state, event.life, member.why, Status.LEFT), ()
+
+
+def silent_at_s(rule: Rule, state: State) -> list[tuple[float, Member]]:
+    """When each speaking learner will be given up if it says nothing more.
+
+    Learners that wait for adoption (overlap 0), or for the end of the run, need not advance.
+    """
+    must_advance = rule.overlap > 0 and state.phase is Phase.RUNNING
+    return [
+        (silent_since_s(member, must_advance=must_advance) + silence_limit_s(member), member)
+        for member in state.members.values()
+        if member.status in SPEAKING
+    ]
+
+
+def give_up_silent(rule: Rule, state: State, now_s: float) -> State:
+    if all(now_s < member.advanced_s + SILENCE_FLOOR_S for member in state.members.values()):
+        return state  # as nearly always; the same sum as in `silent_at_s`, rounded alike
+    silent = [member for at_s, member in silent_at_s(rule, state) if now_s >= at_s]
+    for member in sorted(silent, key=lambda member: member.life.island):
+        why = f"silent for {silence_limit_s(member):.0f} s, a step takes {member.step_s:.2g} s"
+        state = lose(rule, state, member.life, why)
+    return state
+
+
+def keep_clock(state: State, clock: int | None) -> Step:
+    """If a departure made the K-th clock fall below t, raise all live offsets by the shortfall."""
+    if clock is None or clock >= state.t:
+        return state, ()
+    shifts: tuple[Effect, ...] = ()
+    for member in live(state.members).values():
+        raised = replace(member, offset=member.offset + state.t - clock)
+        state = with_member(state, raised)
+        shifts = (*shifts, Shift(raised.life, raised.offset))
+    return state, shifts

@@ -1,0 +1,108 @@
+"""Who is live, joining, draining, lost; a restart is a new incarnation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinator.protocol import Island, Lease, Life, Progress, Region
+
+SILENCE_FLOOR_S = 10.0
+"""No learner is given up for silence sooner: compilations and page faults take seconds."""
+SILENCE_JOINING_S = 120.0
+"""A joining learner is given longer: it takes in the whole model before it can speak."""
+SILENCE_STEPS = 30.0
+"""... nor before this many of its own steps should have been over."""
+REFUSALS_UNTIL_QUARANTINE = 3
+"""So many refusals by the gate in a row, and the learner must recover."""
+BARRED_S, BARRED_DOUBLINGS = 5.0, 6
+"""An island that is quarantined again before it has contributed may not join for so long; twice as
+long each time, so many times: up to 320 s."""
+
+
+class Status(StrEnum):
+    """Where a learner stands."""
+
+    JOINING = "joining"  # has a life, has not reported a step
+    LIVE = "live"  # counts for the clock, is asked, is waited for
+    DRAINING = "draining"  # hands in what it has, steps no more
+    QUARANTINED = "quarantined"  # its numbers are not to be trusted: must join again
+    LOST = "lost"  # its life is over; the island may join again
+    LEFT = "left"  # drained to the end
+
+
+SPEAKING = frozenset({Status.JOINING, Status.LIVE, Status.DRAINING})
+"""Learners whose words are heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What the syncer knows of one island's learner.
+
+    `offset`: clock = steps + offset. `heard_s`: last word; `advanced_s`: last inner step.
+    `held`: leases, in reading order; `covered`: the data cursor that an admitted contribution
+    vouches for, from where another learner would read on. `quarantines`: of this island since its
+    last admitted contribution, over all its lives; `barred_s`: it may not join again before.
+    """
+
+    life: Life
+    group: str
+    status: Status
+    why: str
+    offset: int
+    progress: Progress
+    heard_s: float
+    advanced_s: float
+    step_s: float = 0.0
+    refusals: int = 0
+    quarantines: int = 0
+    barred_s: float = 0.0
+    region: Region | None = None
+    held: tuple[Lease, ...] = ()
+    covered: Lease | None = None
+
+    @property
+    def clock(self) -> int:
+        return self.progress.steps + self.offset
+
+
+Members = Mapping[Island, Member]
+
+
+def live(members: Members) -> dict[Island, Member]:
+    return {island: m for island, m in members.items() if m.status is Status.LIVE}
+
+
+def speaking(members: Members, life: Life) -> Member | None:
+    """The member if these are the words of its present life, None if they are void."""
+    member = members.get(life.island)
+    return member if member and member.life == life and member.status in SPEAKING else None
+
+
+def kth_clock(members: Iterable[Member], k: int) -> int | None:
+    """The K-th largest clock of the live learners; None while there are fewer than K."""
+    clocks = sorted((m.clock for m in members if m.status is Status.LIVE), reverse=True)
+    return clocks[k - 1] if len(clocks) >= k else None
+
+
+def barred_for_s(quarantines: int) -> float:
+    """How long an island may not join after so many quarantines without a contribution between.
+
+    After the first one not at all: that may have been an accident, which a new life has mended.
+    """
+    if quarantines < 2:
+        return 0.0
+    return BARRED_S * 2 ** min(quarantines - 2, BARRED_DOUBLINGS)
+
+
+def silence_limit_s(member: Member) -> float:
+    """After how many seconds without a sign the learner is given up."""
+    floor = SILENCE_JOINING_S if member.status is Status.JOINING else SILENCE_FLOOR_S
+    return max(floor, SILENCE_STEPS * member.step_s)
+
+
+def silent_since_s(member: Member, *, must_advance: bool) -> float:
+    """Since when nothing was heard, or, where learners do not wait, since when no step was done."""
+    stepping = must_advance and member.status is Status.LIVE
+    return member.advanced_s if stepping else member.heard_s

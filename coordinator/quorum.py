@@ -1,0 +1,61 @@
+"""May this round close? One question, always answered with its reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from coordinator.protocol import Island
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Merge what has arrived."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not before `until_s`, unless something arrives; infinite when only an arrival can help."""
+
+    until_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """The quorum cannot be reached any more: keep the contributions, end the round."""
+
+    why: str
+
+
+Verdict = Close | Wait | Abandon
+
+
+def judge(
+    *,
+    min_quorum: int,
+    arrived: AbstractSet[Island],
+    expected: AbstractSet[Island],
+    stopping: bool,
+    deadline_s: float,
+    now_s: float,
+) -> Verdict:
+    """Decide whether the round closes at `now_s`.
+
+    `arrived`: islands whose contribution the shard holds, past the gate; one that delivered and
+    then died still counts, its work is done. `expected`: live islands that were asked and have
+    not answered. `deadline_s`: the end of the grace window, infinite without a quorum.
+    """
+    if len(arrived) < min_quorum:
+        short = f"quorum {len(arrived)}/{min_quorum}"
+        if stopping and not expected:
+            return Abandon(f"{short} and nobody left to wait for")
+        return Wait(math.inf, short)
+    if not expected:
+        return Close(f"all {len(arrived)} delivered")
+    if now_s >= deadline_s:
+        return Close(f"grace over without {', '.join(sorted(expected))}")
+    return Wait(deadline_s, f"grace for {', '.join(sorted(expected))}")

@@ -1,0 +1,257 @@
+"""A round, from due to published: one fragment, one version."""
+
+from __future__ import annotations
+
+import math
+
+from coordinator import ledger
+from coordinator.frozen import replace
+from coordinator.grace import window_s
+from coordinator.membership import SPEAKING, Status, live
+from coordinator.protocol import (
+    Ask,
+    Contribution,
+    Discard,
+    Effect,
+    Fate,
+    Finish,
+    Fragment,
+    Item,
+    Merge,
+    Merged,
+    Publish,
+    Store,
+    Stored,
+    Version,
+)
+from coordinator.quorum import Abandon, Close, Verdict, Wait, judge
+from coordinator.state import (
+    FragmentState,
+    Phase,
+    Round,
+    Rule,
+    Stage,
+    State,
+    Step,
+    in_order,
+    is_open,
+    with_fragment,
+)
+
+
+def tell_time(rule: Rule, state: State, clock: int | None, now_s: float) -> State:
+    """Move t to the K-th largest clock of the live learners; mark what is due; stop at T."""
+    if clock is None or clock <= state.t or state.phase is not Phase.RUNNING:
+        return state
+    t = min(clock, rule.steps)
+    for p in rule.schedule.due(after=state.t, upto=t):
+        state = with_fragment(state, p, replace(_call_again(state.fragments[p]), due=True))
+    state = open_due(replace(state, t=t), now_s)
+    return _end(state, f"t reached T = {rule.steps}") if t == rule.steps else state
+
+
+def _call_again(fragment: FragmentState) -> FragmentState:
+    """Due once more while its round is open: ask again whoever answered with nothing to merge."""
+    if (round_ := fragment.round) is None or round_.stage is not Stage.OPEN:
+        return fragment
+    called = frozenset(
+        life
+        for life in round_.called
+        if life.island in round_.arrived or fragment.asked.get(life.island) == life
+    )
+    return replace(fragment, round=replace(round_, called=called))
+
+
+def open_due(state: State, now_s: float) -> State:
+    """Open a round of each due fragment that has none under way."""
+    for p, fragment in enumerate(state.fragments):
+        if fragment.due and fragment.round is None:
+            following = Version(state.generation, fragment.version.number + 1)
+            opened = Round(following, opened_s=now_s)
+            state = with_fragment(state, Fragment(p), replace(fragment, due=False, round=opened))
+    return state
+
+
+def stop(state: State, why: str, now_s: float) -> State:
+    """End early, on request: each fragment gets a last round, so that all hand in their work."""
+    if state.phase is not Phase.RUNNING:
+        return state
+    due = tuple(replace(fragment, due=True) for fragment in state.fragments)
+    return open_due(_end(replace(state, fragments=due), why), now_s)
+
+
+def _end(state: State, why: str) -> State:
+    """From here on nothing new becomes due."""
+    return replace(state, phase=Phase.STOPPING, why=why)
+
+
+def opened(state: State) -> list[Fragment]:
+    return [Fragment(p) for p, fragment in enumerate(state.fragments) if is_open(fragment)]
+
+
+def further(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
+    """Ask whoever can deliver for the fragment's open round, and decide whether it closes."""
+    if not is_open(state.fragments[p]):
+        return state, ()
+    state, asks = _ask(state, p)
+    state, closed = _decide(rule, state, p, now_s)
+    return state, (*asks, *closed)
+
+
+def _ask(state: State, p: Fragment) -> Step:
+    """Ask each live learner once in a round, latecomers too; one still owing an answer owes it."""
+    fragment = state.fragments[p]
+    if (round_ := fragment.round) is None:
+        return state, ()
+    lives = [
+        member.life
+        for member in state.members.values()
+        if member.status is Status.LIVE and member.life not in round_.called
+    ]
+    if not lives:
+        return state, ()
+    called, asked = round_.called.union(lives), dict(fragment.asked)
+    asks: tuple[Effect, ...] = ()
+    for life in sorted(lives):
+        if life.island not in asked:
+            asked[life.island] = life
+            asks = (*asks, Ask(life, p))
+    fragment = replace(fragment, asked=asked, round=replace(round_, called=called))
+    return with_fragment(state, p, fragment), asks
+
+
+def notice_quorums(rule: Rule, state: State, now_s: float) -> State:
+    """Since when each open round has its quorum: known of all before any of them is judged, since
+    the moving average that this feeds is part of everyone's grace."""
+    for p, fragment in enumerate(state.fragments):
+        round_ = fragment.round
+        if (
+            round_ is not None
+            and round_.stage is Stage.OPEN
+            and round_.quorum_since_s is None
+            and len(round_.arrived) >= rule.min_quorum
+        ):
+            pace = state.pace.saw_quorum(now_s - round_.opened_s)
+            since = replace(fragment, round=replace(round_, quorum_since_s=now_s))
+            state = with_fragment(replace(state, pace=pace), Fragment(p), since)
+    return state
+
+
+def _decide(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
+    """Close the fragment's open round, abandon it, or wait."""
+    fragment = state.fragments[p]
+    if (round_ := fragment.round) is None:
+        return state, ()
+    verdict = _verdict(rule, state, fragment, round_, now_s)
+    if verdict.why != round_.why:
+        round_ = replace(round_, why=verdict.why)
+    match verdict:
+        case Wait():
+            if round_ is fragment.round:
+                return state, ()
+            return with_fragment(state, p, replace(fragment, round=round_)), ()
+        case Abandon():
+            state = open_due(with_fragment(state, p, replace(fragment, round=None)), now_s)
+            return further(rule, state, p, now_s)
+        case Close():
+            return _close(rule, state, p, fragment, round_, now_s)
+
+
+def deadline_s(rule: Rule, state: State, round_: Round) -> float:
+    """When the grace window of an open round ends; infinite without a quorum."""
+    if round_.quorum_since_s is None:
+        return math.inf
+    steps = [member.step_s for member in live(state.members).values() if member.step_s > 0]
+    return round_.quorum_since_s + window_s(
+        fixed_s=rule.grace_s, overlap=rule.overlap, step_s=steps, pace=state.pace
+    )
+
+
+def _verdict(
+    rule: Rule, state: State, fragment: FragmentState, round_: Round, now_s: float
+) -> Verdict:
+    return judge(
+        min_quorum=rule.min_quorum,
+        arrived=round_.arrived,
+        expected=set(fragment.asked) - round_.arrived,
+        stopping=state.phase is Phase.STOPPING,
+        deadline_s=deadline_s(rule, state, round_),
+        now_s=now_s,
+    )
+
+
+def _close(
+    rule: Rule, state: State, p: Fragment, fragment: FragmentState, round_: Round, now_s: float
+) -> Step:
+    """Merge the inbox, save what has become too old in it while it waited."""
+    oldest = fragment.version.number - rule.max_staleness
+    stale = [c for c in fragment.inbox if c.base.number < oldest]
+    items = tuple(sorted((c for c in fragment.inbox if c not in stale), key=_merge_order))
+    accounts = state.ledger
+    for contribution in stale:
+        accounts = ledger.drop(accounts, contribution, Fate.STALE)
+    round_ = replace(round_, stage=Stage.MERGING, items=items, closed_s=now_s)
+    state = with_fragment(
+        replace(state, ledger=accounts), p, replace(fragment, inbox=(), round=round_)
+    )
+    discards = [Discard(c, Fate.STALE, f"waited past {rule.max_staleness} versions") for c in stale]
+    return state, (*discards, Merge(p, round_.version, weigh(items), round_.why))
+
+
+def _merge_order(contribution: Contribution) -> tuple[str, int, int]:
+    life, _, from_step, _ = contribution.id
+    return life.island, life.incarnation, from_step
+
+
+def weigh(contributions: tuple[Contribution, ...]) -> tuple[Item, ...]:
+    """Shares that sum to one, each in proportion to tokens^2 / steps, "quantity x quality"
+    (arXiv:2604.21428)."""
+    raw = [c.tokens * (c.tokens / c.steps) for c in contributions]
+    return tuple(Item(c, w / sum(raw)) for c, w in zip(contributions, raw, strict=True))
+
+
+def merged(state: State, event: Merged) -> Step:
+    """The shard has applied the outer step: write the tokens down, make the version durable."""
+    fragment = state.fragments[event.fragment]
+    round_ = fragment.round
+    if round_ is None or round_.stage is not Stage.MERGING or round_.version != event.version:
+        return state, ()
+    accounts = state.ledger
+    for contribution in round_.items:
+        accounts = ledger.merge(accounts, contribution)
+    participants = tuple(sorted({c.id.life.island for c in round_.items}))
+    round_ = replace(round_, stage=Stage.STORING)
+    fragment = replace(fragment, round=round_, participants=participants)
+    state = replace(
+        state,
+        ledger=accounts,
+        merges=state.merges + 1,
+        participations=state.participations + len(participants),
+    )
+    return with_fragment(state, event.fragment, fragment), (Store(event.fragment, event.version),)
+
+
+def stored(state: State, event: Stored, now_s: float) -> Step:
+    """The version is durable, or was given up on: publish it to everyone alive."""
+    fragment = state.fragments[event.fragment]
+    round_ = fragment.round
+    if round_ is None or round_.stage is not Stage.STORING or round_.version != event.version:
+        return state, ()
+    publish = Publish(
+        fragment=event.fragment,
+        version=event.version,
+        previous=fragment.version,
+        to=tuple(m.life for m in in_order(state.members) if m.status in SPEAKING),
+        merged=tuple(c.id for c in round_.items),
+    )
+    closed_s = now_s if round_.closed_s is None else round_.closed_s
+    state = replace(state, pace=state.pace.saw_sync(now_s - closed_s))
+    fragment = replace(fragment, version=event.version, round=None)
+    return with_fragment(state, event.fragment, fragment), (publish,)
+
+
+def finish(state: State) -> Step:
+    """Once the last round is over, the public fragments are the result."""
+    if state.phase is not Phase.STOPPING or any(f.round or f.due for f in state.fragments):
+        return state, ()
+    return replace(state, phase=Phase.FINISHED), (Finish(state.why),)

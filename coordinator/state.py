@@ -1,0 +1,193 @@
+"""The syncer's whole mind: the rules' parameters, and the one frozen value that they turn over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from coordinator import ledger
+from coordinator.errors import BrokenInvariant
+from coordinator.frozen import replace
+from coordinator.grace import Pace
+from coordinator.leases import Pool, Pools
+from coordinator.ledger import Ledger
+from coordinator.membership import SPEAKING, Member, Members
+from coordinator.protocol import (
+    Contribution,
+    Effect,
+    Fragment,
+    Incarnation,
+    Island,
+    Life,
+    Region,
+    Version,
+)
+from coordinator.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a run is configured to do; constant over the run.
+
+    `steps`: T in syncer steps. `grace_s`: None = adaptive. `overlap`: tau in inner steps, 0 = the
+    learners wait for adoption. `lease_windows`: length of a lease.
+    """
+
+    schedule: Schedule
+    fingerprint: str
+    steps: int
+    min_quorum: int = 1
+    grace_s: float | None = None
+    overlap: int = 2
+    max_staleness: int = 8
+    lease_windows: int = 1024
+
+
+class Phase(StrEnum):
+    """Of the run as a whole."""
+
+    RUNNING = "running"
+    STOPPING = "stopping"  # no new round opens, open ones are completed
+    FINISHED = "finished"
+
+
+class Stage(StrEnum):
+    """Of one round."""
+
+    OPEN = "open"  # contributions arrive
+    MERGING = "merging"  # closed; the shard computes
+    STORING = "storing"  # merged; on its way to the disk
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One fragment, one version, from opening to publication.
+
+    `called`: lives that were asked, each once; `arrived`: islands that delivered since the opening;
+    `items`: what is being merged.
+    """
+
+    version: Version
+    opened_s: float
+    stage: Stage = Stage.OPEN
+    called: frozenset[Life] = frozenset()
+    arrived: frozenset[Island] = frozenset()
+    quorum_since_s: float | None = None
+    closed_s: float | None = None
+    items: tuple[Contribution, ...] = ()
+    why: str = "opened"
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentState:
+    """One fragment: its published version and what is under way for the next one.
+
+    `due`: a round shall open as soon as none is under way. `asked`: hand-ins that were requested
+    and not answered; they outlast a round. `inbox`: admitted contributions not yet merged.
+    `norms`: per step, of recently admitted contributions. `outliers`: islands whose norm was
+    refused since. `participants`: of the last merge.
+    """
+
+    version: Version
+    due: bool = False
+    round: Round | None = None
+    asked: Mapping[Island, Life] = field(default_factory=dict[Island, Life])
+    inbox: tuple[Contribution, ...] = ()
+    norms: tuple[float, ...] = ()
+    outliers: frozenset[Island] = frozenset()
+    participants: tuple[Island, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that the rules remember between two events.
+
+    `t` is the syncer step; `generation` counts the lives of the syncer, from 0."""
+
+    t: int
+    generation: int
+    phase: Phase
+    why: str
+    next_incarnation: Incarnation
+    members: Members
+    fragments: tuple[FragmentState, ...]
+    pace: Pace
+    leases: Pools
+    ledger: Ledger
+    merges: int = 0
+    participations: int = 0
+    wake_s: float | None = None
+
+
+def is_open(fragment: FragmentState) -> bool:
+    """Is there a round in which contributions arrive?"""
+    return fragment.round is not None and fragment.round.stage is Stage.OPEN
+
+
+Step = tuple[State, tuple[Effect, ...]]
+"""What a rule answers: the new state, and what the shell must do, in this order."""
+
+
+def initial(rule: Rule, *, generation: int = 0) -> State:
+    """Before the first learner joins: every fragment at number 0 of this generation."""
+    blank = FragmentState(Version(generation, 0))
+    return State(
+        t=0,
+        generation=generation,
+        phase=Phase.RUNNING,
+        why="started",
+        next_incarnation=Incarnation(1),
+        members={},
+        fragments=(blank,) * rule.schedule.fragments,
+        pace=Pace(),
+        leases={},
+        ledger=ledger.empty(rule.schedule.fragments),
+    )
+
+
+def with_member(state: State, member: Member) -> State:
+    return replace(state, members={**state.members, member.life.island: member})
+
+
+def with_pool(state: State, region: Region | None, pool: Pool) -> State:
+    return replace(state, leases={**state.leases, region: pool})
+
+
+def with_fragment(state: State, p: Fragment, fragment: FragmentState) -> State:
+    fragments = (*state.fragments[:p], fragment, *state.fragments[p + 1 :])
+    return replace(state, fragments=fragments)
+
+
+def in_order(members: Members) -> list[Member]:
+    """Members by island name: the order in which effects speak to them."""
+    return [members[island] for island in sorted(members)]
+
+
+def validate(rule: Rule, state: State) -> None:
+    """Every invariant that can be read off one state; `docs/invariants.md` names them all.
+
+    Errors: `BrokenInvariant`, a defect of the rules.
+    """
+    ledger.validate(state.ledger)
+    lives = {m.life for m in state.members.values() if m.status in SPEAKING}
+    if lives != set(state.ledger.accounts):
+        raise BrokenInvariant(f"accounts of {set(state.ledger.accounts)}, but alive are {lives}")
+    for p, fragment in enumerate(state.fragments):
+        if fragment.round is None and not fragment.inbox and not fragment.asked:
+            if state.ledger.rows[p].held:
+                raise BrokenInvariant(f"fragment {p}: nothing is in hand, the ledger disagrees")
+            continue
+        items = fragment.round.items if fragment.round else ()
+        merging = fragment.round is not None and fragment.round.stage is Stage.MERGING
+        held = sum([c.tokens for c in (*fragment.inbox, *(items if merging else ()))])
+        if held != state.ledger.rows[p].held:
+            raise BrokenInvariant(f"fragment {p}: {held} tokens in hand, the ledger disagrees")
+        if fragment.inbox or items:
+            ids = [c.id for c in (*fragment.inbox, *items)]
+            if len(ids) != len(set(ids)):
+                raise BrokenInvariant(f"fragment {p} holds a contribution twice: {ids}")
+            if items and len({c.id.life.island for c in items}) < rule.min_quorum:
+                raise BrokenInvariant(f"fragment {p} merges under the quorum: {ids}")
+        if fragment.asked and (strangers := set(fragment.asked.values()) - lives):
+            raise BrokenInvariant(f"fragment {p} waits for {strangers}, which are over")

@@ -1,0 +1,158 @@
+"""A learner's two ends of the wire: what it sends, with its rounding errors, and what it receives.
+
+Everything here happens on the threads of whoever calls, never on the training thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from coordinator.codec import Payload, Wire, decode, encode
+from coordinator.fragments import Flat, Layout
+from coordinator.protocol import (
+    Anchor,
+    ContributionId,
+    Fragment,
+    HandIn,
+    Life,
+    Progress,
+    Publication,
+    Version,
+)
+
+Public = tuple[Version, Flat]
+"""A public fragment, [size] f32, read-only by agreement, and its version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One fragment at this learner: whence its next delta starts.
+
+    `base`: the version adopted last; `public`, `since_step`: the fragment then, and the step from
+    which its steps count. `origin`: the same fragment, or as it was handed in since; steps and
+    tokens of the next contribution count from there.
+    """
+
+    base: Version
+    public: Flat
+    since_step: int
+    origin: Flat | jax.Array
+    from_step: int
+    from_tokens: int
+
+    @classmethod
+    def begin(cls, base: Version, public: Flat, step: int, tokens: int) -> Track:
+        """Of a version just adopted; steps and tokens count from these."""
+        return cls(base, public, step, public, step, tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A fragment at a step boundary, still on the device, and whence it came."""
+
+    flat: jax.Array
+    track: Track
+    progress: Progress
+
+
+@dataclass(slots=True)
+class _Rounding:
+    """Rounding errors of one fragment: `ready` for the next message, or travelling with one.
+
+    `sent`: for each message not yet acknowledged, what it took along and what it left behind.
+    """
+
+    ready: Flat | None = None
+    sent: dict[ContributionId, tuple[Flat | None, Flat]] = field(
+        default_factory=dict[ContributionId, tuple[Flat | None, Flat]]
+    )
+
+
+class Uplink:
+    """Encodes hand-ins of one life, with error feedback per fragment (docs/protocol.md, Up-link).
+
+    A message takes along the error of the ones before it. Acknowledged, it leaves its own error
+    behind for the next; refused, it gives back what it took, its delta being discarded.
+    """
+
+    def __init__(
+        self, life: Life, wire: Wire, layout: Layout, anchor: Anchor = Anchor.BASE
+    ) -> None:
+        self._anchor = anchor
+        self._life, self._wire, self._fingerprint = life, wire, layout.fingerprint
+        self._roundings = [_Rounding() for _ in layout.fragments]
+        self._lock = threading.Lock()
+
+    def encode(
+        self, fragment: Fragment, snapshot: Snapshot, spoil: float = 1.0
+    ) -> tuple[HandIn, Payload]:
+        """Copy the snapshot to the host; return the facts and one contiguous buffer.
+
+        Of a snapshot that two have asked for, both get the same bytes. `spoil`: a factor that a
+        fault plan puts on the delta.
+        """
+        track, progress = snapshot.track, snapshot.progress
+        said = ContributionId(self._life, fragment, track.from_step, progress.steps)
+        origin, since_step = track.origin, track.from_step
+        if self._anchor is Anchor.CURRENT:  # from the base on, whatever was handed in since
+            origin, since_step = track.public, track.since_step
+        delta = np.asarray(snapshot.flat) - np.asarray(origin)
+        if spoil != 1.0:
+            delta *= np.float32(spoil)
+        with self._lock:
+            rounding = self._roundings[fragment]
+            if said in rounding.sent:
+                taken, _ = rounding.sent[said]
+            else:
+                taken, rounding.ready = rounding.ready, None
+            if taken is not None:
+                delta += taken
+            payload = encode(self._wire, delta)
+            if self._wire is not Wire.F32:
+                rounding.sent[said] = (taken, delta - decode(payload, delta.size))
+        tokens = progress.tokens - track.from_tokens
+        facts = HandIn(said, track.base, since_step, tokens, self._fingerprint, progress)
+        return facts, payload
+
+    def settle(self, said: ContributionId, *, merged: bool) -> None:
+        """The fate of a message is known; of one that this life did not send, nothing follows."""
+        with self._lock:
+            rounding = self._roundings[said.fragment]
+            if (errors := rounding.sent.pop(said, None)) is None:
+                return
+            taken, left = errors
+            back = left if merged else taken
+            if back is not None:
+                rounding.ready = back if rounding.ready is None else rounding.ready + back
+
+
+class Downlink:
+    """Follows the public chain of each fragment, equal to the shard's to the last bit."""
+
+    def __init__(
+        self, public: Mapping[Fragment, Public], whole: Callable[[Fragment], Public]
+    ) -> None:
+        self._public, self._whole = dict(public), whole
+        self._locks = {fragment: threading.Lock() for fragment in public}
+
+    def follow(self, publication: Publication, payload: Payload) -> Public | None:
+        """Add the difference to the version it belongs to; fetch the whole if that was missed.
+
+        None if the fragment is at that version or past it already.
+        """
+        fragment = publication.fragment
+        with self._locks[fragment]:
+            version, flat = self._public[fragment]
+            if publication.version <= version:
+                return None
+            if publication.previous == version:
+                newest = (publication.version, flat + decode(payload, flat.size))
+            else:
+                newest = self._whole(fragment)
+            self._public[fragment] = newest
+            return newest

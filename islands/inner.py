@@ -1,0 +1,176 @@
+"""The inner step: one AdamW update of one learner, compiled; `(state, batch) -> (state, measures)`.
+
+The learning rate follows the learner's *clock*, an argument, and not the optimizer's own count: a
+learner that comes back with fresh moments goes on at the rate of the others, and an adopted
+fragment never starts the schedule again. Where clock and count agree the update is, bit for bit,
+`optax.adamw(schedule)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from coordinator.errors import UserMistake
+from islands.task import Batch, Params, Task
+
+Device: TypeAlias = Any
+"""A `jax.Device`, a type that lives in jaxlib, out of the type checker's sight."""
+Shapes: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """AdamW (arXiv:1711.05101) and its schedule: the table `[optimizer]`.
+
+    The rate grows linearly over `warmup_steps`, falls by half a cosine to `floor_fraction` of its
+    height at `horizon_steps`, and stays there. clip_norm: largest global norm of a gradient; 0 for
+    no clipping.
+    """
+
+    learning_rate: float = 6e-3
+    warmup_steps: int = 20
+    floor_fraction: float = 0.1
+    b1: float = 0.9
+    b2: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    horizon_steps: int = 400
+
+    def rate(self, clock: jax.typing.ArrayLike) -> jax.Array:
+        """The learning rate of the step that starts at this clock, a float32 scalar."""
+        step = jnp.asarray(clock, jnp.float32)
+        warm = jnp.minimum(1.0, (step + 1) / max(1, self.warmup_steps))
+        falling = max(1, self.horizon_steps - self.warmup_steps)
+        done = jnp.clip((step - self.warmup_steps) / falling, 0.0, 1.0)
+        cosine = 0.5 * (1 + jnp.cos(jnp.pi * done))
+        share = self.floor_fraction + (1 - self.floor_fraction) * cosine
+        return self.learning_rate * warm * share
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class InnerState:
+    """What a step changes: parameters (float32) and AdamW's moments, both pytrees on the devices.
+
+    Donated to each step: whoever reads it between two steps copies what he keeps.
+    """
+
+    params: Params
+    opt_state: optax.OptState
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What a step tells: the loss before it, in nats per token, a scalar still being computed."""
+
+    loss: jax.Array
+
+
+class Inner:
+    """Compiles and runs a task's inner step on this process's devices.
+
+    On several devices the batch is split along its first axis and the parameters are held by each
+    (data-parallel; the compiler inserts the sums). Nothing here waits for the devices.
+    """
+
+    def __init__(
+        self, task: Task, spec: OptimizerSpec, devices: Sequence[Device] | None = None
+    ) -> None:
+        self._task, self._spec = task, spec
+        mesh = Mesh(np.asarray(devices or jax.local_devices()), ("batch",))
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        self._split = NamedSharding(mesh, PartitionSpec("batch"))
+        self._compiled: dict[Shapes, Any] = {}
+        clip = [optax.clip_by_global_norm(spec.clip_norm)] if spec.clip_norm else []
+        self._direction = optax.chain(
+            *clip,
+            optax.scale_by_adam(spec.b1, spec.b2, spec.eps),
+            optax.add_decayed_weights(spec.weight_decay),
+        )
+        self._moments = jax.jit(self._direction.init, out_shardings=self._everywhere)
+
+    def start(self, params: Params, opt_state: optax.OptState | None = None) -> InnerState:
+        """A state on the devices, from copies; moments are zero unless given (by a donor)."""
+        params = self.place(params)
+        if opt_state is None:
+            return InnerState(params, self._moments(params))
+        return InnerState(params, self.place(opt_state))
+
+    def moments(self, state: InnerState) -> list[jax.Array]:
+        """A copy of the optimizer's moments, as leaves: for a learner that has none."""
+        return [jnp.array(leaf, copy=True) for leaf in jax.tree.leaves(state.opt_state)]
+
+    def adopt_moments(self, state: InnerState, leaves: Sequence[NDArray[Any]]) -> InnerState:
+        """The state with these moments instead of its own.
+
+        Errors: `ValueError` if they are of another shape, or not finite.
+        """
+        mine, structure = jax.tree.flatten(state.opt_state)
+        if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in mine]:
+            raise ValueError("moments of another model or optimizer")
+        if not all(np.isfinite(leaf).all() for leaf in leaves):
+            raise ValueError("moments that are not finite")
+        return InnerState(state.params, self.place(jax.tree.unflatten(structure, leaves)))
+
+    def place(self, tree: Params) -> Params:
+        """Copy a pytree of arrays to where the step wants parameters and moments."""
+        return jax.tree.map(lambda x: jax.device_put(jnp.array(x), self._everywhere), tree)
+
+    def compile(self, batch: Batch) -> None:
+        """Compile the step for batches shaped like this one, ahead of time; its values are unread.
+
+        Errors: `UserMistake` if the batch cannot be split evenly over the devices.
+        """
+        ways = len(self._split.device_set)
+        for leaf in jax.tree.leaves(batch):
+            if leaf.shape[0] % ways:
+                raise UserMistake(
+                    f"a batch of {leaf.shape[0]} cannot be split over {ways} devices: "
+                    f"make the island's batch_size a multiple of {ways}"
+                )
+        params = jax.eval_shape(lambda: self._task.init(0))
+        state = InnerState(params, jax.eval_shape(self._direction.init, params))
+        here, split = self._everywhere, self._split
+        step = jax.jit(
+            self._step,
+            in_shardings=(here, split, here),
+            out_shardings=(here, here),
+            donate_argnums=0,
+        )
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+        clock = jax.ShapeDtypeStruct((), jnp.int32)
+        self._compiled[_shapes(batch)] = step.lower(state, like, clock).compile()
+
+    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, Measures]:
+        """One inner step at the learning rate of `clock`; `state` is used up.
+
+        Batches of a new shape are compiled on the way.
+        """
+        if (shapes := _shapes(batch)) not in self._compiled:
+            self.compile(batch)
+        batch = jax.device_put(batch, self._split)
+        state, loss = self._compiled[shapes](state, batch, np.int32(clock))
+        return state, Measures(loss)
+
+    def _step(
+        self, state: InnerState, batch: Batch, clock: jax.Array
+    ) -> tuple[InnerState, jax.Array]:
+        loss, grads = jax.value_and_grad(self._task.loss)(state.params, batch)
+        updates, moments = self._direction.update(grads, state.opt_state, state.params)
+        rate = self._spec.rate(clock)
+        updates = jax.tree.map(lambda u: -rate * u, updates)
+        return InnerState(optax.apply_updates(state.params, updates), moments), loss
+
+
+def _shapes(batch: Batch) -> Shapes:
+    return tuple((tuple(leaf.shape), str(leaf.dtype)) for leaf in jax.tree.leaves(batch))

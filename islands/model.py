@@ -1,0 +1,194 @@
+"""The decoder-only transformer that comes with the project: plain functions on plain dicts.
+
+Pre-norm blocks (RMSNorm, arXiv:1910.07467) with rotary positions (RoPE, arXiv:2104.09864), causal
+attention and a gated MLP (SwiGLU, arXiv:2002.05202); all layers stacked in one leaf each and walked
+by `lax.scan`. Shapes in comments: B batch, T time, V vocabulary, D width, F hidden, L layers,
+N heads, K = D / N.
+
+Parameters are float32 and come from NumPy, so that every machine starts from the same bits,
+whatever its accelerator. Norms keep their gain as an offset from one: weight decay then pulls them
+to the identity. The head starts at zero: the first loss is ln V exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias, TypedDict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Leaf: TypeAlias = jax.Array | np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+Rotation: TypeAlias = tuple[jax.Array, jax.Array]
+"""Cosine and sine of each position's angles, [T, 1, K / 2]."""
+
+COMPUTE_DTYPES = ("float32", "bfloat16")
+NORM_EPSILON = 1e-6
+ROPE_BASE = 10_000.0
+"""Longest wavelength of the rotary positions, in tokens over 2 pi (arXiv:2104.09864)."""
+
+UNROLLED_LAYERS = 4
+"""Layers written out per turn of the scan: a rolled loop is 1.3 times slower on CPU (measured)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The shape of a model; compute_dtype is "float32", or "bfloat16" on accelerators."""
+
+    vocabulary: int = 256
+    width: int = 128
+    layers: int = 4
+    heads: int = 2
+    hidden: int = 448
+    compute_dtype: str = "float32"
+
+    def problems(self) -> list[str]:
+        """What keeps this shape from being built; empty if nothing does."""
+        sizes = ("vocabulary", "width", "layers", "heads", "hidden")
+        given = {name: getattr(self, name) for name in sizes}
+        found = [f"{name} = {n}: must be at least 1" for name, n in given.items() if n < 1]
+        if not found and self.width % (2 * self.heads):
+            found.append(
+                f"heads: width = {self.width} must be a multiple of 2 x heads = {2 * self.heads}"
+            )
+        if self.compute_dtype not in COMPUTE_DTYPES:
+            found.append(f"compute_dtype = {self.compute_dtype!r}: {' or '.join(COMPUTE_DTYPES)}")
+        return found
+
+
+class Attention(TypedDict):
+    norm: Leaf  # [L, D]
+    query: Leaf  # [L, D, D]
+    key: Leaf  # [L, D, D]
+    value: Leaf  # [L, D, D]
+    output: Leaf  # [L, D, D]
+
+
+class Mlp(TypedDict):
+    norm: Leaf  # [L, D]
+    gate: Leaf  # [L, D, F]
+    up: Leaf  # [L, D, F]
+    down: Leaf  # [L, F, D]
+
+
+class Blocks(TypedDict):
+    attention: Attention
+    mlp: Mlp
+
+
+class ModelParams(TypedDict):
+    embedding: Leaf  # [V, D]
+    blocks: Blocks
+    norm: Leaf  # [D]
+    head: Leaf  # [D, V]
+
+
+def init(spec: ModelSpec, seed: int) -> ModelParams:
+    """Normal, of deviation 1/sqrt(inputs); what writes to the residual, smaller by sqrt(2 L)."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    width, hidden, layers = spec.width, spec.hidden, spec.layers
+
+    def normal(*shape: int, scale: float) -> Leaf:
+        return rng.standard_normal(shape, np.float32) * np.float32(scale)
+
+    def zeros(*shape: int) -> Leaf:
+        return np.zeros(shape, np.float32)
+
+    inwards, residual = 1 / math.sqrt(width), 1 / math.sqrt(2 * layers)
+    return {
+        "embedding": normal(spec.vocabulary, width, scale=1.0),
+        "blocks": {
+            "attention": {
+                "norm": zeros(layers, width),
+                "query": normal(layers, width, width, scale=inwards),
+                "key": normal(layers, width, width, scale=inwards),
+                "value": normal(layers, width, width, scale=inwards),
+                "output": normal(layers, width, width, scale=inwards * residual),
+            },
+            "mlp": {
+                "norm": zeros(layers, width),
+                "gate": normal(layers, width, hidden, scale=inwards),
+                "up": normal(layers, width, hidden, scale=inwards),
+                "down": normal(layers, hidden, width, scale=residual / math.sqrt(hidden)),
+            },
+        },
+        "norm": zeros(width),
+        "head": zeros(width, spec.vocabulary),
+    }
+
+
+def logits(spec: ModelSpec, params: ModelParams, tokens: jax.Array) -> jax.Array:
+    """Scores of the next token after each position: int [B, T] -> float32 [B, T, V]."""
+    dtype = jnp.dtype(spec.compute_dtype)
+    turns = rotation(tokens.shape[1], spec.width // spec.heads, dtype)
+
+    def block(x: jax.Array, layer: Blocks) -> tuple[jax.Array, None]:
+        layer = jax.tree.map(lambda leaf: leaf.astype(dtype), layer)
+        x = x + attend(layer["attention"], x, spec.heads, turns)
+        return x + mlp(layer["mlp"], x), None
+
+    x = jnp.asarray(params["embedding"]).astype(dtype)[tokens]  # [B, T, D]
+    x, _ = jax.lax.scan(block, x, params["blocks"], unroll=UNROLLED_LAYERS)
+    return project(norm(x, params["norm"]), params["head"].astype(dtype)).astype(jnp.float32)
+
+
+def loss(spec: ModelSpec, params: ModelParams, batch: jax.Array) -> jax.Array:
+    """Mean nats per predicted token of windows [B, T + 1]: each position predicts its successor."""
+    scores = logits(spec, params, batch[:, :-1])
+    right = jnp.take_along_axis(scores, batch[:, 1:, None], axis=-1)[..., 0]
+    return jnp.mean(jax.nn.logsumexp(scores, axis=-1) - right)
+
+
+def norm(x: jax.Array, gain: Leaf) -> jax.Array:
+    """RMSNorm in float32; `gain` is an offset from one."""
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + NORM_EPSILON)
+    return (wide * scale * (1 + gain)).astype(x.dtype)
+
+
+def project(x: jax.Array, weights: Leaf) -> jax.Array:
+    """[B, T, i] @ [i, o] as one flat product: XLA's batched one takes 1.5 times as long on CPU."""
+    batch, time, inputs = x.shape
+    return (x.reshape(batch * time, inputs) @ weights).reshape(batch, time, -1)
+
+
+def attend(layer: Attention, x: jax.Array, heads: int, turns: Rotation) -> jax.Array:
+    """Causal self-attention: [B, T, D] -> [B, T, D]; no position sees a later one."""
+    batch, time, width = x.shape
+    normed = norm(x, layer["norm"])
+
+    def split(weights: Leaf) -> jax.Array:
+        return project(normed, weights).reshape(batch, time, heads, width // heads)
+
+    query, key = rotate(split(layer["query"]), turns), rotate(split(layer["key"]), turns)
+    scores = jnp.einsum("btnk,bsnk->bnts", query, key, preferred_element_type=jnp.float32)
+    scores = scores / math.sqrt(width // heads)
+    causal = jnp.tril(jnp.ones((time, time), bool))
+    weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1).astype(x.dtype)
+    mixed = jnp.einsum("bnts,bsnk->btnk", weights, split(layer["value"]))
+    return project(mixed.reshape(batch, time, width), layer["output"])
+
+
+def mlp(layer: Mlp, x: jax.Array) -> jax.Array:
+    """SwiGLU: [B, T, D] -> [B, T, D]."""
+    normed = norm(x, layer["norm"])
+    gated = jax.nn.silu(project(normed, layer["gate"])) * project(normed, layer["up"])
+    return project(gated, layer["down"])
+
+
+def rotation(time: int, size: int, dtype: jnp.dtype) -> Rotation:
+    """The angles of RoPE for heads of this size, even."""
+    speeds = ROPE_BASE ** (-np.arange(0, size, 2) / size)
+    angles = (np.arange(time)[:, None] * speeds)[:, None, :]
+    return jnp.asarray(np.cos(angles), dtype), jnp.asarray(np.sin(angles), dtype)
+
+
+def rotate(x: jax.Array, turns: Rotation) -> jax.Array:
+    """Turn the pairs (i, i + K / 2) of each head by their position's angles: [B, T, N, K]."""
+    cosine, sine = turns
+    first, second = jnp.split(x, 2, axis=-1)
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    return jnp.concatenate(turned, axis=-1)

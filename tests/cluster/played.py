@@ -1,0 +1,154 @@
+"""A run that leaves everything on the disk that a real one leaves, without Ray and without JAX.
+
+The rules, the shard, the tape and the stores are the real ones; the learners hand in numbers that
+a generator draws.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+
+from cluster.config import load
+from cluster.files import write, write_json
+from cluster.meaning import rule_of, save_layout, shard_of
+from cluster.runs import SUMMARY
+from cluster.shard import fresh
+from cluster.store import FragmentStore, Tape, fingerprint, save_contribution, save_state
+from coordinator.advance import advance
+from coordinator.codec import encode
+from coordinator.fragments import Flat, Leaf, cut
+from coordinator.protocol import (
+    Arrived,
+    Ask,
+    ContributionId,
+    Event,
+    Fragment,
+    Granted,
+    HandIn,
+    Island,
+    Join,
+    Lease,
+    Life,
+    Merge,
+    Merged,
+    Missing,
+    Progress,
+    Publish,
+    Report,
+    Stop,
+    Store,
+    Stored,
+)
+from coordinator.state import State, initial
+
+LAYOUT = cut([Leaf("w", (6, 5), stacked=True), Leaf("b", (7,))], 2)
+CONFIG = """
+[task]
+preset = "byte-tiny"
+[sync]
+every = 4
+fragments = 2
+grace = 0.0
+max_staleness = 100
+[[islands]]
+count = 2
+[durability]
+keep_contributions = true
+"""
+TOKENS = 100
+"""Of one step."""
+
+
+class Played:
+    """Two learners that take turns, and what they leave in `run_dir`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        write(run_dir / "config.toml", CONFIG.encode())
+        save_layout(run_dir, LAYOUT)
+        self._config = load(run_dir / "config.toml")
+        self.rule = rule_of(self._config, LAYOUT)
+        self.state: State = initial(self.rule)
+        self._rng = np.random.default_rng(0)
+        self._store = FragmentStore(run_dir, LAYOUT, keep=self._config.durability.keep_snapshots)
+        arrays = fresh([self._drawn(p) for p in range(2)])
+        for p, each in arrays.items():
+            self._store.save(p, each, first=True)
+        self._shard = shard_of(self._config, LAYOUT, arrays)
+        self._tape = Tape(run_dir, 0, LAYOUT.fingerprint)
+        self._now_s = 0.0
+        self._steps: dict[Life, int] = {}
+        self._given: dict[tuple[Life, Fragment], int] = {}
+
+    def _drawn(self, p: int) -> Flat:
+        return self._rng.normal(size=LAYOUT.sizes[p]).astype(np.float32)
+
+    def to_the_end(self, steps: int) -> None:
+        """So many steps of each, then what a run does when it is asked to stop."""
+        for number in range(2):
+            self.feed(Join(Island(f"local-{number}"), "local", LAYOUT.fingerprint))
+        for step in range(1, steps + 1):
+            for life in self._steps:
+                self._steps[life] = step
+                self.feed(Report(life, self._progress(life), 1.0))
+        self.feed(Stop("enough"))
+        self._tape.close()
+        save_state(self.run_dir, self.state, seq=self._tape.seq, layout=LAYOUT.fingerprint)
+        flats = [flat for _, flat in self._shard.whole([Fragment(0), Fragment(1)])]
+        write_json(self.run_dir / SUMMARY, {"global_sha256": fingerprint(flats)})
+
+    def feed(self, event: Event) -> None:
+        """... and whatever follows from it."""
+        coming = deque([event])
+        while coming:
+            event = coming.popleft()
+            self._now_s += 0.1
+            self.state, effects = advance(self.rule, self.state, event, self._now_s)
+            self._tape.append(self._now_s, event, effects)
+            for effect in effects:
+                match effect:
+                    case Granted():
+                        self._steps[effect.life] = 0
+                    case Ask():
+                        coming.append(self._hand_in(effect))
+                    case Merge():
+                        self._keep(effect)
+                        self._shard.merge(effect)
+                        coming.append(Merged(effect.fragment, effect.version))
+                    case Store():
+                        self._store.save(effect.fragment, self._shard.staged(effect.fragment))
+                        coming.append(Stored(effect.fragment, effect.version, durable=True))
+                    case Publish():
+                        self._tape.flush()
+                        self._shard.publish(effect)
+                    case _:
+                        pass
+
+    def _progress(self, life: Life) -> Progress:
+        steps = self._steps[life]
+        return Progress(steps, TOKENS * steps, Lease(2 * (life.incarnation - 1), steps))
+
+    def _hand_in(self, ask: Ask) -> Event:
+        life, p = ask.life, ask.fragment
+        start, stop = self._given.get((life, p), 0), self._steps[life]
+        if start == stop:
+            return Missing(life, p, "nothing to hand in")
+        self._given[life, p] = stop
+        said = HandIn(
+            id=ContributionId(life, p, start, stop),
+            base=self.state.fragments[p].version,
+            since_step=start,
+            tokens=TOKENS * (stop - start),
+            fingerprint=LAYOUT.fingerprint,
+            progress=self._progress(life),
+        )
+        payload = encode(self._config.sync.wire_up, self._drawn(p))
+        return Arrived(self._shard.receive(said, payload))
+
+    def _keep(self, order: Merge) -> None:
+        for item in order.items:
+            payload = self._shard.payload(item.contribution.reference)
+            save_contribution(self.run_dir, item.contribution.id, payload, LAYOUT.fingerprint)

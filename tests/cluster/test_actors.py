@@ -1,0 +1,60 @@
+"""The actors' own classes, without Ray around them: what a process does that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cluster.actors import ShardActor, SyncerActor
+from cluster.config import load
+from coordinator.errors import RunFailed
+from coordinator.protocol import Join, Version
+from tests.cluster.played import LAYOUT, Played
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Played:
+    run = Played(tmp_path)
+    run.to_the_end(24)
+    return run
+
+
+def config_of(run: Played) -> str:
+    return load(run.run_dir / "config.toml").model_dump_json()
+
+
+def syncer_of(run: Played) -> SyncerActor:
+    return SyncerActor(config_of(run), "run", "nowhere", str(run.run_dir))
+
+
+def test_a_shard_that_comes_back_uses_the_version_before_a_damaged_one(played: Played) -> None:
+    wanted = [fragment.version for fragment in played.state.fragments]
+    newest = sorted((played.run_dir / "fragments").glob("f0000-*"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+    found = asyncio.run(shard.recover(wanted))
+    assert found == [Version(0, wanted[0].number - 1), wanted[1]]
+
+
+def test_a_syncer_under_other_rules_does_not_come_back(played: Played) -> None:
+    """... and says so to everyone who asks, without reading the tape each time."""
+    config = played.run_dir / "config.toml"
+    config.write_text(config.read_text().replace("[sync]", "[sync]\nquorum = 2"))
+    syncer = syncer_of(played)
+    with pytest.raises(RunFailed, match=r"event [0-9]+ of the tape.* answered otherwise"):
+        asyncio.run(syncer.status())
+    for tape in played.run_dir.glob("tape-*"):
+        tape.unlink()
+    with pytest.raises(RunFailed, match="cannot come back"):
+        asyncio.run(syncer.join(Join(next(iter(played.state.members)), "g", "l"), "any source"))
+
+
+def test_a_syncer_whose_tape_is_of_another_model_does_not_come_back(played: Played) -> None:
+    tape = played.run_dir / "tape-0.arrow"
+    tape.write_bytes(
+        tape.read_bytes().replace(LAYOUT.fingerprint.encode(), b"0" * len(LAYOUT.fingerprint))
+    )
+    with pytest.raises(RunFailed, match="another layout"):
+        asyncio.run(syncer_of(played).status())

@@ -1,0 +1,229 @@
+"""The command line: a mistake is one clear message and exit code 2, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+
+from cluster.cli import main
+from cluster.config import load
+from cluster.island import task_of
+from cluster.launch import store_bytes
+from islands.adopt import layout_of
+
+CONFIG = """
+[task]
+preset = "byte-tiny"
+[data]
+source = "text"
+window = 16
+lease_windows = 8
+[sync]
+every = 6
+fragments = 3
+[[islands]]
+count = 2
+batch_size = 2
+"""
+Said = tuple[int, str, str]
+"""Exit code, standard output, standard error."""
+Cli = Callable[..., Said]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a sound configuration and a text."""
+    (tmp_path / "run.toml").write_text(CONFIG)
+    (tmp_path / "text").mkdir()
+    for number in range(8):
+        (tmp_path / "text" / f"{number}.txt").write_text(f"{number} and something to read\n" * 40)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command, in this process."""
+
+    def run(*arguments: str) -> Said:
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        out, err = capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code, out, err
+
+    return run
+
+
+def files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+def refused(cli: Cli, here: Path, *arguments: str) -> str:
+    """What is said to a run that cannot be; nothing has been written or started."""
+    before = files(here)
+    code, out, err = cli("run", "run.toml", "--run-dir", "new", "--json", *arguments)
+    assert code == 2
+    assert out == "", "where a script reads JSON there is nothing"
+    assert err.startswith("archipelago: ")
+    assert "Traceback" not in err
+    assert files(here) == before
+    assert not ray.is_initialized()
+    return err
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("run.stepz=3", "run.stepz: is not known; did you mean steps?"),
+        ("run.steps=many", 'run.steps: must be a whole number, given "many"'),
+        ("sync.fragments=7", "sync.fragments: two of 7 fragments would be due at one step"),
+        ("sync.quorum=3", "sync.quorum: no round could ever close: 3 contributions"),
+        ("sync", "must look like sync.every=24"),
+        ("sync.wire_up=int4", "sync.wire_up: is not built yet"),
+        ("islands.0.hosts=2", "islands.0.hosts: is not built yet"),
+        ("task.preset=byte-tinny", "did you mean 'byte-tiny'?"),
+        ("task.options.width=3.5", "task.options.width = 3.5: must be of type int"),
+        ("data.source=nowhere", "data.source = 'nowhere': there is no such file or folder"),
+        ("data.window=100000", "is too small: 0 training windows of 100000 tokens, 8 needed"),
+    ],
+)
+def test_one_mistake(cli: Cli, here: Path, override: str, says: str) -> None:
+    assert says in refused(cli, here, "--set", override)
+
+
+def test_every_mistake_in_the_file_at_once(cli: Cli, here: Path) -> None:
+    said = refused(
+        cli, here, "--set", "run.stepz=3", "--set", "sync.quorum=9", "--set", "data.window=x"
+    )
+    assert said.splitlines()[0] == "archipelago: run.toml: 3 problems"
+    assert len(said.splitlines()) == 4
+
+
+def test_every_mistake_in_the_world_at_once(cli: Cli, here: Path) -> None:
+    (here / "old").mkdir()
+    (here / "old" / "config.toml").write_text("")
+    code, _, err = cli("run", "run.toml", "--run-dir", "old", "--set", "data.source=nowhere")
+    assert code == 2
+    assert "run directory old holds a run already; choose another one with --run-dir" in err
+    assert "data.source = 'nowhere'" in err
+    assert list((here / "old").iterdir()) == [here / "old" / "config.toml"]
+
+
+def test_an_empty_text(cli: Cli, here: Path) -> None:
+    (here / "empty.txt").write_text("")
+    said = refused(cli, here, "--set", "data.source=empty.txt")
+    assert "'empty.txt' is too small: 0 training windows" in said
+    assert "0 held-out windows" in said
+
+
+def test_an_empty_folder(cli: Cli, here: Path) -> None:
+    (here / "nothing").mkdir()
+    assert "is empty: no text file is below it" in refused(
+        cli, here, "--set", "data.source=nothing"
+    )
+
+
+def test_a_parquet_column_that_is_not_there(cli: Cli, here: Path) -> None:
+    pq.write_table(pa.table({"content": ["some text"], "id": [3]}), here / "rows.parquet")
+    said = refused(cli, here, "--set", "data.source=rows.parquet", "--set", "data.column=text")
+    assert "no 'text'; its columns are content, id" in said
+    said = refused(cli, here, "--set", "data.source=rows.parquet", "--set", "data.column=id")
+    assert "column 'id' cannot be read as text" in said
+
+
+def test_no_room_in_the_object_store(cli: Cli, here: Path) -> None:
+    said = refused(cli, here, "--set", "islands.0.count=2000000")
+    assert "no room in the object store" in said
+    assert "MiB of shared memory are needed" in said
+    assert "use more fragments or fewer islands" in said
+
+
+def test_room_for_the_model_and_for_everything_in_flight(here: Path) -> None:
+    config = load(here / "run.toml")
+    layout = layout_of(task_of(config), config.sync.fragments)
+    models = 2 * 4 * layout.parameters
+    bf16 = 2 * max(layout.sizes)
+    assert store_bytes(config, layout) == pytest.approx(1.5 * (models + 2 * (2 + 1) * bf16), abs=1)
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("127.0.0.1:1", "refused"), ("nonsense", "not HOST:PORT")],  # "auto" finds whatever runs here
+)
+def test_a_ray_cluster_that_cannot_be_reached(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch, address: str, reason: str
+) -> None:
+    """... is said at once; Ray itself would try for minutes."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    began_s = time.monotonic()
+    said = refused(cli, here, "--address", address)
+    assert f"no Ray cluster at {address}" in said
+    assert reason in said
+    assert "ray start --head" in said
+    assert time.monotonic() - began_s < 20
+
+
+def test_a_command_that_is_not_there(cli: Cli) -> None:
+    for arguments in (["fly"], ["run"], ["run", "run.toml", "--fast"]):
+        code, out, err = cli(*arguments)
+        assert (code, out) == (2, "")
+        assert "Traceback" not in err
+
+
+def test_a_file_that_is_not_there(cli: Cli) -> None:
+    code, out, err = cli("run", "nowhere.toml")
+    assert (code, out) == (2, "")
+    assert "nowhere.toml: no such file; examples are in examples/" in err
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_a_run_that_is_not_there(cli: Cli, command: str) -> None:
+    code, out, err = cli(command, "nowhere")
+    assert (code, out) == (2, "")
+    assert "no run 'nowhere'" in err
+    code, _, err = cli(command)
+    assert code == 2
+    assert "there is no run in runs/" in err
+
+
+def test_a_run_that_is_over_shows_how_it_ended_and_cannot_be_stopped(cli: Cli, here: Path) -> None:
+    (here / "old").mkdir()
+    (here / "old" / "config.toml").write_text("")
+    code, _, err = cli("status", "old")
+    assert code == 2
+    assert "ended before it had anything to say" in err
+    (here / "old" / "metrics.jsonl").write_text('{"t": 1}\n{"t": 2}\n')
+    code, out, _ = cli("status", "old", "--json")
+    assert (code, json.loads(out)) == (0, {"t": 2})
+    code, _, err = cli("stop", "old")
+    assert code == 2
+    assert "run old is not live; there is nothing to do" in err
+
+
+@pytest.mark.parametrize("command", ["run", "status", "stop", "replay", "bench parity"])
+def test_every_command_has_help_with_an_example(cli: Cli, command: str) -> None:
+    code, out, _ = cli(*command.split(), "--help")
+    assert code == 0
+    assert f"Example: archipelago {command}" in " ".join(out.split())
+
+
+def test_it_is_a_module_too(here: Path) -> None:
+    """The whole way, in a process of its own."""
+    command = [sys.executable, "-m", "cluster", "run", "run.toml", "--set", "sync.quorum=9"]
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"PYTHONPATH": root}
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == "archipelago: run.toml: 1 problem"
+    assert not (here / "runs").exists()

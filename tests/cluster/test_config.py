@@ -1,0 +1,397 @@
+"""The door: what it lets in, and what it says to what it does not."""
+
+import math
+import pickle
+import tomllib
+from datetime import date
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from cluster.config import Config, Table, island_names, load, parse, toml_value
+from coordinator.codec import Wire
+from coordinator.errors import UserMistake
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SOUND = '[task]\npreset = "byte-tiny"\n[[islands]]\ngroup = "eu"\ncount = 3\n'
+
+
+def sound() -> dict[str, Any]:
+    return tomllib.loads(SOUND)
+
+
+def complaints(*overrides: str, tables: dict[str, Any] | None = None, tmp: Path) -> list[str]:
+    """What the door says, line by line, without the headline."""
+    path = tmp / "run.toml"
+    path.write_text(parse(tables or sound()).toml())
+    with pytest.raises(UserMistake) as refusal:
+        load(path, overrides)
+    headline, *lines = str(refusal.value).splitlines()
+    assert headline == f"{path}: {len(lines)} problem{'s' if len(lines) > 1 else ''}"
+    return [line.removeprefix("  ") for line in lines]
+
+
+# --- what it lets in ------------------------------------------------------------------------------
+
+
+def test_the_least_that_says_enough() -> None:
+    config = parse(sound())
+    assert config.island_names == ("eu-0", "eu-1", "eu-2")
+    assert (config.sync.every, config.sync.fragments, config.sync.overlap) == (8, 8, 2)
+    assert config.sync.grace == "auto"
+    assert config.sync.wire_up is Wire.BF16
+    assert config.run.name is None
+
+
+def test_islands_are_named_after_their_group() -> None:
+    assert island_names("eu", 3) == ("eu-0", "eu-1", "eu-2")
+
+
+@pytest.mark.parametrize("name", ["demo", "tiny"])
+def test_the_examples_are_sound(name: str) -> None:
+    assert load(EXAMPLES / f"{name}.toml").islands[0].names[0] == "local-0"
+
+
+def test_the_demo_kills_one_of_four_islands_half_way() -> None:
+    demo = load(EXAMPLES / "demo.toml")
+    (fault,) = demo.faults.plan
+    assert (fault.kind, fault.island, fault.at_step) == ("kill", "local-2", demo.run.steps // 2)
+    assert demo.island_names == ("local-0", "local-1", "local-2", "local-3")
+
+
+def test_nothing_changes_behind_the_door() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        parse(sound()).run.steps = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_it_travels_to_another_process() -> None:
+    config = load(EXAMPLES / "demo.toml")
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+# --- overrides ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "read", "value"),
+    [
+        ("run.steps=7", lambda c: c.run.steps, 7),
+        ("sync.grace=0.25", lambda c: c.sync.grace, 0.25),
+        ("sync.grace=3", lambda c: c.sync.grace, 3.0),
+        ('sync.grace="auto"', lambda c: c.sync.grace, "auto"),
+        ("sync.merge=mean", lambda c: c.sync.merge, "mean"),
+        ("sync.wire_up = f32", lambda c: c.sync.wire_up, Wire.F32),
+        ("sync.outer.nesterov=false", lambda c: c.sync.outer.nesterov, False),
+        ("data.source=/a=b/*.txt", lambda c: c.data.source, "/a=b/*.txt"),
+        ("islands.0.count=2", lambda c: c.islands[0].count, 2),
+        ("islands.eu.count=2", lambda c: c.islands[0].count, 2),
+        ("islands.eu.resources={GPU=1}", lambda c: c.islands[0].resources, {"GPU": 1.0}),
+        ("task.options.depth=3", lambda c: c.task.options, {"depth": 3}),
+        ('islands=[{group="us"}]', lambda c: c.island_names, ("us-0",)),
+        (
+            'faults.plan=[{at_step=3, kind="kill", island="eu-1"}]',
+            lambda c: c.faults.plan[0].island,
+            "eu-1",
+        ),
+        (
+            'faults.plan=[{at_step=300, kind="kill", island="eu-1"}]',
+            lambda c: c.faults.plan[0].at_step,
+            300,
+        ),
+    ],
+)
+def test_override(tmp_path: Path, override: str, read: Any, value: object) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(SOUND)
+    assert read(load(path, [override])) == value
+
+
+def test_the_last_override_wins(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(SOUND)
+    assert load(path, ["run.steps=1", "run.steps=2"]).run.steps == 2
+
+
+# --- refusals: one at a time ----------------------------------------------------------------------
+
+REFUSALS = {
+    # unknown
+    "sync.fragmnts=3": "sync.fragmnts: is not known; did you mean fragments?",
+    "snyc.a=3": "snyc: is not known; did you mean sync?",
+    "run.fragments=3": "run.fragments: is not known here; did you mean sync.fragments?",
+    "sync.learning_rate=1": "sync.learning_rate: is not known here; did you mean "
+    "optimizer.learning_rate or sync.outer.learning_rate?",
+    "faults.qqq=1": "faults.qqq: is not known; known are plan",
+    "islands.eu.cuont=1": "islands.0.cuont: is not known; did you mean count?",
+    # of the wrong type
+    'run.steps="8"': 'run.steps: must be a whole number, given "8"',
+    "run.steps=8.5": "run.steps: must be a whole number, given 8.5",
+    "run.steps=true": "run.steps: must be a whole number, given true",
+    "run.name=7": "run.name: must be text in quotes, given 7",
+    "optimizer.eps=small": 'optimizer.eps: must be a number, given "small"',
+    "optimizer.eps=inf": "optimizer.eps: must be a finite number, given inf",
+    "sync.outer.nesterov=1": "sync.outer.nesterov: must be true or false, given 1",
+    "sync=3": "sync: must be a table, given 3",
+    "faults.plan={}": "faults.plan: must be a list, given {}",
+    "islands.eu=3": "islands.0: must be a table, given 3",
+    "task.options.day=1979-05-27": "task.options.day: must be a number, text, true or false, "
+    "given 1979-05-27",
+    # out of range
+    "run.steps=0": "run.steps: must be at least 1, given 0",
+    "run.seed=-1": "run.seed: must be at least 0, given -1",
+    "run.dir=": 'run.dir: must not be empty, given ""',
+    "run.name=a/b": "run.name: must be of letters, digits, dots, dashes and underscores, "
+    'a letter or digit first, given "a/b"',
+    "islands.eu.group=EU": "islands.0.group: must be of small letters and digits, "
+    'with dashes only within, given "EU"',
+    "islands.eu.speed=1.5": "islands.0.speed: must be at most 1.0, given 1.5",
+    "islands.eu.speed=0": "islands.0.speed: must be more than 0.0, given 0",
+    "islands.eu.resources.CPU=-1": "islands.0.resources.CPU: must be at least 0.0, given -1",
+    "optimizer.b1=1.0": "optimizer.b1: must be less than 1.0, given 1.0",
+    "sync.quorum=0": "sync.quorum: must be at least 1, given 0",
+    "sync.overlap=-1": "sync.overlap: must be at least 0, given -1",
+    "sync.merge=max": 'sync.merge: must be "rda" or "mean", given "max"',
+    "sync.wire_up=f64": 'sync.wire_up: must be "f32" or "bf16", given "f64"',
+    "sync.grace=-1": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given -1',
+    "sync.grace=inf": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given inf',
+    "sync.grace=true": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given true',
+    "task.target=mine": 'task.target: must look like module:attribute, given "mine"',
+    # not built yet
+    "sync.wire_up=int8": "sync.wire_up: is not built yet, comes later; use f32 or bf16, "
+    'given "int8"',
+    "sync.wire_down=int4": "sync.wire_down: is not built yet, comes later; use f32 or bf16, "
+    'given "int4"',
+    "islands.eu.hosts=2": "islands.0.hosts: is not built yet; leave it at 1, given 2",
+    "islands.eu.region=E U": "islands.0.region: must be of small letters and digits, with dashes "
+    'only within, given "E U"',
+    "islands.eu.topology=4x4": "islands.0.accelerator: a slice 4x4 is of TPUs: say which, "
+    'such as "TPU-V6E"',
+    "islands.eu.topology=four": "islands.0.topology: must be chips along each side, "
+    'such as 4x4, given "four"',
+    "durability.every=0": "durability.every: must be at least 1, given 0",
+    "durability.dir=x": 'durability.dir: is not built yet; leave it out, given "x"',
+    "durability.keep_snapshots=1": "durability.keep_snapshots: must be at least 2, given 1",
+    "durability.keep_contributions=1": "durability.keep_contributions: must be true or false, "
+    "given 1",
+    # one against another
+    "task.target=a:b": "task: preset and target are both given; keep one",
+    "data.tokens=true": "data.column: is needed by tokens = true: the Parquet column to read",
+    "sync.fragments=25": "sync.fragments: two of 25 fragments would be due at one step, as "
+    "sync.every is 8; use 8 fragments or fewer, or a longer interval",
+    "sync.overlap=24": "sync.overlap: 24 steps would reach the fragment's next round, as "
+    "sync.every is 8; use less than 8",
+    "sync.quorum=4": "sync.quorum: no round could ever close: 4 contributions are needed and "
+    "there are 3 islands; use 3 or less, or more islands",
+    "sync.adopt=blend": 'sync.blend: is needed by adopt = "blend": a share between 0 and 1',
+    "sync.blend=0.5": 'sync.blend: is read only by adopt = "blend", and adopt is "overwrite"; '
+    "leave one out",
+    "islands=[]": "islands: there are none; add an [[islands]] table with group and count",
+    'islands=[{group="a"},{group="b"},{group="a"}]': "islands: islands.0, islands.2 are all "
+    'named "a"; give each group its own name',
+    'faults.plan=[{at_step=3, kind="kill", island="eu-3"}]': 'faults.plan: the kill of "eu-3" '
+    "names no island; did you mean eu-2?",
+    'faults.plan=[{at_step=301, kind="kill", island="eu-0"}]': 'faults.plan: the kill of "eu-0" '
+    "at step 301 would come after the end; run.steps is 300",
+    'faults.plan=[{at_step=3, kind="stop", island="eu-0"}]': "faults.plan.0.kind: "
+    'must be "kill", "nan" or "scale", given "stop"',
+    'faults.plan=[{kind="kill", island="eu-0"}]': "faults.plan.0.at_step: is missing; "
+    "it has no default",
+    # of the override itself
+    "oops": "--set oops: must look like sync.every=24",
+    "run..steps=1": "--set run..steps=1: must look like sync.every=24",
+    "run.steps.x=1": '--set run.steps.x=1: "x" has no place: what should hold it is 300, '
+    "not a table",
+    "islands.us.count=1": '--set islands.us.count=1: no element "us"; there are 1: eu',
+    "islands.1.count=1": '--set islands.1.count=1: no element "1"; there are 1: eu',
+    "islands.us=1": '--set islands.us=1: no element "us"; there are 1: eu',
+}
+
+
+@pytest.mark.parametrize(("override", "complaint"), REFUSALS.items(), ids=list(REFUSALS))
+def test_refusal(tmp_path: Path, override: str, complaint: str) -> None:
+    assert complaints(override, tmp=tmp_path) == [complaint]
+
+
+def test_what_is_left_out_altogether() -> None:
+    with pytest.raises(UserMistake) as refusal:
+        parse({})
+    assert str(refusal.value).splitlines() == [
+        "configuration: 2 problems",
+        '  task: says not what to learn; give preset = "byte-1m", or a target',
+        "  islands: there are none; add an [[islands]] table with group and count",
+    ]
+
+
+def test_a_long_value_is_shown_in_part(tmp_path: Path) -> None:
+    (complaint,) = complaints(f"sync.merge={'x' * 500}", tmp=tmp_path)
+    assert complaint.endswith("xxx ...")
+    assert len(complaint) < 120
+
+
+# --- refusals: all at once ------------------------------------------------------------------------
+
+
+def test_every_problem_at_once(tmp_path: Path) -> None:
+    """A mistake in one field does not hide what is wrong between the others."""
+    assert complaints(
+        "sync.fragments=30",
+        "sync.merge=max",
+        "sync.quorom=2",
+        "islands.eu.hosts=2",
+        'faults.plan=[{at_step="x", kind="kill", island="eu-0"},'
+        '{at_step=3, kind="kill", island="mars-0"}]',
+        "nonsense",
+        tmp=tmp_path,
+    ) == [
+        "--set nonsense: must look like sync.every=24",
+        'sync.merge: must be "rda" or "mean", given "max"',
+        "sync.quorom: is not known; did you mean quorum?",
+        "islands.0.hosts: is not built yet; leave it at 1, given 2",
+        'faults.plan.0.at_step: must be a whole number, given "x"',
+        "sync.fragments: two of 30 fragments would be due at one step, as sync.every is 8; "
+        "use 8 fragments or fewer, or a longer interval",
+        'faults.plan: the kill of "mars-0" names no island; known are eu-0, eu-1, eu-2',
+    ]
+
+
+def test_a_check_is_left_out_when_a_field_it_reads_is_unsound(tmp_path: Path) -> None:
+    """Nothing is said about the default that would have stood in its place."""
+    assert complaints("sync.every=x", "sync.fragments=30", tmp=tmp_path) == [
+        'sync.every: must be a whole number, given "x"'
+    ]
+    assert complaints("islands.eu.count=no", "sync.quorum=3", tmp=tmp_path) == [
+        'islands.0.count: must be a whole number, given "no"'
+    ]
+
+
+def test_elements_of_a_list_keep_their_places(tmp_path: Path) -> None:
+    """Two unsound ones are left out, and the sound one between them is still judged."""
+    assert complaints(
+        'faults.plan=[1, {at_step=3, kind="kill", island="mars-0"}, {at_step=3, kind="stop"}, 4]',
+        tmp=tmp_path,
+    ) == [
+        "faults.plan.0: must be a table, given 1",
+        'faults.plan.2.kind: must be "kill", "nan" or "scale", given "stop"',
+        "faults.plan.2.island: is missing; it has no default",
+        "faults.plan.3: must be a table, given 4",
+        'faults.plan: the kill of "mars-0" names no island; known are eu-0, eu-1, eu-2',
+    ]
+
+
+# --- the file itself ------------------------------------------------------------------------------
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match=r"run\.toml: no such file; examples are in examples/"):
+        load(tmp_path / "run.toml")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match="cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+def test_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserMistake, match="is not text in UTF-8: invalid start byte"):
+        load(path)
+
+
+def test_not_toml_says_where(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[run]\nname = "x"\nsteps 3\n')
+    with pytest.raises(UserMistake, match=r"is not valid TOML: .*at line 3, column 7"):
+        load(path)
+
+
+def test_a_refusal_survives_pickling() -> None:
+    with pytest.raises(UserMistake) as refusal:
+        parse({})
+    assert str(pickle.loads(pickle.dumps(refusal.value))) == str(refusal.value)
+
+
+# --- printed and hashed ---------------------------------------------------------------------------
+
+BUSY = (
+    "run.name=x",
+    "run.seed=4294967295",
+    "sync.adopt=blend",
+    "sync.blend=0.5",
+    "sync.grace=1e-7",
+    "sync.outer.momentum=0.9",
+    'faults.plan=[{at_step=3, kind="kill", island="eu-1"}]',
+    "islands.eu.resources={CPU=0.5, 'tiny gpu'=2}",
+    'task.options={text="a \\"b\\" \\\\ \\n \\u007f ü", deep=1e16, on=true}',
+)
+
+
+@pytest.mark.parametrize("overrides", [(), BUSY], ids=["defaults", "busy"])
+def test_what_is_printed_loads_as_the_same(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    path, again = tmp_path / "run.toml", tmp_path / "again.toml"
+    path.write_text(SOUND)
+    config = load(path, overrides)
+    again.write_text(config.toml(), encoding="utf-8")
+    assert load(again) == config
+    assert load(again).sha256 == config.sha256
+
+
+def test_the_hash_says_what_is_meant_not_how_it_is_written() -> None:
+    plain = parse(sound())
+    spelled_out = sound() | {"sync": {"every": 8, "outer": {"momentum": 0.0}}, "run": {}}
+    assert parse(spelled_out).sha256 == plain.sha256
+    assert parse(sound() | {"run": {"seed": 1}}).sha256 != plain.sha256
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+TOML_VALUES = st.recursive(
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | TEXT
+    | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(TOML_VALUES)
+def test_values_are_written_as_toml_reads_them(value: object) -> None:
+    assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value
+
+
+KEYS = sorted(
+    {
+        key
+        for table in Config.model_fields.values()
+        for model in (table.annotation, *get_args(table.annotation))
+        if isinstance(model, type) and issubclass(model, Table)
+        for key in model.model_fields
+    }
+    | {"outer", "at_step", "kind", "island", "unheard-of"}
+)
+SCRAPS = st.sampled_from([True, -1, 0, 1, 30, 0.5, math.inf, "", "x", "byte-1m", date.min])
+TABLES = st.dictionaries(
+    st.sampled_from([*Config.model_fields, "unheard-of"]),
+    st.recursive(
+        SCRAPS,
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+        ),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+@given(TABLES)
+def test_whatever_is_written_is_let_in_or_refused_in_words(tables: dict[str, Any]) -> None:
+    try:
+        printed = parse(tables).toml()
+    except UserMistake:  # that it is no other error is what is tested here
+        return
+    assert tomllib.loads(printed)

@@ -1,0 +1,168 @@
+"""Desired against actual: what is done, in which order, and that it comes to an end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.fleet import (
+    BREAKAGES_UNTIL_SET_ASIDE,
+    DRAIN_TIMEOUT_S,
+    FAILURES_UNTIL_SET_ASIDE,
+    LONGEST_DELAY_S,
+    Action,
+    Deed,
+    Hold,
+    Holding,
+    group_name,
+    reconcile,
+    resized,
+    restart_delay_s,
+)
+from cluster.status import IslandState
+from coordinator.protocol import Island
+
+A, B = Island("eu-0"), Island("eu-1")
+
+
+def deeds(actions: list[Action]) -> list[tuple[str, str]]:
+    return [(action.deed.value, action.island) for action in actions]
+
+
+def holding(
+    hold: Hold, learner: IslandState = "live", *, failures: int = 0, breakages: int = 0
+) -> dict[Island, Holding]:
+    return {A: Holding(A, hold, 0.0, learner, failures, breakages)}
+
+
+def test_what_is_wanted_and_not_there_is_placed() -> None:
+    assert deeds(reconcile([B, A], {}, 0.0)) == [("place", A), ("place", B)]
+
+
+def test_what_waits_is_waited_for_and_what_is_placed_is_started() -> None:
+    assert reconcile([A], holding(Hold.WAITING), 1e6) == []
+    assert deeds(reconcile([A], holding(Hold.PLACED), 0.0)) == [("start", A)]
+    assert reconcile([A], holding(Hold.RUNNING), 0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("hold", "learner", "deed"),
+    [
+        (Hold.WAITING, "starting", "give back"),
+        (Hold.PLACED, "starting", "give back"),
+        (Hold.RUNNING, "starting", "give back"),
+        (Hold.RUNNING, "lost", "give back"),
+        (Hold.RUNNING, "quarantined", "give back"),
+        (Hold.RUNNING, "joining", "drain"),
+        (Hold.RUNNING, "live", "drain"),
+        (Hold.DRAINING, "left", "give back"),
+        (Hold.DRAINING, "lost", "give back"),
+        (Hold.ASIDE, "lost", "give back"),
+    ],
+)
+def test_what_is_not_wanted_goes_and_what_has_work_hands_it_in_first(
+    hold: Hold, learner: IslandState, deed: str
+) -> None:
+    assert deeds(reconcile([], holding(hold, learner), 1.0)) == [(deed, A)]
+
+
+def test_a_draining_island_has_its_time() -> None:
+    draining = holding(Hold.DRAINING, "draining")
+    assert reconcile([], draining, DRAIN_TIMEOUT_S) == []
+    (action,) = reconcile([], draining, DRAIN_TIMEOUT_S + 1)
+    assert (action.deed, action.why) == (Deed.GIVE_BACK, "not drained in 60 s")
+
+
+def test_an_island_wanted_again_while_it_drains_is_let_go_and_placed_anew() -> None:
+    """It has been told to leave: what is begun is finished."""
+    draining = holding(Hold.DRAINING, "draining")
+    assert reconcile([A], draining, 1.0) == []
+    assert deeds(reconcile([A], holding(Hold.DRAINING, "left"), 1.0)) == [("give back", A)]
+    assert deeds(reconcile([A], {}, 2.0)) == [("place", A)]
+
+
+def test_who_fails_again_and_again_is_set_aside_and_left_there() -> None:
+    broken = holding(Hold.RUNNING, "starting", breakages=BREAKAGES_UNTIL_SET_ASIDE)
+    (action,) = reconcile([A], broken, 0.0)
+    assert action.deed is Deed.SET_ASIDE
+    assert action.why == "broke 3 times without a contribution between"
+    dying = holding(Hold.RUNNING, "lost", failures=FAILURES_UNTIL_SET_ASIDE)
+    assert deeds(reconcile([A], dying, 0.0)) == [("set aside", A)]
+    assert reconcile([A], holding(Hold.RUNNING, "lost", failures=4, breakages=2), 0.0) == []
+    assert reconcile([A], holding(Hold.ASIDE, "lost"), 1e6) == []
+
+
+def test_what_is_given_back_comes_before_what_is_placed() -> None:
+    assert deeds(reconcile([B], holding(Hold.PLACED), 0.0)) == [("give back", A), ("place", B)]
+
+
+def test_the_first_restart_is_at_once_and_then_the_delays_grow() -> None:
+    assert [restart_delay_s(n) for n in range(9)] == [0, 0, 2, 4, 8, 16, 32, 60, 60]
+    assert restart_delay_s(1000) == LONGEST_DELAY_S
+
+
+def test_new_islands_take_free_numbers_and_the_last_ones_go_first() -> None:
+    islands = {Island(name) for name in ("eu-0", "eu-2", "us-0", "eu-west-0")}
+    assert resized(islands, "eu", 4) - islands == {"eu-1", "eu-3"}
+    assert islands - resized(islands, "eu", 1) == {"eu-2"}
+    assert resized(islands, "eu", 2) == islands
+    assert resized(islands, "eu-west", 0) == islands - {"eu-west-0"}
+
+
+@given(st.sets(st.integers(0, 30)), st.integers(0, 20))
+def test_a_group_has_as_many_as_asked_for_and_no_more_change_than_needed(
+    numbers: set[int], count: int
+) -> None:
+    before = frozenset(Island(f"eu-{n}") for n in numbers)
+    after = resized(before, "eu", count)
+    assert len(after) == count
+    assert before <= after or after <= before
+    assert {group_name(island) for island in after} <= {"eu"}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([Island(f"eu-{n}") for n in range(5)]),
+        st.tuples(
+            st.sampled_from(Hold),
+            st.sampled_from(["starting", "joining", "live", "draining", "lost", "left"]),
+            st.integers(0, 6),
+        ),
+    ),
+    st.sets(st.sampled_from([Island(f"eu-{n}") for n in range(5)])),
+)
+def test_whatever_is_there_it_comes_to_rest_as_desired(
+    there: dict[Island, tuple[Hold, IslandState, int]], desired: set[Island]
+) -> None:
+    """The world as it should answer: devices are there at once, and drained learners leave."""
+    actual = {
+        island: Holding(island, hold, 0.0, learner, failures)
+        for island, (hold, learner, failures) in there.items()
+    }
+    for now_s in range(10):
+        actions = reconcile(desired, actual, float(now_s))
+        for action in actions:
+            match action.deed:
+                case Deed.PLACE:
+                    assert action.island not in actual
+                    actual[action.island] = Holding(action.island, Hold.PLACED, 0.0)
+                case Deed.START:
+                    island = replace(actual[action.island], hold=Hold.RUNNING, learner="live")
+                    actual[action.island] = island
+                case Deed.DRAIN:
+                    island = replace(actual[action.island], hold=Hold.DRAINING, learner="left")
+                    actual[action.island] = island
+                case Deed.GIVE_BACK:
+                    del actual[action.island]
+                case Deed.SET_ASIDE:
+                    actual[action.island] = replace(actual[action.island], hold=Hold.ASIDE)
+        for island, held in list(actual.items()):
+            if held.hold is Hold.WAITING:
+                actual[island] = replace(held, hold=Hold.PLACED)
+            if held.hold is Hold.DRAINING:
+                actual[island] = replace(held, learner="left")
+    assert reconcile(desired, actual, 10.0) == []
+    assert set(actual) == desired

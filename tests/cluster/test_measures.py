@@ -1,0 +1,322 @@
+"""The figures of a run, against small histories that can be added up by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cluster.measures import Measures
+from cluster.status import Status
+from coordinator import ledger
+from coordinator.advance import advance
+from coordinator.codec import Wire
+from coordinator.errors import RunFailed
+from coordinator.protocol import (
+    Arrived,
+    Effect,
+    Event,
+    Fragment,
+    Granted,
+    Island,
+    Join,
+    Life,
+    Lost,
+    Merged,
+    Report,
+    Stop,
+    Stored,
+    Version,
+    Vitals,
+)
+from coordinator.state import State, initial
+from tests.coordinator.given import LAYOUT, contribution, rule
+
+A, B = Island("a"), Island("b")
+SIZES = (30, 10)
+
+
+class Told:
+    """The rules, and the measures that are told of everything that they take in."""
+
+    def __init__(self, began_s: float = 0.0, **rules: Any) -> None:
+        usual: dict[str, Any] = {"fragments": 2, "every": 1000, "grace_s": 0.0}
+        self.rule = rule(**usual | rules)
+        self.state: State = initial(self.rule)
+        self.measures = Measures("r", {A: "g", B: "g"}, SIZES, Wire.BF16, now_s=began_s)
+
+    def say(self, now_s: float, event: Event) -> tuple[Effect, ...]:
+        before = self.state
+        self.state, effects = advance(self.rule, before, event, now_s)
+        self.measures.saw(before, event, self.state, effects, now_s)
+        return effects
+
+    def join(self, now_s: float, island: Island) -> Life:
+        (granted,) = (
+            e for e in self.say(now_s, Join(island, "g", LAYOUT)) if isinstance(e, Granted)
+        )
+        return granted.life
+
+    def report(self, now_s: float, life: Life, steps: int, *, step_s: float = 1.0) -> None:
+        self.say(now_s, Report(life, contribution(span=(0, steps)).progress, step_s))
+
+    def arrive(self, now_s: float, life: Life, start: int, stop: int, **more: Any) -> None:
+        self.say(now_s, Arrived(contribution(life, 0, (start, stop), **more)))
+
+    def merge(self, now_s: float, number: int) -> None:
+        """The shard is done with the round that is merging, and it is stored."""
+        self.say(now_s, Merged(Fragment(0), Version(0, number)))
+        self.say(now_s, Stored(Fragment(0), Version(0, number), durable=True))
+
+    def summary(self, now_s: float) -> dict[str, Any]:
+        return self.measures.summary(self.state, now_s)
+
+    def hopeless(self) -> RunFailed | None:
+        return self.measures.hopeless(self.state.phase)
+
+    def status(self, now_s: float) -> Status:
+        return self.measures.status(self.rule, self.state, now_s)
+
+
+# --- uptime ---------------------------------------------------------------------------------------
+
+
+def test_uptime_counts_from_the_first_step_to_the_stop() -> None:
+    """Neither the start, when there is nothing to run yet, nor the end, when nobody may step."""
+    told = Told()
+    a = told.join(20, A)
+    for step in range(1, 11):
+        told.report(30 + step, a, step)
+    told.say(40, Stop("enough"))
+    assert told.summary(60)["uptime"] == 1.0
+
+
+def test_a_step_that_takes_far_longer_than_usual_did_not_advance() -> None:
+    told = Told()
+    a = told.join(0, A)
+    for step in range(1, 11):
+        told.report(step, a, step)  # up from 0 to 10 s
+    told.report(40, a, 11)  # one step of 1 s, and the time of two more, are believed
+    told.say(40, Stop("enough"))
+    assert told.summary(40)["uptime"] == pytest.approx((10 + 3) / 40)
+
+
+def test_it_is_up_while_anybody_advances() -> None:
+    told = Told()
+    a, b = told.join(0, A), told.join(0, B)
+    for step in range(1, 11):
+        told.report(step, a, step)
+    for step in range(1, 11):
+        told.report(9.5 + 3 * step, b, step, step_s=3)  # from 9.5 to 39.5 s
+    told.report(40, a, 11)
+    told.say(40, Stop("enough"))
+    assert told.summary(40)["uptime"] == 1.0
+
+
+def test_time_in_which_two_advance_counts_once() -> None:
+    told = Told()
+    a, b = told.join(0, A), told.join(0, B)
+    for step in range(1, 6):
+        told.report(step, a, step)
+        told.report(step + 0.5, b, step)
+    told.say(11, Stop("enough"))
+    assert told.summary(11)["uptime"] == pytest.approx(5.5 / 11)
+
+
+def test_a_run_in_which_nobody_stepped_was_not_up() -> None:
+    told = Told()
+    told.join(0, A)
+    told.say(9, Stop("enough"))
+    assert told.summary(9)["uptime"] == 0.0
+    assert told.summary(9)["goodput"] == 0.0
+
+
+# --- goodput --------------------------------------------------------------------------------------
+
+
+def test_goodput_is_computing_over_all_the_time_of_all_islands_and_lives() -> None:
+    told = Told(began_s=100)
+    first, b = told.join(101, A), told.join(101, B)
+    told.measures.heard(first, Vitals(2.0, computing_s=1.0))
+    told.measures.heard(first, Vitals(2.0, computing_s=3.0))
+    told.measures.heard(b, Vitals(2.0, computing_s=8.0, idle_s=5.0))
+    told.say(105, Lost(first, "killed"))
+    second = told.join(106, A)
+    told.measures.heard(second, Vitals(2.0, computing_s=2.0))
+    assert told.summary(110)["goodput"] == pytest.approx((3 + 8 + 2) / (2 * 10))
+
+
+# --- faults and recovery --------------------------------------------------------------------------
+
+
+def test_recovery_is_from_the_fault_to_the_next_life_whose_work_is_accepted() -> None:
+    told = Told(every=4)
+    first = told.join(0, A)
+    told.report(4, first, 4)
+    told.measures.fault(A, now_s=5)
+    told.arrive(5.1, first, 0, 4)  # it was on its way already
+    told.merge(5.2, 1)
+    told.say(6, Lost(first, "killed"))
+    second = told.join(10, A)
+    told.report(14, second, 4)
+    told.arrive(14.5, second, 0, 3, norm=float("nan"))  # refused: that is no recovery
+    told.arrive(17, second, 3, 4)
+    told.report(20, second, 8)
+    told.arrive(21, second, 4, 8)
+    summary = told.summary(30)
+    assert summary["faults"] == 1
+    assert summary["recovery_s"] == [12]
+    assert summary["rejected_contributions"] == 1
+
+
+def test_an_island_that_never_comes_back_has_no_recovery() -> None:
+    told = Told()
+    told.report(4, told.join(0, A), 4)
+    told.measures.fault(A, now_s=5)
+    summary = told.summary(30)
+    assert (summary["faults"], summary["recovery_s"]) == (1, [])
+
+
+def test_a_run_that_nobody_may_join_is_hopeless() -> None:
+    """Such as after a restart of the syncer from other source than the islands run."""
+    told = Told()
+    told.join(0, A)
+    told.say(1, Join(B, "g", "another layout"))
+    assert told.hopeless() is None
+    told.measures.refused(A, "its source is x, the syncer's is y")
+    failure = told.hopeless()
+    assert failure is not None
+    assert "its source is x" in str(failure)
+    assert "another layout" in str(failure)
+    told.join(2, B)
+    assert told.hopeless() is None
+    told.say(3, Stop("enough"))
+    told.measures.refused(B, "the run is stopping")
+    assert told.hopeless() is None, "whoever comes too late is refused, and rightly"
+
+
+# --- merges, bytes, tokens ------------------------------------------------------------------------
+
+
+def with_three_merges() -> Told:
+    """Merged at 5 s by a, at 9 s by a and b, at 20 s by a; b was lost with its last two steps."""
+    told = Told(every=4, grace_s=1.0)
+    a, b = told.join(0, A), told.join(0, B)
+    told.report(4, a, 4)
+    told.arrive(4.5, a, 0, 4)
+    told.merge(5, 1)
+    told.report(6, b, 8)
+    told.report(8, a, 8)
+    told.arrive(8.5, b, 0, 8)
+    told.arrive(8.6, a, 4, 8)
+    told.merge(9, 2)
+    told.report(10, b, 10)
+    told.say(11, Lost(b, "killed"))
+    told.report(18, a, 12)
+    told.arrive(19, a, 8, 12)
+    told.merge(20, 3)
+    return told
+
+
+def test_participants_and_the_longest_gap_between_merges() -> None:
+    told = with_three_merges()
+    summary = told.summary(30)
+    assert summary["merges"] == 3
+    assert summary["mean_participants"] == pytest.approx(4 / 3)
+    assert summary["max_merge_gap_s"] == 11
+    assert told.status(30)["participants"] == pytest.approx(4 / 3)
+    assert told.status(30)["fragments"][0]["participants"] == ["a"]
+
+
+def test_tokens_add_up_and_are_those_of_the_ledger() -> None:
+    told = with_three_merges()
+    summary, totals = told.summary(30), ledger.totals(told.state.ledger, SIZES)
+    assert summary["tokens_trained"] == 2200 == totals.trained
+    assert summary["tokens_trained"] == sum(
+        summary[f"tokens_{fate}"] for fate in ("merged", "discarded", "lost", "outstanding")
+    )
+    assert summary["tokens_merged"] == 2000 * 30 // 40, "of the larger fragment alone"
+    assert summary["tokens_lost"] == (200 * 30 + 1000 * 10) // 40
+
+
+def test_bytes_per_trained_token() -> None:
+    told = with_three_merges()
+    published = 2 + 2 + 1  # learners, in each of the three merges
+    assert told.summary(30)["up_bytes_per_token"] == pytest.approx(4 * 64 / 2200)
+    assert told.summary(30)["down_bytes_per_token"] == pytest.approx(published * 30 * 2 / 2200)
+
+
+# --- the status -----------------------------------------------------------------------------------
+
+
+def test_a_status_is_plain_json() -> None:
+    status = with_three_merges().status(30)
+    assert json.loads(json.dumps(status)) == status
+
+
+def test_the_states_of_an_island() -> None:
+    told = Told(steps=100)
+    starting, _ = told.status(0)["islands"]
+    assert (starting["state"], starting["life"], starting["loss"]) == ("starting", 0, None)
+    assert told.status(0)["phase"] == "starting"
+    first = told.join(1, A)
+    assert told.status(1)["islands"][0]["state"] == "joining"
+    told.report(11, first, 10)
+    told.measures.heard(first, Vitals(2.5))
+    live = told.status(11)["islands"][0]
+    assert (live["state"], live["steps"], live["loss"]) == ("live", 10, 2.5)
+    assert (told.status(11)["phase"], told.status(11)["alive"]) == ("running", 1)
+    told.say(12, Lost(first, "its process ended"))
+    lost = told.status(12)["islands"][0]
+    assert (lost["state"], lost["why"], lost["tokens_per_s"]) == ("lost", "its process ended", 0)
+    told.report(23, told.join(13, A), 5)
+    back = told.status(23)["islands"][0]
+    assert (back["state"], back["life"], back["steps"]) == ("live", 2, 15)
+
+
+def test_one_that_may_not_join_says_why() -> None:
+    told = Told()
+    told.say(1, Join(A, "g", "another layout"))
+    assert "another layout" in told.status(1)["islands"][0]["why"]
+    told.join(2, A)
+    assert "layout" not in told.status(2)["islands"][0]["why"]
+
+
+def test_a_run_that_is_stopped_before_its_first_step_is_finished_all_the_same() -> None:
+    """... or whoever pressed Ctrl-C early would wait for ever."""
+    told = Told()
+    told.join(1, A)
+    told.say(2, Stop("Ctrl-C"))
+    assert told.status(2)["phase"] == "finished"
+    assert told.summary(2)["uptime"] == 0.0
+
+
+def test_the_time_left_follows_the_clock() -> None:
+    told = Told(steps=100)
+    a = told.join(0, A)
+    assert told.status(5)["left_s"] is None
+    for step in range(1, 26):
+        told.report(9 + step, a, step)
+    assert told.status(34)["left_s"] == pytest.approx(75)
+    told.say(34, Stop("enough"))
+    assert told.status(34)["left_s"] is None
+
+
+def test_the_rate_of_tokens_is_that_of_the_live() -> None:
+    told = Told()
+    a, b = told.join(0, A), told.join(0, B)
+    for step in range(1, 11):
+        told.report(step, a, step)
+        told.report(step / 2, b, step, step_s=0.5) if step > 8 else None
+    assert told.status(10)["islands"][0]["tokens_per_s"] == pytest.approx(100)
+    whole = told.status(10)["tokens_per_s"]
+    told.say(10, Lost(a, "gone"))
+    assert told.status(10)["tokens_per_s"] == pytest.approx(whole - 100)
+
+
+def test_held_out_losses_are_kept_in_order() -> None:
+    told = Told()
+    told.measures.evaluated(0, 5.5)
+    told.measures.evaluated(12, 4.5)
+    assert told.status(1)["heldout"] == [(0, 5.5), (12, 4.5)]

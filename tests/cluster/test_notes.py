@@ -1,0 +1,150 @@
+"""The figures of a run whose syncer died and came back are those of one whose syncer did not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.clock import Clock
+from cluster.measures import Measures
+from cluster.notes import NOTES, Notes, read_notes, retell
+from cluster.replay import Heard
+from coordinator.advance import advance
+from coordinator.codec import Wire
+from coordinator.protocol import (
+    Arrived,
+    Effect,
+    Event,
+    Fragment,
+    Granted,
+    Island,
+    Join,
+    Life,
+    Lost,
+    Merged,
+    Report,
+    Stored,
+    Version,
+    Vitals,
+)
+from coordinator.state import initial
+from tests.coordinator.given import LAYOUT, contribution, rule
+
+A, B = Island("a"), Island("b")
+
+
+def measures_from(began_s: float) -> Measures:
+    return Measures("r", {A: "g", B: "g"}, [30], Wire.BF16, now_s=began_s)
+
+
+class Story:
+    """One island trains, dies by a fault and comes back; everything is remembered."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.now_s = 10.0
+        self.rule = rule(every=4, grace_s=0.0)
+        self.state = initial(self.rule)
+        self.measures = measures_from(self.now_s)
+        self.notes = Notes(run_dir, self.measures, lambda: self.now_s)
+        self.heard: list[Heard] = []
+
+    def say(self, event: Event) -> tuple[Effect, ...]:
+        before = self.state
+        self.state, effects = advance(self.rule, before, event, self.now_s)
+        self.heard.append(Heard(before, event, self.state, effects, self.now_s))
+        self.measures.saw(*self.heard[-1])
+        return effects
+
+    def lives(self, steps: int) -> Life:
+        """A life of so many steps of one second, half of it computing; a merge in every four."""
+        (granted,) = (e for e in self.say(Join(A, "g", LAYOUT)) if isinstance(e, Granted))
+        life = granted.life
+        for step in range(1, steps + 1):
+            self.now_s += 1.0
+            vitals = Vitals(loss=5.0 - step / 10, computing_s=step / 2)
+            self.say(Report(life, contribution(span=(0, step)).progress, step_s=1.0))
+            self.measures.heard(life, vitals)
+            self.notes.vitals(life, vitals)
+            if step % 4 == 0:
+                self.say(Arrived(contribution(life, 0, (step - 4, step))))
+                number = self.state.fragments[0].version.number + 1
+                self.say(Merged(Fragment(0), Version(0, number)))
+                self.say(Stored(Fragment(0), Version(0, number), durable=True))
+        return life
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Iterator[Story]:
+    told = Story(tmp_path)
+    first = told.lives(9)
+    told.now_s += 0.5
+    told.notes.fault(A)
+    told.notes.evaluated(9, 4.25)
+    told.notes.held({A: "g", B: "g"})
+    told.now_s += 3
+    told.say(Lost(first, "its process ended"))
+    told.now_s += 4
+    told.lives(9)
+    yield told
+    told.notes.close()
+
+
+def figures(story: Story, measures: Measures) -> dict[str, Any]:
+    told = measures.status(story.rule, story.state, story.now_s)
+    told["islands"] = [{**each, "loss": None} for each in told["islands"]]
+    assert told["figures"] is not None
+    told["figures"]["goodput"] = 0.0  # it is in the summary too, where it is compared
+    return {**measures.summary(story.state, story.now_s), **told}
+
+
+def test_measures_that_are_told_again_say_the_same(story: Story, tmp_path: Path) -> None:
+    notes = read_notes(tmp_path)
+    again = measures_from(notes[0].now_s)
+    last = retell(again, story.heard, notes)
+    assert last is not None
+    assert last.after == story.state
+    before, after = figures(story, story.measures), figures(story, again)
+    assert before["recovery_s"] == [11.0]
+    assert before["max_merge_gap_s"] == 12.5
+    assert 0 < before["uptime"] < 1
+    assert before["goodput"] == pytest.approx((4.5 + 4.5) / (2 * (story.now_s - 10.0)))
+    assert after.pop("goodput") == pytest.approx(before.pop("goodput"), rel=0.15), "of 2 s less"
+    assert after == before
+
+
+def test_the_last_vitals_of_a_life_are_kept_when_the_next_one_speaks(
+    story: Story, tmp_path: Path
+) -> None:
+    said = [note.what for note in read_notes(tmp_path) if note.kind == "vitals"]
+    kept = [(life, vitals["computing_s"]) for life, vitals in said]
+    assert [computing_s for life, computing_s in kept if life == ["a", 1]][-1] == 4.5
+    assert len(kept) < 18, "not those of every step"
+
+
+def test_a_torn_line_and_one_of_another_version_are_passed_over(
+    story: Story, tmp_path: Path
+) -> None:
+    whole = read_notes(tmp_path)
+    with (tmp_path / NOTES).open("a") as file:
+        file.write('[99.0, "evaluated", [1')  # the syncer died here
+    story.now_s += 1
+    Notes(tmp_path, story.measures, lambda: story.now_s).close()
+    with (tmp_path / NOTES).open("a") as file:
+        file.write('[99.0, "whatever", []]\n')
+    notes = read_notes(tmp_path)
+    assert notes[: len(whole)] == whole
+    assert [note.kind for note in notes[len(whole) :]] == ["began", "whatever"]
+    again = measures_from(notes[0].now_s)
+    retell(again, story.heard, notes)
+    assert again.summary(story.state, story.now_s)["faults"] == 1
+
+
+def test_a_clock_goes_on_where_the_one_before_stopped() -> None:
+    assert abs(Clock()() - time.time()) < 1
+    ahead = Clock(time.time() + 1000)
+    assert ahead() >= time.time() + 999, "the wall clock was set back, or is another machine's"
+    assert ahead() <= ahead()

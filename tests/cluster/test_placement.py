@@ -1,0 +1,66 @@
+"""Which devices an island needs, in Ray's words and in people's."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.config import IslandGroup
+from cluster.placement import Node, bundle, impossible, matches, room, selector, wish
+
+EU = Node("10.0.0.1", {"CPU": 8.0, "GPU": 2.0, "memory": 1e9}, {"region": "eu"})
+US = Node("10.0.0.2", {"CPU": 4.0}, {"region": "us", "ray.io/node-id": "x"})
+
+
+def test_an_island_that_needs_nothing_still_holds_a_place() -> None:
+    assert bundle(IslandGroup(resources={"CPU": 0.0})) == {"CPU": 0.001}
+    assert bundle(IslandGroup(resources={"CPU": 2.0, "GPU": 0.0})) == {"CPU": 2.0}
+
+
+def test_the_accelerator_is_a_label_that_ray_gives() -> None:
+    group = IslandGroup(accelerator="H200", label_selector={"region": "eu"})
+    assert selector(group) == {"region": "eu", "ray.io/accelerator-type": "H200"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "fits"),
+    [
+        ("eu", "eu", True), ("eu", "us", False), ("eu", None, False),
+        ("!eu", "us", True), ("!eu", "eu", False), ("!eu", None, True),
+        ("in(eu, us)", "us", True), ("in(eu,us)", "asia", False), ("!in(eu,us)", "asia", True),
+    ],
+)  # fmt: skip
+def test_label_conditions_are_rays(wanted: str, has: str | None, fits: bool) -> None:
+    assert matches(wanted, has) is fits
+
+
+def test_room_is_counted_node_by_node() -> None:
+    """An island is never split: 4 + 8 CPUs hold three of 3 CPUs, and one of 8."""
+    assert room(IslandGroup(resources={"CPU": 3.0}), [EU, US]) == 3
+    assert room(IslandGroup(resources={"CPU": 8.0}), [EU, US]) == 1
+    assert room(IslandGroup(resources={"CPU": 1.0, "GPU": 1.0}), [EU, US]) == 2
+    assert room(IslandGroup(resources={"CPU": 1.0}, label_selector={"region": "us"}), [EU, US]) == 4
+    assert room(IslandGroup(resources={"CPU": 0.1}), [US]) == 40
+
+
+def test_what_can_never_be_placed_is_said_with_what_there_is() -> None:
+    group = IslandGroup(group="big", resources={"GPU": 4.0}, label_selector={"region": "eu"})
+    why = impossible(group, 1, [EU, US])
+    assert why == (
+        "group big: 1 islands, each of 4 GPU on a node with region=eu, can never be placed: there "
+        "is room for 0 at most; the cluster has 10.0.0.1: 8 CPU + 2 GPU, region=eu; "
+        "10.0.0.2: 4 CPU, region=us"
+    )
+    assert impossible(group, 0, [EU]) is None
+    assert impossible(IslandGroup(resources={"GPU": 1.0}), 2, [EU, US]) is None
+    assert impossible(IslandGroup(resources={"GPU": 1.0}), 3, [EU, US]) is not None
+
+
+def test_an_opportunistic_group_may_wait_for_nodes_to_come() -> None:
+    assert impossible(IslandGroup(resources={"GPU": 4.0}, opportunistic=True), 9, [EU]) is None
+
+
+def test_a_wish_reads_like_one() -> None:
+    group = IslandGroup(resources={"CPU": 2.0, "TPU": 4.0}, accelerator="TPU-V6E", topology="2x2")
+    assert wish(group) == (
+        "a TPU slice 2x2 of 2 CPU + 4 TPU on a node with ray.io/accelerator-type=TPU-V6E"
+    )

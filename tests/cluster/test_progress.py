@@ -1,0 +1,360 @@
+"""What a person sees: the live table, the lines, the summary."""
+
+import copy
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from cluster.progress import (
+    WIDTH,
+    Display,
+    amount,
+    announce,
+    duration,
+    line,
+    render,
+    sparkline,
+    summary_table,
+)
+from cluster.status import Status
+
+SUMMARY: dict[str, Any] = {
+    "heldout_loss": 2.3118,
+    "initial_heldout_loss": 5.5461,
+    "tokens_trained": 1_228_800,
+    "tokens_merged": 1_139_200,
+    "tokens_discarded": 71_680,
+    "tokens_lost": 8_192,
+    "tokens_outstanding": 9_728,
+    "merges": 100,
+    "mean_participants": 3.61,
+    "goodput": 0.931,
+    "uptime": 1.0,
+    "faults": 1,
+    "recovery_s": [6.41],
+    "max_merge_gap_s": 2.31,
+    "up_bytes_per_token": 8.21,
+    "down_bytes_per_token": 7.5,
+    "rejected_contributions": 0,
+    "wall_s": 232.4,
+    "global_sha256": "0123456789abcdef" * 4,
+}
+
+
+def a_status(islands: int = 4, fragments: int = 8) -> Any:
+    """A run half-way, to be bent as a test wants it (hence no type)."""
+    names = [f"local-{index}" for index in range(islands)]
+    status: Status = {
+        "run": "demo-1",
+        "t": 150,
+        "steps": 300,
+        "elapsed_s": 127.0,
+        "left_s": 125.0,
+        "phase": "running",
+        "islands": [
+            {
+                "island": name,
+                "group": "local",
+                "state": "live",
+                "incarnation": index + 1,
+                "life": 1,
+                "steps": 150 + index,
+                "tokens_per_s": 2400.0,
+                "loss": 2.5,
+                "why": "",
+                "contributions": 12,
+                "restarts": 0,
+            }
+            for index, name in enumerate(names)
+        ],
+        "fragments": [
+            {"fragment": index, "version": 6, "participants": names[1:], "round": None}
+            for index in range(fragments)
+        ],
+        "participants": 3.6,
+        "alive": islands,
+        "merges": 47,
+        "tokens_trained": 1_238_000,
+        "tokens_per_s": 9712.0,
+        "heldout": [(0, 5.55), (40, 3.1), (80, 2.6), (120, 2.45)],
+        "faults": 0,
+        "wanted": islands,
+        "refusals": {},
+        "figures": None,
+    }
+    return status
+
+
+def text(what: RenderableType, width: int = WIDTH) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True, legacy_windows=False)
+    console.print(what)
+    return console.export_text()
+
+
+def row(shown: str, start: str) -> str:
+    (found,) = [each for each in shown.splitlines() if each.strip().startswith(start)]
+    return " ".join(found.split())
+
+
+# --- the live table -------------------------------------------------------------------------------
+
+
+def test_the_header_and_the_figures() -> None:
+    shown = text(render(a_status()))
+    assert row(shown, "demo-1").startswith("demo-1 running t 150/300")
+    assert row(shown, "demo-1").endswith("2:07 left 2:05")
+    assert row(shown, "held-out") == "held-out 2.450 █▂▁▁"
+    assert row(shown, "merges") == (
+        "merges 47 participants 3.6 alive 4 of 4 tokens 1.24M per s 9.71k faults 0"
+    )
+
+
+def test_an_island_a_row() -> None:
+    status = a_status()
+    status["islands"][2] |= {"state": "lost", "why": "killed (fault plan)"}
+    status["islands"][3] |= {"life": 2, "incarnation": 5}
+    shown = text(render(status))
+    assert row(shown, "local-0") == "local-0 live 1 150 2.40k 2.500"
+    assert row(shown, "local-2") == "local-2 lost 1 152 - - killed (fault plan)"
+    assert row(shown, "local-3") == "local-3 live 2 153 2.40k 2.500"
+
+
+def test_a_dead_island_is_red_and_a_live_one_is_not() -> None:
+    status = a_status()
+    status["islands"][2]["state"] = "lost"
+    console = Console(width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="standard")
+    lines = console.render_lines(render(status), pad=False)
+
+    def colours(name: str) -> set[str]:
+        (found,) = [each for each in lines if each and each[0].text.startswith(name)]
+        return {s.style.color.name for s in found if s.style and s.style.color and s.text.strip()}
+
+    assert colours("local-2") == {"red"}
+    assert colours("local-1") == {"green"}
+
+
+def test_a_fragment_a_row_with_its_last_merge_and_its_open_round() -> None:
+    status = a_status()
+    status["fragments"][0] |= {"version": 0, "participants": []}
+    status["fragments"][3]["round"] = {"arrived": 2, "asked": 4, "why": "grace until 3.1"}
+    shown = text(render(status))
+    assert row(shown, "0 ") == "0 v0 -"
+    assert row(shown, "1 ") == "1 v6 ·●●● 3 of 4"
+    assert row(shown, "3 ") == "3 v6 ·●●● 3 of 4 2 of 4 arrived grace until 3.1"
+
+
+@pytest.mark.parametrize(("islands", "fragments", "rows"), [(4, 8, 19), (16, 8, 31), (16, 24, 31)])
+def test_it_fits_the_screen(islands: int, fragments: int, rows: int) -> None:
+    status = a_status(islands, fragments)
+    for island in status["islands"]:
+        island["why"] = "a long story " * 20
+    for fragment in status["fragments"]:
+        fragment["round"] = {"arrived": 12, "asked": islands, "why": "a long story " * 20}
+    lines = text(render(status), width=2 * WIDTH).splitlines()
+    assert max(len(each.rstrip()) for each in lines) <= WIDTH
+    assert len(lines) == rows
+
+
+def test_many_fragments_are_all_shown() -> None:
+    shown = text(render(a_status(16, 24)))
+    assert all(f"p{index} v6" in shown for index in range(24))
+
+
+def test_before_anything_is_known() -> None:
+    status = a_status()
+    status |= {"t": 0, "left_s": None, "heldout": [], "merges": 0, "participants": 0.0}
+    status["islands"][0] |= {"state": "starting", "life": 0, "incarnation": 0, "loss": None}
+    shown = text(render(status))
+    assert row(shown, "demo-1").endswith("left ?")
+    assert row(shown, "held-out") == "held-out -"
+    assert "participants -" in shown
+    assert row(shown, "local-0") == "local-0 starting - 150 2.40k -"
+
+
+def test_brackets_in_a_reason_are_text() -> None:
+    status = a_status()
+    status["islands"][0]["why"] = "error [red]in[/red] user code [0]"
+    assert "error [red]in[/red] user code [0]" in text(render(status))
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def test_a_plain_line_is_ascii() -> None:
+    status = a_status()
+    status["islands"][2]["state"] = "lost"
+    assert line(status) == (
+        "2:07  running  t 150/300  held-out 2.450  merges 47  participants 3.6 of 4 alive  "
+        "tokens 1.24M, 9.71k/s  left 2:05  local-2 lost"
+    )
+    assert line(status).isascii()
+
+
+def then(before: Any, **of_island_2: object) -> Any:
+    after = copy.deepcopy(before)
+    after["islands"][2] |= of_island_2
+    return after
+
+
+def test_nothing_new_is_not_announced() -> None:
+    assert announce(a_status(), then(a_status(), steps=151, loss=2.4, why="steps")) == []
+
+
+def test_a_death_and_a_return() -> None:
+    alive = a_status()
+    lost = then(alive, state="lost", why="killed (fault plan)")
+    joining = then(lost, state="joining", life=2, incarnation=5, why="compiles")
+    back = then(joining, state="live", why="")
+    assert announce(alive, lost) == ["2:07  island local-2 is lost: killed (fault plan)"]
+    assert announce(lost, joining) == []
+    assert announce(joining, back) == ["2:07  island local-2 is back as life 2"]
+    assert announce(alive, back) == ["2:07  island local-2 is back as life 2"]
+    assert announce(alive, joining) == ["2:07  island local-2 is joining again: compiles"]
+
+
+@pytest.mark.parametrize(
+    ("state", "why", "said"),
+    [
+        ("draining", "asked to", "draining: asked to"),
+        ("quarantined", "norm", "quarantined: norm"),
+        ("left", "done", "drained and gone"),
+        ("lost", "", "lost"),
+    ],
+)
+def test_a_change_of_state(state: str, why: str, said: str) -> None:
+    alive = a_status()
+    assert announce(alive, then(alive, state=state, why=why)) == [f"2:07  island local-2 is {said}"]
+
+
+def test_what_happens_to_several_is_said_once() -> None:
+    before = a_status(5)
+    for island in before["islands"]:
+        island["state"] = "joining"
+    two, all_of_them = copy.deepcopy(before), a_status(5)
+    two["islands"][0]["state"] = two["islands"][1]["state"] = "live"
+    assert announce(before, two) == ["2:07  islands local-0, local-1 are live"]
+    assert announce(before, all_of_them) == ["2:07  5 islands are live"]
+
+
+def test_an_island_that_is_no_longer_listed() -> None:
+    fewer = a_status()
+    del fewer["islands"][3]
+    assert announce(a_status(), fewer) == ["2:07  island local-3 is gone from the run"]
+
+
+def test_the_phases_of_a_run() -> None:
+    starting, stopping, finished = a_status(), a_status(), a_status()
+    for island in starting["islands"]:
+        island["state"] = "starting"
+    starting["phase"], stopping["phase"], finished["phase"] = "starting", "stopping", "finished"
+    assert announce(None, starting) == ["2:07  demo-1 is starting 4 islands"]
+    assert announce(a_status(), stopping) == [
+        "2:07  stopping: open rounds are completed, no new ones begin"
+    ]
+    assert announce(stopping, finished) == ["2:07  finished at t 150 after 47 merges"]
+
+
+# --- on a console ---------------------------------------------------------------------------------
+
+
+def test_without_a_terminal_a_line_now_and_then() -> None:
+    out = io.StringIO()
+    with Display(Console(file=out, width=40)) as display:
+        for elapsed_s in (0.0, 1.0, 4.9, 5.0, 6.0):
+            display.show(a_status() | {"elapsed_s": elapsed_s})
+    assert [each.split("  ")[:2] for each in out.getvalue().splitlines()] == [
+        ["0:00", "demo-1 is running"],
+        ["0:00", "4 islands are live"],
+        ["0:00", "running"],
+        ["0:05", "running"],
+    ]
+
+
+def test_on_a_terminal_news_stand_above_the_table() -> None:
+    out = io.StringIO()
+    alive = a_status()
+    with Display(Console(file=out, width=WIDTH, height=40, force_terminal=True)) as display:
+        display.show(alive)
+        display.show(then(alive, state="lost", why="killed"))
+    shown = out.getvalue()
+    assert shown.rindex("island local-2 is lost: killed") < shown.rindex("open round")
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_the_summary_says_it_all() -> None:
+    shown = text(summary_table(SUMMARY))
+    assert row(shown, "learning") == "learning held-out loss 2.3118 nats per token, global model"
+    assert row(shown, "merged") == "merged 1,139,200 92.7 % ██████ in the model"
+    assert row(shown, "lost") == "lost 8,192 0.7 % died with a learner"
+    assert row(shown, "speed").startswith("speed 5,287 tokens per second")
+    assert row(shown, "back after").startswith("back after 6.41 s")
+    assert row(shown, "uptime").startswith("uptime 100.0 %")
+    assert row(shown, "global model") == "global model 0123456789ab its sha256, the first digits"
+    assert max(len(each.rstrip()) for each in shown.splitlines()) <= WIDTH
+    assert "…" not in shown
+
+
+def test_every_return_has_a_row_and_none_without_a_fault() -> None:
+    assert text(summary_table(SUMMARY | {"recovery_s": [1.0, 2.0]})).count("back after") == 2
+    assert "back after" not in text(summary_table(SUMMARY | {"recovery_s": [], "faults": 0}))
+    assert row(
+        text(summary_table(SUMMARY | {"recovery_s": [], "faults": 1})), "back after"
+    ).startswith("back after - ")
+
+
+def test_what_was_not_measured_has_a_dash() -> None:
+    shown = text(summary_table(dict.fromkeys(SUMMARY)))
+    assert row(shown, "goodput").startswith("goodput - ")
+    assert row(shown, "merged") == "merged - - in the model"
+    assert "None" not in shown
+
+
+def test_a_run_that_trained_nothing() -> None:
+    nothing = SUMMARY | {key: 0 for key in SUMMARY if key.startswith("tokens_")} | {"wall_s": 0.0}
+    assert row(text(summary_table(nothing)), "merged") == "merged 0 - in the model"
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (0, "0"),
+        (950.4, "950"),
+        (999.9, "1.00k"),
+        (12_440, "12.4k"),
+        (124_400, "124k"),
+        (999_900, "1.00M"),
+        (1.23e9, "1.23G"),
+        (5e12, "5.00T"),
+    ],
+)
+def test_amount(number: float, said: str) -> None:
+    assert amount(number) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "0:00"), (7.9, "0:07"), (760, "12:40"), (3723, "1:02:03")]
+)
+def test_duration(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("history", "said"),
+    [
+        ([], ""),
+        ([1.0], ""),
+        ([2.0, 2.0], "▁▁"),
+        ([1.0, 2.0, 3.0], "▁▅█"),
+        ([1.0, float("nan")], ""),
+        ([0.0] * 24 + [7.0] * 24, "▁" * 12 + "█" * 12),
+    ],
+)
+def test_sparkline(history: list[float], said: str) -> None:
+    assert sparkline(history) == said

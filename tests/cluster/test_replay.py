@@ -1,0 +1,152 @@
+"""`archipelago replay` of what is on a disk: exact, or one message that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.cli import main
+from cluster.config import load
+from cluster.meaning import rule_of
+from cluster.replay import OtherRules, relive
+from cluster.store import read_tape
+from tests.cluster.played import LAYOUT, Played
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    Played(tmp_path).to_the_end(24)
+    return tmp_path
+
+
+@pytest.fixture
+def replay(capsys: pytest.CaptureFixture[str], run_dir: Path) -> Callable[[], tuple[int, str, str]]:
+    """The command on that run: exit code, standard output, standard error."""
+
+    def run() -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["replay", str(run_dir), "--json"])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        assert isinstance(end.value.code, int)
+        return end.value.code, out, err
+
+    return run
+
+
+Replay = Callable[[], tuple[int, str, str]]
+
+
+def told(replay: Replay) -> dict[str, Any]:
+    """What is printed of a run that is readable, but not exact."""
+    code, out, err = replay()
+    assert (code, err) == (1, "")
+    result = json.loads(out)
+    assert result["exact"] is False
+    return result
+
+
+def refused(replay: Replay) -> str:
+    """The one line that is said of a run that cannot be replayed."""
+    code, out, err = replay()
+    assert (code, out) == (1, "")
+    assert err.startswith("archipelago: ")
+    assert len(err.splitlines()) == 1
+    return err
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_run_is_rebuilt_to_the_last_bit(replay: Replay, run_dir: Path) -> None:
+    code, out, err = replay()
+    result = json.loads(out)
+    assert (code, err, result["exact"]) == (0, "", True)
+    assert result["compared"] == {"effects": True, "state": True, "fragments": True}
+    assert result["merges"] > 8
+    wanted = json.loads((run_dir / "summary.json").read_text())["global_sha256"]
+    assert result["global_sha256"] == wanted
+
+
+def test_other_rules_are_noticed_at_the_first_event_they_answer_otherwise(
+    replay: Replay, run_dir: Path
+) -> None:
+    config = run_dir / "config.toml"
+    rule = rule_of(load(config), LAYOUT)
+    config.write_text(config.read_text().replace("[sync]", "[sync]\nquorum = 2"))
+    result = told(replay)
+    assert result["compared"]["effects"] is False
+    assert "event " in result["differs"]
+    assert "answered otherwise" in result["differs"]
+    assert result["events"] < 20
+    recording = read_tape(run_dir, LAYOUT.fingerprint)
+    assert len([*relive(rule, recording.events)]) == len(recording.events)
+    changed = [row._replace(answer=row.answer ^ (row.seq == 7)) for row in recording.events]
+    heard = relive(rule, changed)
+    assert [next(heard).event for _ in range(7)] == [row.event for row in changed[:7]]
+    with pytest.raises(OtherRules, match="event 7 of the tape"):
+        next(heard)
+
+
+def test_a_tape_that_was_cut_off_is_replayed_up_to_there(replay: Replay, run_dir: Path) -> None:
+    tape = run_dir / "tape-0.arrow"
+    tape.write_bytes(tape.read_bytes()[: tape.stat().st_size * 2 // 3])
+    assert "tape-0.arrow" in told(replay)["damage"]
+
+
+def test_a_flipped_bit_of_the_tape_is_named(replay: Replay, run_dir: Path) -> None:
+    tape = run_dir / "tape-0.arrow"
+    flip(tape, tape.stat().st_size * 2 // 3)
+    assert "tape-0.arrow" in told(replay)["damage"]
+
+
+def test_without_a_tape_it_is_no_run_directory(replay: Replay, run_dir: Path) -> None:
+    (run_dir / "tape-0.arrow").unlink()
+    assert "has no tape" in refused(replay)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+@pytest.mark.parametrize(
+    "name", ["state.json", "layout.json", "fragments/f0000-g0-v00000000.safetensors"]
+)
+def test_a_damaged_file_is_named(replay: Replay, run_dir: Path, name: str, damage: str) -> None:
+    path = run_dir / name
+    if damage == "flip":
+        flip(path, path.stat().st_size * 9 // 10)
+    else:
+        path.write_bytes(path.read_bytes()[:-20])
+    assert path.name in refused(replay)
+
+
+def test_a_fragment_that_is_missing_is_named(replay: Replay, run_dir: Path) -> None:
+    (run_dir / "fragments" / "f0001-g0-v00000000.safetensors").unlink()
+    assert "fragment 1 has lost its first version" in refused(replay)
+
+
+def test_a_contribution_that_is_missing_or_damaged_is_named(replay: Replay, run_dir: Path) -> None:
+    first, *_, last = sorted((run_dir / "contributions" / "f0001").iterdir())
+    flip(last, last.stat().st_size - 3)
+    assert f"f0001/{last.name} is not as it was written" in refused(replay)
+    first.unlink()
+    assert f"f0001/{first.name} is not there" in refused(replay)
+
+
+def test_a_summary_that_is_damaged_is_named(replay: Replay, run_dir: Path) -> None:
+    (run_dir / "summary.json").write_text('{"global_sha')
+    assert "summary.json" in refused(replay)
+
+
+def test_a_configuration_that_is_gone_or_broken_is_a_mistake(replay: Replay, run_dir: Path) -> None:
+    (run_dir / "config.toml").write_text("[sync\n")
+    code, out, err = replay()
+    assert (code, out) == (2, "")
+    assert "config.toml" in err
+    (run_dir / "config.toml").unlink()
+    assert replay()[0] == 2

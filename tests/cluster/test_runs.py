@@ -1,0 +1,128 @@
+"""Run directories: which one a run takes, and how another terminal finds it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cluster import runs
+from cluster.config import Config, parse
+from cluster.runs import Live
+from coordinator.errors import UserMistake
+
+NOW = datetime(2026, 4, 5, 6, 7, 8, tzinfo=UTC)
+FILE = Path("somewhere/demo.toml")
+
+
+def config(*overrides: str) -> Config:
+    sound = '[task]\npreset = "byte-tiny"\n[[islands]]\ncount = 1\n'
+    return parse(tomllib.loads(sound), overrides=overrides)
+
+
+def begun(folder: Path, *, pid: int | None = None, mtime_s: float = 1e9) -> Path:
+    """A run's directory; live if a process is named."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("")
+    os.utime(folder / "config.toml", (mtime_s, mtime_s))
+    if pid is not None:
+        runs.announce(folder, Live(folder.name, f"archipelago-{folder.name}", "1.2.3.4:5", pid))
+    return folder
+
+
+@pytest.fixture
+def gone() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is said or found outside a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- which one ------------------------------------------------------------------------------------
+
+
+def test_a_run_is_named_after_its_file_and_the_time() -> None:
+    assert runs.choose(config(), FILE, None, NOW) == Path("runs/demo-20260405-060708")
+
+
+def test_a_run_may_be_named() -> None:
+    named = config("run.name=first", "run.dir=elsewhere")
+    assert runs.choose(named, FILE, None, NOW) == Path("elsewhere/first")
+    assert runs.choose(named, FILE, Path("here"), NOW) == Path("here")
+
+
+def test_an_empty_folder_will_do(elsewhere: Path) -> None:
+    (elsewhere / "here").mkdir()
+    assert runs.choose(config(), FILE, Path("here"), NOW) == Path("here")
+    assert list(elsewhere.rglob("*")) == [elsewhere / "here"], "choosing makes nothing"
+
+
+def test_a_name_in_use_is_refused_with_the_remedy(elsewhere: Path) -> None:
+    begun(elsewhere / "runs" / "first")
+    with pytest.raises(UserMistake, match=r"runs/first holds a run already; .*run\.name=NAME"):
+        runs.choose(config("run.name=first"), FILE, None, NOW)
+
+
+def test_nothing_is_written_where_something_else_is(elsewhere: Path) -> None:
+    (elsewhere / "here").mkdir()
+    (elsewhere / "here" / "letters").write_text("dear ...")
+    (elsewhere / "file").write_text("")
+    for taken in ("here", "file"):
+        with pytest.raises(UserMistake, match=f"{taken} is not empty"):
+            runs.choose(config(), FILE, Path(taken), NOW)
+
+
+# --- finding one ----------------------------------------------------------------------------------
+
+
+def test_a_run_is_found_by_its_path_and_by_its_name(elsewhere: Path) -> None:
+    begun(elsewhere / "runs" / "first")
+    begun(elsewhere / "far" / "away")
+    assert runs.find("first") == Path("runs/first")
+    assert runs.find("runs/first") == Path("runs/first")
+    assert runs.find("far/away") == Path("far/away")
+    with pytest.raises(UserMistake, match="no run 'away': neither away nor runs/away"):
+        runs.find("away")
+
+
+def test_without_a_name_it_is_the_newest_live_one_or_else_the_newest(
+    elsewhere: Path, gone: int
+) -> None:
+    with pytest.raises(UserMistake, match="there is no run in runs/"):
+        runs.find(None)
+    begun(elsewhere / "runs" / "old", mtime_s=1e9)
+    begun(elsewhere / "runs" / "crashed", mtime_s=4e9, pid=gone)
+    assert runs.find(None) == Path("runs/crashed")
+    begun(elsewhere / "runs" / "live", mtime_s=2e9, pid=os.getpid())
+    begun(elsewhere / "runs" / "liver", mtime_s=3e9, pid=os.getpid())
+    assert runs.find(None) == Path("runs/liver")
+
+
+# --- is it live? ----------------------------------------------------------------------------------
+
+
+def test_a_run_is_live_from_its_announcement_to_its_retirement(elsewhere: Path) -> None:
+    run_dir = begun(elsewhere / "runs" / "first")
+    assert runs.live_of(run_dir) is None
+    live = Live("first", runs.namespace_of("first"), "1.2.3.4:5", os.getpid())
+    runs.announce(run_dir, live)
+    assert runs.live_of(run_dir) == live
+    runs.retire(run_dir)
+    assert runs.live_of(run_dir) is None
+    runs.retire(run_dir)
+
+
+def test_a_run_whose_process_has_gone_is_not_live(elsewhere: Path, gone: int) -> None:
+    assert runs.live_of(begun(elsewhere / "first", pid=gone)) is None

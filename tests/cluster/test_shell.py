@@ -1,0 +1,439 @@
+"""The syncer's shell with a world in memory: what it does, in which order, and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from cluster.measures import Measures
+from cluster.syncer import Ports, Syncer
+from coordinator.codec import Wire
+from coordinator.membership import Status
+from coordinator.protocol import (
+    Answer,
+    Contribution,
+    Discard,
+    Effect,
+    Event,
+    Fate,
+    Fragment,
+    Granted,
+    Island,
+    Join,
+    Lease,
+    LeaseGranted,
+    LeaseWanted,
+    Life,
+    Merge,
+    Progress,
+    Publish,
+    Refused,
+    Report,
+    Store,
+    Vitals,
+    Void,
+)
+from coordinator.state import Phase, Rule, State, initial, validate
+from coordinator.tape import replay
+from tests.coordinator.given import LAYOUT, contribution, rule
+
+WAIT_S = 20.0
+"""For something that takes milliseconds."""
+A, B = Island("a"), Island("b")
+QUIET = Vitals(loss=1.0)
+
+
+@dataclass
+class World(Ports):
+    """Learners that hand in what they trained, a shard and a disk that do as they are told.
+
+    `log`: everything that was done, in order. `broken`: what raises when it is next done.
+    """
+
+    log: list[str] = field(default_factory=list[str])
+    tape: list[tuple[float, Event]] = field(default_factory=list[tuple[float, Event]])
+    broken: dict[str, Exception] = field(default_factory=dict[str, Exception])
+    steps: dict[Life, int] = field(default_factory=dict[Life, int])
+    handed_in: dict[tuple[Life, Fragment], int] = field(
+        default_factory=dict[tuple[Life, Fragment], int]
+    )
+    deaths: dict[Life, asyncio.Future[str]] = field(default_factory=dict[Life, asyncio.Future[str]])
+    norm: float = 1.0
+    durable: bool = True
+
+    def did(self, what: str, *more: object) -> None:
+        self.log.append(" ".join(map(str, (what, *more))))
+        if what in self.broken:
+            raise self.broken.pop(what)
+
+    # the tape
+
+    def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        self.did("write", type(event).__name__)
+        self.tape.append((now_s, event))
+
+    def flush(self) -> None:
+        self.did("flush")
+
+    # the ports
+
+    async def watch(self, life: Life) -> str:
+        self.did("watch", life)
+        self.deaths[life] = asyncio.get_running_loop().create_future()
+        return await self.deaths[life]
+
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+        self.did("collect", life, fragment)
+        start, stop = self.handed_in.get((life, fragment), 0), self.steps[life]
+        if start == stop:
+            return "nothing to hand in"
+        self.handed_in[life, fragment] = stop
+        return contribution(life, fragment, (start, stop), norm=self.norm)
+
+    async def merge(self, order: Merge) -> None:
+        self.did("merge", order.fragment, order.version)
+
+    async def store(self, order: Store) -> bool:
+        self.did("store", order.fragment, order.version)
+        return self.durable
+
+    async def publish(self, order: Publish) -> None:
+        self.did("publish", order.fragment, order.version)
+
+    async def discard(self, order: Discard) -> None:
+        self.did("discard", order.contribution.id, order.fate)
+
+    async def cease(self, order: Void) -> None:
+        self.did("cease", order.life)
+
+    async def park(self, life: Life) -> None:
+        self.did("park", life)
+
+    async def leave(self, life: Life) -> Progress | None:
+        self.did("leave", life)
+        return progress(self.steps[life])
+
+
+def progress(steps: int) -> Progress:
+    return Progress(steps, 100 * steps, Lease(0, steps))
+
+
+class Stage:
+    """A syncer in that world, with a clock that the test moves."""
+
+    def __init__(self, **rules: Any) -> None:
+        self.world, self.now_s = World(), 0.0
+        self.failed: list[BaseException] = []
+        self.rule: Rule = rule(**rules)
+        sizes = [10] * self.rule.schedule.fragments
+        self.syncer = Syncer(
+            self.rule,
+            initial(self.rule),
+            self.world,
+            now_s=lambda: self.now_s,
+            tape=self.world,
+            measures=Measures("run", {A: "g", B: "g"}, sizes, Wire.F32, now_s=0.0),
+            failed=self.failed.append,
+        )
+
+    @property
+    def state(self) -> State:
+        return self.syncer.state
+
+    def joins(self, island: Island) -> Life:
+        granted = self.syncer.join(Join(island, "g", LAYOUT))
+        assert isinstance(granted, Granted)
+        self.world.steps[granted.life] = 0
+        return granted.life
+
+    def steps(self, life: Life, steps: int) -> Answer | Void:
+        self.world.steps[life] = steps
+        return self.syncer.report(Report(life, progress(steps), step_s=1.0), QUIET)
+
+    async def comes_to(self, what: str) -> None:
+        """Wait until this is the last thing that was done."""
+        await until(lambda: self.world.log[-1:] == [what])
+
+    async def calms_down(self) -> None:
+        """Wait until it does nothing any more but watch over lives."""
+        watching = self.world.deaths.values()
+        await until(lambda: len(self.syncer._tasks) == sum(not life.done() for life in watching))
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not happened():
+            await asyncio.sleep(0)
+
+
+def plays(scene: Callable[[Stage], Awaitable[None]], **rules: Any) -> Stage:
+    """Run a scene on an event loop of its own; afterwards nothing goes on."""
+
+    async def play() -> Stage:
+        stage = Stage(**rules)
+        await scene(stage)
+        stage.syncer.close()
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+        return stage
+
+    return asyncio.run(play())
+
+
+# --- the order of acting --------------------------------------------------------------------------
+
+
+def test_a_version_is_written_down_and_stored_before_it_is_published() -> None:
+    async def scene(stage: Stage) -> None:
+        a = stage.joins(A)
+        await stage.comes_to("watch a#1")
+        stage.world.log.clear()
+        stage.steps(a, 4)
+        await stage.comes_to("publish 0 v1")
+
+    stage = plays(scene, every=4)
+    assert stage.world.log == [
+        "write Report",
+        "collect a#1 0",
+        "write Arrived",
+        "merge 0 v1",
+        "write Merged",
+        "store 0 v1",
+        "write Stored",
+        "flush",
+        "publish 0 v1",
+    ]
+
+
+def test_what_is_granted_is_durable_before_it_is_said() -> None:
+    async def scene(stage: Stage) -> None:
+        life = stage.joins(A)
+        assert stage.world.log == ["write Join", "flush"]
+        stage.world.log.clear()
+        answer = stage.syncer.lease(LeaseWanted(life))
+        assert isinstance(answer, LeaseGranted)
+        assert stage.world.log == ["write LeaseWanted", "flush"]
+
+    plays(scene)
+
+
+def test_what_people_ask_for_is_durable_before_they_are_answered() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.steps(stage.joins(A), 1)
+        for order in (
+            lambda: stage.syncer.drain(A, "why not"),
+            lambda: stage.syncer.stop("enough"),
+        ):
+            stage.world.log.clear()
+            order()
+            assert stage.world.log[-1] == "flush"
+
+    plays(scene, every=9)
+
+
+def test_a_version_that_the_disk_will_not_have_is_published_all_the_same() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.world.durable = False
+        stage.steps(stage.joins(A), 4)
+        await stage.comes_to("publish 0 v1")
+
+    stage = plays(scene, every=4)
+    (stored,) = [event for _, event in stage.world.tape if type(event).__name__ == "Stored"]
+    assert "durable=False" in repr(stored)
+
+
+def test_a_draining_learner_is_parked_emptied_and_let_go() -> None:
+    async def scene(stage: Stage) -> None:
+        life = stage.joins(A)
+        stage.steps(life, 1)
+        await until(lambda: "watch a#1" in stage.world.log)
+        stage.world.log.clear()
+        stage.syncer.drain(A, "somebody wants it")
+        await stage.comes_to("write Left")
+
+    stage = plays(scene, every=9, fragments=2)
+    assert stage.world.log == [
+        "write Drain",
+        "flush",
+        "park a#1",
+        "collect a#1 0",
+        "write Arrived",
+        "collect a#1 1",
+        "write Arrived",
+        "leave a#1",
+        "write Left",
+    ]
+    assert stage.state.members[A].status is Status.LEFT
+
+
+# --- what is answered -----------------------------------------------------------------------------
+
+
+def test_a_report_is_answered_with_the_clock() -> None:
+    async def scene(stage: Stage) -> None:
+        assert stage.steps(stage.joins(A), 3) == Answer(t=3, offset=0, stopping=False)
+        assert stage.steps(stage.joins(B), 2) == Answer(t=5, offset=3, stopping=True)
+        refused = stage.syncer.join(Join(Island("c"), "g", LAYOUT))
+        assert isinstance(refused, Refused)
+
+    plays(scene, every=9, steps=5)
+
+
+def test_words_of_a_life_that_is_over_are_void() -> None:
+    async def scene(stage: Stage) -> None:
+        first, second = stage.joins(A), stage.joins(A)
+        answer = stage.steps(first, 1)
+        assert isinstance(answer, Void)
+        assert answer.life == first
+        assert isinstance(stage.syncer.lease(LeaseWanted(first)), Void)
+        assert isinstance(stage.steps(second, 1), Answer)
+        await until(lambda: "cease a#1" in stage.world.log)
+
+    plays(scene)
+
+
+def test_a_death_that_is_watched_is_a_loss() -> None:
+    async def scene(stage: Stage) -> None:
+        life = stage.joins(A)
+        stage.steps(life, 1)
+        await until(lambda: life in stage.world.deaths)
+        stage.world.deaths[life].set_result("its process ended")
+        await stage.comes_to("write Lost")
+
+    stage = plays(scene)
+    assert stage.state.members[A].status is Status.LOST
+    assert stage.state.members[A].why == "its process ended"
+
+
+def test_what_is_refused_is_discarded() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.world.norm = float("nan")
+        stage.steps(stage.joins(A), 4)
+        await stage.comes_to(f"discard a#1/f0[0,4) {Fate.GATE}")
+
+    plays(scene, every=4)
+
+
+def test_a_run_that_is_stopped_finishes_when_its_last_rounds_are_over() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.steps(stage.joins(A), 1)
+        stage.syncer.stop("somebody wants it")
+        assert not stage.syncer.finished.is_set()
+        async with asyncio.timeout(WAIT_S):
+            await stage.syncer.finished.wait()
+
+    stage = plays(scene, every=9, fragments=2)
+    assert stage.state.phase is Phase.FINISHED
+    assert stage.state.merges == 2
+    assert stage.syncer.failure is None
+
+
+# --- the alarm ------------------------------------------------------------------------------------
+
+
+def has_quorum_but_waits(stage: Stage) -> Coroutine[Any, Any, None]:
+    """Two learners owe a fragment, one has delivered: the grace window is open."""
+    a, b = stage.joins(A), stage.joins(B)
+    stage.steps(b, 1)
+
+    async def never(life: Life, fragment: Fragment) -> Contribution | str:
+        if life == b:
+            await asyncio.get_running_loop().create_future()
+        return contribution(life, fragment, (0, stage.world.steps[life]))
+
+    stage.world.collect = never  # type: ignore[method-assign]
+    stage.steps(a, 4)
+    return until(lambda: any("Arrived" in line for line in stage.world.log))
+
+
+def test_an_alarm_that_rings_early_is_set_again() -> None:
+    """... and does not close a round before its time."""
+
+    async def scene(stage: Stage) -> None:
+        await has_quorum_but_waits(stage)
+        for _ in range(3):  # the loop's timers go by another clock than the syncer's, which stands
+            stage.world.log.clear()
+            await stage.comes_to("write Tick")
+            assert stage.state.merges == 0
+        stage.now_s = 0.02
+        await stage.comes_to("publish 0 v1")
+
+    plays(scene, every=4, grace_s=0.01)
+
+
+def test_time_alone_closes_a_round() -> None:
+    async def scene(stage: Stage) -> None:
+        await has_quorum_but_waits(stage)
+        stage.now_s = 0.01
+        await stage.comes_to("publish 0 v1")
+        assert stage.state.fragments[0].participants == (A,)
+
+    plays(scene, every=4, grace_s=0.01)
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+class Broken(Exception):
+    """What something in the world raises."""
+
+
+@pytest.mark.parametrize("what", ["watch", "collect", "merge", "store", "publish"])
+def test_whatever_fails_in_a_task_fails_the_run(what: str) -> None:
+    """Nothing is lost in silence."""
+
+    async def scene(stage: Stage) -> None:
+        stage.world.broken[what] = Broken(what)
+        stage.steps(stage.joins(A), 4)
+        async with asyncio.timeout(WAIT_S):
+            await stage.syncer.finished.wait()
+
+    stage = plays(scene, every=4)
+    assert isinstance(stage.syncer.failure, Broken)
+    assert stage.failed == [stage.syncer.failure]
+    assert stage.state.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("what", ["write", "flush"])
+def test_a_tape_that_cannot_be_written_fails_the_run(what: str) -> None:
+    """... whoever spoke hears of it, and nothing is done that was not written down."""
+
+    async def scene(stage: Stage) -> None:
+        stage.world.broken[what] = OSError("no space left on device")
+        with pytest.raises(OSError, match="no space"):
+            stage.joins(A)
+        assert stage.syncer.finished.is_set()
+
+    stage = plays(scene)
+    assert isinstance(stage.syncer.failure, OSError)
+    assert not any(line.startswith("watch") for line in stage.world.log)
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+def test_the_tape_alone_gives_the_state_again() -> None:
+    async def scene(stage: Stage) -> None:
+        a, b = stage.joins(A), stage.joins(B)
+        for step in range(1, 14):
+            stage.now_s = float(step)
+            stage.steps(a, step)
+            if step % 3 == 0:
+                stage.steps(b, step // 3)
+            await stage.calms_down()
+            if step == 7:
+                stage.world.deaths[b].set_result("its process ended")
+                await stage.comes_to("write Lost")
+                b = stage.joins(B)
+        stage.syncer.stop("enough")
+        await stage.calms_down()
+
+    stage = plays(scene, every=4, fragments=2, grace_s=0.0)
+    assert stage.state.phase is Phase.FINISHED
+    assert stage.state.merges == 8
+    assert {type(event).__name__ for _, event in stage.world.tape} > {"Lost", "Arrived", "Stop"}
+    assert replay(stage.rule, initial(stage.rule), stage.world.tape) == stage.state
+    validate(stage.rule, stage.state)

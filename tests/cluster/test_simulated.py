@@ -1,0 +1,185 @@
+"""Whole clusters in virtual time: nothing that may never happen does, and the judge can see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+
+import pytest
+
+from cluster import sim_learner
+from cluster.fuzz import BREAKAGES, FuzzResult, Sum, fuzz, one_schedule, shortest, violated
+from cluster.sim_coverage import NEVER, PAIRS
+from cluster.sim_loop import VirtualLoop, running
+from cluster.sim_plan import EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED, Trouble, draw
+from cluster.simulated import World
+from coordinator import advance as rules
+from coordinator import contributions, lives, membership, recovery, rounds
+from coordinator.gate import Refusal
+from coordinator.protocol import Fate
+from coordinator.quorum import Close
+from islands import learner
+
+FEW, MANY, SEED = 100, 2000, 7
+
+
+def agrees(result: FuzzResult) -> None:
+    for failure in result.failures:
+        print(f"seed {failure.seed}, {failure.invariant}: {failure.words}", *failure.tape, sep="\n")
+    assert result.violations == 0
+    assert result.faults >= FAULTS_WANTED * result.schedules
+    assert result.events >= EVENTS_WANTED * result.schedules
+
+
+def test_a_hundred_schedules() -> None:
+    result = fuzz(FEW, SEED)
+    agrees(result)
+    assert result.schedules == FEW
+    assert result.effects_covered == result.effects, result.uncovered_effects
+    assert result.judged > 10 * FEW
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_thousand_schedules_cover_everything() -> None:
+    result = fuzz(MANY, SEED, jobs=2)
+    agrees(result)
+    assert result.uncovered_pairs == []
+    assert result.pairs_covered == result.pairs
+    print(f"{result.events} events, {result.events_per_s:.0f} per second and core")
+
+
+def test_the_keys_that_scripts_read() -> None:
+    assert {
+        "schedules", "events", "faults", "violations", "pairs_covered", "pairs",
+        "effects_covered", "effects", "events_per_s",
+    } <= asdict(FuzzResult()).keys()  # fmt: skip
+
+
+def test_a_schedule_is_as_long_as_promised() -> None:
+    for number in range(10):
+        total = Sum()
+        one_schedule(f"{SEED}/{number}", total)
+        assert total.schedules == 1
+        assert total.events >= EVENTS_WANTED
+        assert total.faults >= FAULTS_WANTED
+    world = World(draw(f"{SEED}/0", stretch=2))
+    world.run()
+    assert world.enough
+    assert min(world.judge.rounds_of) >= ROUNDS_WANTED
+
+
+def test_every_trouble_is_drawn() -> None:
+    drawn = {fault.trouble for number in range(FEW) for fault in draw(f"{SEED}/{number}").faults}
+    assert drawn == set(Trouble)
+
+
+def test_a_seed_gives_the_same_run() -> None:
+    first, second = World(draw("a seed")), World(draw("a seed"))
+    first.run()
+    second.run()
+    assert first.seat.tape == second.seat.tape
+    assert first.seat.states[-1] == second.seat.states[-1]
+
+
+def broken(name: str) -> tuple[object, str, Callable[..., object]]:
+    """Where a guard of the rules is, and what it becomes."""
+    match name:
+        case "the gate lets everything in":
+            return contributions.gate, "inspect", lambda *_, **__: None
+        case "the gate lets nobody in":
+            return contributions.gate, "inspect", lambda c, **_: Refusal(Fate.GATE, f"{c.id}")
+        case "the dead are heard":
+            return lives, "speaking", lambda members, life: members.get(life.island)
+        case "the quorum does not count":
+            return rounds, "judge", lambda *, arrived, **_: Close(f"{arrived}")
+        case "t is the fastest clock":
+            return rules, "kth_clock", lambda members, k: membership.kth_clock(members, 1)
+        case "data goes back unread":
+            return (
+                lives.leases,
+                "give_back",
+                lambda pool, held, covered, windows: type(pool)(
+                    pool.fresh, (*pool.returned, *(type(e)(e.number) for e in held))
+                ),
+            )
+        case "what was merged is forgotten":
+            return recovery.ledger, "unmerge", lambda book, contribution: book
+        case _:
+            raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "the gate lets everything in", "the gate lets nobody in", "the dead are heard",
+        "the quorum does not count", "t is the fastest clock", "data goes back unread",
+        "what was merged is forgotten",
+    ],
+)  # fmt: skip
+def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, guard, instead = broken(name)
+    monkeypatch.setattr(where, guard, instead)
+    total = Sum()
+    for number in range(FEW):
+        one_schedule(f"{SEED}/{number}", total, shrink=False)
+        if total.violations:
+            break
+    assert total.violations == 1
+
+
+def test_a_failure_is_told_by_its_shortest_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    where, guard, instead = broken("the quorum does not count")
+    monkeypatch.setattr(where, guard, instead)
+    total = Sum()
+    number = 0
+    while not total.failures:
+        one_schedule(f"{SEED}/{number}", total, shrink=False)
+        number += 1
+    (failure,) = total.failures
+    world = World(draw(failure.seed, stretch=failure.stretch))
+    with pytest.raises(BREAKAGES):
+        world.run()
+    tape = shortest(world, failure)
+    assert violated(world, tape) == failure.invariant == "the quorum is kept"
+    assert all(violated(world, tape[:i] + tape[i + 1 :]) is None for i in range(len(tape)))
+    assert len(tape) <= 2 * len(world.plan.traits)  # some join, and step
+    assert len(tape) < failure.events
+
+
+def test_what_is_out_of_reach_is_a_pair() -> None:
+    assert NEVER.keys() < PAIRS
+    assert all(NEVER.values())
+
+
+def test_the_learner_is_as_the_real_one() -> None:
+    assert sim_learner.HEARTBEAT_S == learner.HEARTBEAT_S
+    assert sim_learner.STEP_SMOOTHING == learner.STEP_SMOOTHING
+
+
+def test_tasks_on_virtual_time() -> None:
+    """The loop carries real tasks, futures and alarms, in the order of their times."""
+    loop, said = VirtualLoop(), list[str]()
+
+    async def sleeper(name: str, seconds: float) -> None:
+        await loop.pause(seconds)
+        said.append(f"{name} at {loop.time():g}")
+
+    async def both() -> None:
+        late = loop.create_task(sleeper("late", 5))
+        gone = loop.create_task(sleeper("gone", 4))
+        await asyncio.gather(loop.create_task(sleeper("soon", 2)))
+        gone.cancel()
+        await late
+
+    with running(loop):
+        never = loop.call_later(1, said.append, "never")
+        loop.call_later(3, said.append, "alarm")
+        never.cancel()
+        task = loop.create_task(both())
+        loop.run(60, task.done)
+    assert said == ["soon at 2", "alarm", "late at 5"]
+    assert loop.time() == 5
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        asyncio.get_running_loop()

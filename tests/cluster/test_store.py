@@ -1,0 +1,422 @@
+"""What is on the disk is whole, or it is refused in words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from cluster.files import write, write_json
+from cluster.store import (
+    FLUSH_EVENTS,
+    Arrays,
+    Damaged,
+    FragmentStore,
+    Tape,
+    checksum,
+    fingerprint,
+    load_contribution,
+    load_state,
+    read_tape,
+    save_contribution,
+    save_model,
+    save_state,
+)
+from coordinator.advance import advance
+from coordinator.codec import Wire, encode
+from coordinator.fragments import Flat, Layout, Leaf, cut, take
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Ask,
+    ContributionId,
+    Drain,
+    Effect,
+    Event,
+    Finish,
+    Fragment,
+    Island,
+    Join,
+    LeaseWanted,
+    Left,
+    Lost,
+    Merged,
+    Missing,
+    Report,
+    Stop,
+    Stored,
+    Tick,
+    Version,
+    Wake,
+)
+from coordinator.state import State, initial
+from tests.coordinator.given import LAYOUT, contribution, life, rule
+
+MODEL: Layout = cut([Leaf("blocks/w", (3, 4, 2), stacked=True), Leaf("b", (5,)), Leaf("s", ())], 3)
+FRAGMENTS = [Fragment(p) for p in range(3)]
+F0 = Fragment(0)
+
+
+def leaves(seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [np.asarray(rng.normal(size=leaf.shape), np.float32) for leaf in MODEL.leaves]
+
+
+def flats(seed: int = 0) -> list[Flat]:
+    return [take(MODEL, p, leaves(seed)) for p in FRAGMENTS]
+
+
+def contents(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def flips(path: Path, every: int) -> Iterator[None]:
+    """The file with one wrong bit, at one place after another."""
+    whole = path.read_bytes()
+    for place in range(0, len(whole), every):
+        flipped = whole[place] ^ 1 << place % 8
+        path.write_bytes(whole[:place] + bytes([flipped]) + whole[place + 1 :])
+        yield
+
+
+# --- whole files ----------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    write(path, b"one")
+    with path.open("rb") as reading:
+        write(path, b"two and more")
+        assert reading.read() == b"one", "whoever reads goes on with what he opened"
+    assert path.read_bytes() == b"two and more"
+    assert contents(path.parent) == ["file"]
+
+
+def test_a_write_that_fails_leaves_what_was_there_and_no_stray_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write(path, b"one")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(path, b"two")
+    assert path.read_bytes() == b"one"
+    assert contents(tmp_path) == ["file"]
+
+
+def test_json_is_for_people_too(tmp_path: Path) -> None:
+    write_json(tmp_path / "summary.json", {"merges": 3, "recovery_s": []})
+    text = (tmp_path / "summary.json").read_text()
+    assert json.loads(text) == {"merges": 3, "recovery_s": []}
+    assert text.endswith("}\n")
+    assert len(text.splitlines()) == 4
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+def test_the_model_is_saved_by_the_names_of_its_tree(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    versions = [Version(0, number) for number in (3, 2, 2)]
+    save_model(path, MODEL, flats(), versions)
+    tensors = load_file(path)
+    for leaf, wanted in zip(MODEL.leaves, leaves(), strict=True):
+        np.testing.assert_array_equal(tensors[leaf.path], wanted)
+        assert tensors[leaf.path].dtype == np.float32
+    assert len(tensors) == len(MODEL.leaves)
+    with safe_open(path, "np") as file:
+        told = file.metadata()
+    assert told["global_sha256"] == fingerprint(flats())
+    assert told["layout"] == MODEL.fingerprint
+    assert json.loads(told["versions"]) == [[0, 3], [0, 2], [0, 2]]
+
+
+def test_the_fingerprint_is_of_the_fragments_in_order() -> None:
+    together = b"".join(flat.astype("<f4").tobytes() for flat in flats())
+    assert fingerprint(flats()) == hashlib.sha256(together).hexdigest()
+    assert fingerprint(flats()) != fingerprint(flats()[::-1])
+    changed = flats()
+    changed[1][-1] = np.nextafter(changed[1][-1], np.float32(9))
+    assert fingerprint(changed) != fingerprint(flats())
+
+
+# --- the tape -------------------------------------------------------------------------------------
+
+A = life("a")
+OF_EVERY_KIND: Sequence[Event] = (
+    Join(Island("a"), "group", LAYOUT),
+    Report(A, contribution().progress, step_s=0.25),
+    LeaseWanted(A),
+    Arrived(contribution(norm=math.pi)),
+    Missing(A, F0, "nothing to hand in"),
+    Merged(F0, Version(0, 1)),
+    Stored(F0, Version(0, 1), durable=False),
+    Adopted(A, F0, Version(0, 1), 3, 100, contribution().progress),
+    Lost(A, "gone"),
+    Drain(Island("a"), 'says "go" – ü'),
+    Left(A, contribution().progress),
+    Tick(),
+    Stop("enough"),
+)
+
+
+ANSWERS: Sequence[tuple[Effect, ...]] = ((), (Wake(1 / 3),), (Ask(A, F0), Finish("over")))
+
+
+def written(folder: Path, events: Sequence[Event], **options: int) -> Tape:
+    tape = Tape(folder, options.get("generation", 0), LAYOUT, first_seq=options.get("first_seq", 0))
+    for number, event in enumerate(events):
+        tape.append(number / 3, event, ANSWERS[number % len(ANSWERS)])
+    return tape
+
+
+def read(folder: Path) -> list[Event]:
+    return [row.event for row in read_tape(folder, LAYOUT).events]
+
+
+def test_every_kind_of_event_comes_back_as_it_was(tmp_path: Path) -> None:
+    written(tmp_path, OF_EVERY_KIND).close()
+    recording = read_tape(tmp_path, LAYOUT)
+    assert [row[:3] for row in recording.events] == [
+        (n, n / 3, event) for n, event in enumerate(OF_EVERY_KIND)
+    ]
+    assert [row.answer for row in recording.events[:3]] == [checksum(each) for each in ANSWERS]
+    assert (recording.generations, recording.damage) == (1, None)
+
+
+def test_a_tape_can_be_read_while_it_grows(tmp_path: Path) -> None:
+    """... up to what was flushed last."""
+    tape = written(tmp_path, OF_EVERY_KIND[:4])
+    tape.flush()
+    tape.append(9.0, Tick(), ())
+    assert read(tmp_path) == [*OF_EVERY_KIND[:4]]
+    tape.close()
+    assert read(tmp_path) == [*OF_EVERY_KIND[:4], Tick()]
+    tape.close()
+    assert len(read(tmp_path)) == 5, "closing it twice does no harm"
+
+
+def test_a_long_tape_is_flushed_now_and_then(tmp_path: Path) -> None:
+    tape = written(tmp_path, [Tick()] * (2 * FLUSH_EVENTS + 1))
+    assert len(read(tmp_path)) == 2 * FLUSH_EVENTS
+    tape.close()
+
+
+def test_generations_follow_each_other(tmp_path: Path) -> None:
+    killed = written(tmp_path, OF_EVERY_KIND[:4])
+    killed.flush()  # ... but it will write no end
+    written(tmp_path, OF_EVERY_KIND[4:], generation=1, first_seq=4).close()
+    assert read(tmp_path) == [*OF_EVERY_KIND]
+    assert read_tape(tmp_path, LAYOUT).generations == 2
+    with pytest.raises(FileExistsError):
+        Tape(tmp_path, 1, LAYOUT)
+    killed.close()
+
+
+@pytest.mark.parametrize("torn", [b"", b"half a header", None])
+def test_a_generation_that_died_before_its_first_promise_hides_none_after_it(
+    tmp_path: Path, torn: bytes | None
+) -> None:
+    written(tmp_path, OF_EVERY_KIND[:4]).close()
+    stillborn = written(tmp_path, OF_EVERY_KIND[4:6], generation=1, first_seq=4)
+    if torn is not None:
+        (tmp_path / "tape-1.arrow").write_bytes(torn)
+    written(tmp_path, OF_EVERY_KIND[4:], generation=2, first_seq=4).close()
+    recording = read_tape(tmp_path, LAYOUT)
+    assert [row.event for row in recording.events] == [*OF_EVERY_KIND]
+    assert recording.generations == 3
+    assert (recording.damage is None) == (torn is None)
+    stillborn.close()
+
+
+def test_a_generation_that_went_on_from_what_is_damaged_now_is_left_out(tmp_path: Path) -> None:
+    first = written(tmp_path, OF_EVERY_KIND[:2])
+    first.flush()
+    good = (tmp_path / "tape-0.arrow").stat().st_size
+    for event in OF_EVERY_KIND[2:4]:
+        first.append(9.0, event, ())
+    first.close()
+    written(tmp_path, OF_EVERY_KIND[4:], generation=1, first_seq=4).close()
+    (tmp_path / "tape-0.arrow").write_bytes((tmp_path / "tape-0.arrow").read_bytes()[: good + 50])
+    recording = read_tape(tmp_path, LAYOUT)
+    told = [row.event for row in recording.events]
+    assert told == [*OF_EVERY_KIND[:2]]
+    assert recording.damage is not None
+    assert "event 4 where" in recording.damage
+
+
+def test_a_tape_that_was_cut_off_is_good_up_to_there(tmp_path: Path) -> None:
+    tape = written(tmp_path, OF_EVERY_KIND[:4])
+    tape.flush()
+    tape.append(9.0, Tick(), ())
+    tape.close()
+    file = tmp_path / "tape-0.arrow"
+    whole = file.read_bytes()
+    for length in range(len(whole) - 200, len(whole), 7):
+        file.write_bytes(whole[:length])
+        assert read(tmp_path) in ([*OF_EVERY_KIND[:4]], [*OF_EVERY_KIND[:4], Tick()])
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    """Wherever it is: what is read is a beginning of what was written, or it is refused."""
+    written(tmp_path, OF_EVERY_KIND).close()
+    noticed = places = 0
+    for _ in flips(tmp_path / "tape-0.arrow", 5):
+        places += 1
+        try:
+            recording = read_tape(tmp_path, LAYOUT)
+        except Damaged:
+            noticed += 1
+            continue
+        noticed += recording.damage is not None
+        told = [row.event for row in recording.events]
+        assert told == [*OF_EVERY_KIND[: len(told)]]
+    assert noticed > places / 2, "the rest is padding, or names nothing that is read"
+
+
+def test_what_is_no_tape_of_this_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Damaged, match="no tape"):
+        read_tape(tmp_path, LAYOUT)
+    written(tmp_path, OF_EVERY_KIND).close()
+    with pytest.raises(Damaged, match="another layout"):
+        read_tape(tmp_path, "of another model")
+    (tmp_path / "tape-0.arrow").write_bytes(b"nothing of ours")
+    with pytest.raises(Damaged, match="no readable beginning"):
+        read_tape(tmp_path, LAYOUT)
+
+
+# --- the rules' state -----------------------------------------------------------------------------
+
+
+def lived() -> State:
+    """A state with something of everything in it."""
+    rules = rule(every=4, fragments=2, quorum=2)
+    state = initial(rules)
+    says: Sequence[Event] = (
+        Join(Island("a"), "group", LAYOUT),
+        Join(Island("b"), "group", LAYOUT),
+        Report(A, contribution(span=(0, 4)).progress, step_s=0.25),
+        Report(life("b", 2), contribution(span=(0, 4)).progress, step_s=0.5),
+        Arrived(contribution(A, 0, (0, 4), norm=1 / 3)),
+        Drain(Island("b"), "why not"),
+    )
+    for number, event in enumerate(says):
+        state, _ = advance(rules, state, event, number / 3)
+    return state
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    assert load_state(tmp_path, LAYOUT) is None
+    save_state(tmp_path, lived(), seq=6, layout=LAYOUT)
+    assert load_state(tmp_path, LAYOUT) == (lived(), 6)
+    assert contents(tmp_path) == ["state.json"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('"format": "2"', '"format": "1"', "another format"),
+        ('\\"t\\":4', '\\"t\\":5', "not as it was written"),
+        ('"sha256"', '"sha266"', "cannot be read"),
+        ("}", "", "cannot be read"),
+    ],
+)
+def test_a_state_that_was_changed_is_refused(
+    tmp_path: Path, before: str, after: str, says: str
+) -> None:
+    save_state(tmp_path, lived(), seq=6, layout=LAYOUT)
+    path = tmp_path / "state.json"
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    with pytest.raises(Damaged, match=says):
+        load_state(tmp_path, LAYOUT)
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+def arrays(number: int, generation: int = 0) -> Arrays:
+    master, momentum, public = (flats(3 * number + part)[F0] for part in range(3))
+    return Arrays(Version(generation, number), master, momentum, public)
+
+
+def same(a: Arrays, b: Arrays) -> bool:
+    pairs = ((a.master, b.master), (a.momentum, b.momentum), (a.public, b.public))
+    return a.version == b.version and all(np.array_equal(x, y) for x, y in pairs)
+
+
+def test_the_newest_versions_of_a_fragment_are_kept_and_the_first(tmp_path: Path) -> None:
+    store = FragmentStore(tmp_path, MODEL, keep=2)
+    store.save(F0, arrays(0), first=True)
+    for number in range(1, 6):
+        store.save(F0, arrays(number))
+        assert same(store.newest(F0), arrays(number))
+    assert same(store.oldest(F0), arrays(0))
+    assert same(store.newest(F0, upto=Version(0, 4)), arrays(4))
+    assert len(contents(tmp_path / "fragments")) == 3
+    with pytest.raises(Damaged, match="no version of fragment 1"):
+        store.oldest(Fragment(1))
+
+
+def test_a_later_generation_is_newer_whatever_its_number(tmp_path: Path) -> None:
+    store = FragmentStore(tmp_path, MODEL, keep=4)
+    store.save(F0, arrays(12), first=True)
+    store.save(F0, arrays(11, generation=1))
+    assert store.newest(F0).version == Version(1, 11)
+    assert store.newest(F0, upto=Version(0, 99)).version == Version(0, 12)
+
+
+def test_a_damaged_version_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    store = FragmentStore(tmp_path, MODEL, keep=4)
+    for number in range(4):
+        store.save(F0, arrays(number), first=number == 0)
+    *_, before, newest = sorted((tmp_path / "fragments").iterdir())
+    content = bytearray(newest.read_bytes())
+    content[-3] ^= 1
+    newest.write_bytes(content)
+    assert same(store.newest(F0), arrays(2))
+    before.write_bytes(before.read_bytes()[:-9])
+    assert same(store.newest(F0), arrays(1))
+    with pytest.raises(Damaged, match="no good version"):
+        FragmentStore(tmp_path, cut([Leaf("other", (5,))], 1), keep=4).newest(F0)
+
+
+def test_a_flipped_bit_in_a_fragment_is_noticed(tmp_path: Path) -> None:
+    store = FragmentStore(tmp_path, MODEL, keep=1)
+    store.save(F0, arrays(1))
+    (path,) = (tmp_path / "fragments").iterdir()
+    for _ in flips(path, 3):
+        with pytest.raises(Damaged):
+            store.newest(F0)
+
+
+def test_a_flipped_bit_in_a_state_is_noticed(tmp_path: Path) -> None:
+    save_state(tmp_path, lived(), seq=6, layout=LAYOUT)
+    for _ in flips(tmp_path / "state.json", 7):
+        with pytest.raises(Damaged):
+            load_state(tmp_path, LAYOUT)
+
+
+@pytest.mark.parametrize("wire", Wire)
+def test_a_contribution_is_kept_as_it_was_encoded(tmp_path: Path, wire: Wire) -> None:
+    said, payload = ContributionId(A, F0, 3, 7), encode(wire, flats()[F0])
+    save_contribution(tmp_path, said, payload, LAYOUT)
+    kept = load_contribution(tmp_path, said, LAYOUT)
+    assert kept.dtype == payload.dtype
+    np.testing.assert_array_equal(kept, payload)
+    with pytest.raises(Damaged, match="is not there"):
+        load_contribution(tmp_path, said._replace(to_step=8), LAYOUT)
+    with pytest.raises(Damaged, match="another format or layout"):
+        load_contribution(tmp_path, said, "of another model")

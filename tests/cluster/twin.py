@@ -1,0 +1,58 @@
+"""The naive twin: DiLoCo by fragment, in lock-step, in f64; only the gradient is the task's own."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from coordinator.fragments import Layout
+from coordinator.merge import MergeRule
+from coordinator.outer import OuterRule
+from islands.inner import OptimizerSpec
+from islands.task import Batch, Task
+
+
+def twin(
+    task: Task, layout: Layout, inner: OptimizerSpec, every: int, rule: MergeRule, outer: OuterRule,
+    data: Sequence[Sequence[Batch]],
+) -> list[np.ndarray]:  # fmt: skip
+    """The leaves of the global model after all the batches `data[island][step]`."""
+    start, tree = jax.tree.flatten(task.init(0))
+    model = [np.array(leaf, float) for leaf in start]
+    velocity = [0 * leaf for leaf in model]  # b of the outer Nesterov step
+    learners = [[[leaf.copy(), 0 * leaf, 0 * leaf] for leaf in model] for _ in data]
+    count, gradient = len(layout.fragments), jax.jit(jax.grad(task.loss))
+    tokens, steps = np.zeros((count, len(data))), np.zeros(count)
+    for t in range(1, len(data[0]) + 1):
+        for learner, batches in zip(learners, data, strict=True):
+            params = jax.tree.unflatten(tree, [np.float32(theta) for theta, _, _ in learner])
+            adamw(inner, learner, jax.tree.leaves(gradient(params, batches[t - 1])), t)
+        tokens, steps = tokens + [task.tokens(batches[t - 1]) for batches in data], steps + 1
+        for p in (p for p in range(count) if t % every == p * every // count):
+            weights = tokens[p] ** 2 / steps[p] / np.sum(tokens[p] ** 2 / steps[p])
+            for i, at, plain in ((e.leaf, e.index, e.embedding) for e in layout.fragments[p]):
+                deltas = np.array([learner[i][0][at] - model[i][at] for learner in learners])
+                mean = plain or rule is MergeRule.MEAN
+                merged = np.tensordot(weights, deltas, 1) if mean else rda(weights, deltas)
+                velocity[i][at] = outer.momentum * velocity[i][at] - merged
+                step = outer.momentum * velocity[i][at] - merged
+                model[i][at] -= outer.learning_rate * step
+                for learner in learners:
+                    learner[i][0][at] = model[i][at]
+            tokens[p], steps[p] = 0, 0
+    return model
+
+
+def adamw(spec: OptimizerSpec, learner: list, grads: list, t: int) -> None:
+    norm = np.sqrt(sum(np.sum(np.float64(grad) ** 2) for grad in grads))
+    for state, grad in zip(learner, grads, strict=True):
+        (theta, m, v), g = state, np.float64(grad) * min(1, spec.clip_norm / norm)
+        m, v = spec.b1 * m + (1 - spec.b1) * g, spec.b2 * v + (1 - spec.b2) * g**2
+        step = m / (1 - spec.b1**t) / (np.sqrt(v / (1 - spec.b2**t)) + spec.eps)
+        state[:] = theta - float(spec.rate(t - 1)) * (step + spec.weight_decay * theta), m, v
+
+
+def rda(weights: np.ndarray, deltas: np.ndarray) -> np.ndarray:
+    norms = np.array([np.linalg.norm(delta) for delta in deltas])
+    direction = np.tensordot(weights / norms, deltas, 1)
+    return weights @ norms * direction / np.linalg.norm(direction)

@@ -1,0 +1,184 @@
+"""A tree is cut into balanced fragments, and sewing gives it back."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from coordinator.errors import LayoutMismatch, UserMistake
+from coordinator.fragments import Layout, Leaf, cut, sew, take
+from coordinator.protocol import Fragment
+
+shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[Leaf]:
+    """Scalars, vectors, matrices, stacks of layers, embeddings, and leaves without an element."""
+    return [
+        Leaf(f"leaf{i}", shape, stacked=bool(shape) and draw(st.booleans()), embedding=embedding)
+        for i, (shape, embedding) in enumerate(
+            draw(st.lists(st.tuples(shapes, st.booleans()), min_size=1, max_size=6))
+        )
+    ]
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    leaves, fragments = draw(trees()), draw(st.integers(1, 6))
+    assume(any(math.prod(leaf.shape) for leaf in leaves))
+    try:
+        return cut(leaves, fragments)
+    except UserMistake:
+        return cut(leaves, 1)
+
+
+def numbered(layout: Layout) -> list[np.ndarray]:
+    """Leaves in which every element of the tree has a number of its own."""
+    ends = list(itertools.accumulate(math.prod(leaf.shape) for leaf in layout.leaves))
+    starts = [0, *ends[:-1]]
+    return [
+        np.arange(start, end, dtype=np.float32).reshape(leaf.shape)
+        for start, end, leaf in zip(starts, ends, layout.leaves, strict=True)
+    ]
+
+
+def fragments_of(layout: Layout, leaves: list[np.ndarray]) -> list[np.ndarray]:
+    return [take(layout, Fragment(p), leaves) for p in range(len(layout.fragments))]
+
+
+@given(layouts())
+def test_every_element_of_every_leaf_is_in_exactly_one_fragment(layout: Layout) -> None:
+    flats = fragments_of(layout, numbered(layout))
+    assert sorted(np.concatenate(flats)) == list(range(layout.parameters))
+    assert [flat.size for flat in flats] == list(layout.sizes)
+
+
+@given(layouts())
+def test_sewing_what_was_taken_gives_the_tree_back(layout: Layout) -> None:
+    leaves = numbered(layout)
+    sewn = sew(layout, fragments_of(layout, leaves))
+    for before, after in zip(leaves, sewn, strict=True):
+        np.testing.assert_array_equal(before, after, strict=True)
+
+
+@given(layouts())
+def test_a_fragment_is_a_copy_and_the_tree_stays_as_it_was(layout: Layout) -> None:
+    leaves = numbered(layout)
+    for flat in fragments_of(layout, leaves):
+        assert flat.flags.c_contiguous
+        flat.fill(-1)
+    for before, after in zip(numbered(layout), leaves, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+@given(layouts())
+def test_no_fragment_is_larger_than_the_mean_and_one_piece(layout: Layout) -> None:
+    largest = max(piece.size for pieces in layout.fragments for piece in pieces)
+    fair = max(largest, math.ceil(layout.parameters / len(layout.fragments)))
+    assert max(layout.sizes) <= 4 / 3 * fair + largest
+    assert max(layout.sizes) - min(layout.sizes) <= largest
+    assert min(layout.sizes) > 0
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=7), st.integers(2, 3))
+@example([3, 3, 2, 2, 2], 2)
+def test_packing_is_within_four_thirds_of_the_best_there_is(sizes: list[int], n: int) -> None:
+    """The pieces are single rows, so that only the packing is in question."""
+    assume(len(sizes) >= n)
+    layout = cut([Leaf(f"row{i}", (1, size)) for i, size in enumerate(sizes)], n)
+    best = min(
+        max(sum(s for s, place in zip(sizes, places, strict=True) if place == p) for p in range(n))
+        for places in itertools.product(range(n), repeat=len(sizes))
+    )
+    assert max(layout.sizes) <= 4 / 3 * best
+
+
+def test_a_stack_of_layers_is_cut_into_its_layers_first() -> None:
+    layout = cut([Leaf("blocks", (4, 2, 3), stacked=True)], 2)
+    pieces = [piece for inside in layout.fragments for piece in inside]
+    assert sorted((p.layer, p.start, p.stop, p.shape) for p in pieces) == [
+        (layer, 0, 2, (2, 3)) for layer in range(4)
+    ]
+
+
+def test_a_leaf_larger_than_a_fragment_is_cut_along_its_rows() -> None:
+    layout = cut([Leaf("table", (10, 3), embedding=True), Leaf("w", (2, 3))], 3)
+    table = [p for inside in layout.fragments for p in inside if p.leaf == 0]
+    assert sorted((p.start, p.stop) for p in table) == [(0, 3), (3, 6), (6, 10)]
+    assert all(p.embedding for p in table)
+
+
+def test_layers_larger_than_a_fragment_are_cut_twice() -> None:
+    layout = cut([Leaf("blocks", (2, 4, 5), stacked=True)], 4)
+    assert layout.sizes == (10, 10, 10, 10)
+
+
+def test_scalars_are_whole_pieces_and_empty_leaves_have_none() -> None:
+    layout = cut([Leaf("scale", ()), Leaf("none", (0, 3)), Leaf("gains", (2,), stacked=True)], 3)
+    assert layout.sizes == (1, 1, 1)
+    assert {piece.leaf for inside in layout.fragments for piece in inside} == {0, 2}
+
+
+def test_more_fragments_than_pieces_are_refused_with_the_largest_number_that_works() -> None:
+    with pytest.raises(UserMistake, match=r"3 fragments .* set sync.fragments to 2 or less"):
+        cut([Leaf("w", (2, 5))], 3)
+
+
+@given(trees(), st.integers(2, 40))
+@example([Leaf("vector", (10,)), Leaf("row", (1, 100))], 20)
+def test_the_number_of_fragments_that_a_refusal_advises_works(leaves: list[Leaf], n: int) -> None:
+    assume(any(math.prod(leaf.shape) for leaf in leaves))
+    try:
+        cut(leaves, n)
+    except UserMistake as refusal:
+        advised = int(str(refusal).split("set sync.fragments to ")[1].split()[0])
+        assert len(cut(leaves, advised).fragments) == advised < n
+
+
+@given(layouts())
+def test_the_same_cut_has_the_same_fingerprint(layout: Layout) -> None:
+    again = cut(list(layout.leaves), len(layout.fragments))
+    assert again == layout
+    assert again.fingerprint == layout.fingerprint
+
+
+LEAVES = [Leaf("w", (6, 2)), Leaf("b", (6,))]
+
+
+@pytest.mark.parametrize(
+    ("other", "fragments"),
+    [
+        (LEAVES, 3),
+        (LEAVES[::-1], 2),
+        ([replace(LEAVES[0], path="v"), LEAVES[1]], 2),
+        ([replace(LEAVES[0], shape=(2, 6)), LEAVES[1]], 2),
+        ([replace(LEAVES[0], stacked=True), LEAVES[1]], 2),
+        ([replace(LEAVES[0], embedding=True), LEAVES[1]], 2),
+    ],
+    ids=["other P", "other order", "other path", "other shape", "stacked", "embedding"],
+)
+def test_another_cut_has_another_fingerprint(other: list[Leaf], fragments: int) -> None:
+    assert cut(other, fragments).fingerprint != cut(LEAVES, 2).fingerprint
+
+
+def test_leaves_of_other_shapes_are_not_taken_from() -> None:
+    layout = cut(LEAVES, 2)
+    with pytest.raises(LayoutMismatch, match=r"\(2, 6\)"):
+        take(layout, Fragment(0), [np.zeros((2, 6), np.float32), np.zeros(6, np.float32)])
+    with pytest.raises(LayoutMismatch):
+        take(layout, Fragment(0), [np.zeros((6, 2), np.float32)])
+
+
+def test_fragments_of_other_sizes_are_not_sewn() -> None:
+    layout = cut(LEAVES, 2)
+    with pytest.raises(LayoutMismatch, match="where 12 belong"):
+        sew(layout, [np.zeros(9, np.float32), np.zeros(6, np.float32)])
+    with pytest.raises(ValueError, match="zip"):
+        sew(layout, [np.zeros(12, np.float32)])

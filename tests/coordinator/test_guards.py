@@ -1,0 +1,144 @@
+"""Guards of the rules that no scenario would miss; tests/mutants.py removes them one by one."""
+
+from __future__ import annotations
+
+from coordinator.advance import advance
+from coordinator.membership import Status, kth_clock
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Discard,
+    Event,
+    Fate,
+    Fragment,
+    Island,
+    Join,
+    Lease,
+    Merge,
+    Merged,
+    Progress,
+    Report,
+    Resume,
+    Tick,
+    Version,
+    Wake,
+)
+from coordinator.state import Rule, Stage, State, initial, validate
+from tests.coordinator.given import LAYOUT, contribution, life, rule
+
+A, B = Island("a"), Island("b")
+LEASE = Lease(0, 6)
+
+
+def after(rule: Rule, *events: Event, state: State | None = None) -> State:
+    """The state once these were heard, a second apart."""
+    state = initial(rule) if state is None else state
+    for second, event in enumerate(events):
+        state, _ = advance(rule, state, event, float(second))
+        validate(rule, state)
+    return state
+
+
+def test_a_heartbeat_without_a_step_does_not_make_a_learner_live() -> None:
+    state = after(rule(), Join(A, "group", LAYOUT), Report(life(), Progress(0, 0, Lease(0)), 0.0))
+    assert state.members[A].status is Status.JOINING
+    state = after(rule(), Report(life(), Progress(1, 9, Lease(0, 1)), 0.1), state=state)
+    assert state.members[A].status is Status.LIVE
+
+
+def test_a_joining_learner_has_no_clock() -> None:
+    one = after(rule(), Join(A, "group", LAYOUT), Report(life(), Progress(3, 9, Lease(0, 1)), 0.1))
+    two = after(rule(), Join(B, "group", LAYOUT), state=one)
+    assert kth_clock(two.members.values(), 1) == 3
+    assert kth_clock(two.members.values(), 2) is None
+    assert two.fragments[Fragment(0)].version == Version(0, 0)
+
+
+def a_round(*then: Event) -> State:
+    """a has handed in what the only fragment was due for; then more happens."""
+    steps = Report(life(), Progress(4, 400, Lease(0, 4)), 1.0)
+    return after(rule(), Join(A, "group", LAYOUT), steps, Arrived(contribution()), *then)
+
+
+def test_what_was_merged_and_not_published_is_lost_with_the_syncer() -> None:
+    storing = a_round(Merged(Fragment(0), Version(0, 1)))
+    assert storing.ledger.rows[0].merged == 400
+    assert (storing.merges, storing.participations) == (1, 1)
+    state = after(rule(), Resume(1, (Version(0, 0),)), state=storing)
+    assert (state.ledger.rows[0].merged, state.ledger.rows[0].lost) == (0, 400)
+    assert (state.merges, state.participations) == (0, 0)
+
+
+def test_a_round_that_the_syncer_left_is_opened_again() -> None:
+    state = after(rule(), Resume(1, (Version(0, 0),)), state=a_round())
+    assert state.members[A].status is Status.LOST
+    (fragment,) = state.fragments
+    assert fragment.round is not None
+    assert fragment.round.stage is Stage.OPEN
+    assert fragment.round.version == Version(1, 1)
+    assert not fragment.inbox
+
+
+def test_a_quorum_feeds_the_grace_of_every_round_at_once() -> None:
+    """It is part of a moving average; no alarm is set for a window that has just become shorter."""
+    two = rule(fragments=2, every=2, quorum=1, overlap=1)
+    a, b = life("a", 1), life("b", 2)
+    state = after(
+        two,
+        Join(A, "group", LAYOUT),
+        Join(B, "group", LAYOUT),
+        Report(b, Progress(2, 200, Lease(2, 2)), 10.0),  # both fragments are due
+        Report(a, Progress(2, 200, Lease(0, 2)), 10.0),
+        Arrived(contribution(a, 0, (0, 2))),
+    )
+    at_s = 11.0  # f0's window would have ended at 11.2
+    state, effects = advance(two, state, Arrived(contribution(a, 1, (0, 2))), at_s)
+    assert [effect.fragment for effect in effects if isinstance(effect, Merge)] == [0]
+    assert all(effect.at_s > at_s for effect in effects if isinstance(effect, Wake))
+
+
+def test_no_more_tokens_are_merged_than_were_trained_since() -> None:
+    """The counters fit together, but half of these tokens were handed in before."""
+    state = a_round(Report(life(), Progress(8, 800, Lease(0, 8)), 1.0))
+    again = contribution(life(), 0, (4, 8), tokens=800)
+    state, (discard, *_) = advance(rule(), state, Arrived(again), 9.0)
+    assert isinstance(discard, Discard)
+    assert discard.fate is Fate.GATE
+    validate(rule(), state)
+
+
+def test_norms_of_a_new_regime_are_believed_when_most_learners_have_them() -> None:
+    """... and never because of one learner alone."""
+    a, b = life("a", 1), life("b", 2)
+    one = rule(every=1)
+    joins = (Join(A, "group", LAYOUT), Join(B, "group", LAYOUT))
+    lives = [Report(who, Progress(99, 9900, Lease(0, 9)), 1.0) for who in (a, b)]
+    usual = [Arrived(contribution(a, 0, (n, n + 1))) for n in range(8)]
+    state = after(one, *joins, *lives, *usual)
+    assert len(state.fragments[0].norms) == len(usual)
+    louder = [Arrived(contribution(a, 0, (n, n + 1), norm=1e3)) for n in (20, 21)]
+    state = after(one, *louder, state=state)
+    assert len(state.fragments[0].norms) == len(usual)
+    assert state.fragments[0].outliers == {A}
+    state = after(one, Arrived(contribution(b, 0, (22, 23), norm=1e3)), state=state)
+    assert state.fragments[0].norms == ()
+    state = after(one, Arrived(contribution(b, 0, (23, 24), norm=1e3)), state=state)
+    assert state.fragments[0].norms == (1e3,)
+
+
+def test_no_more_is_overwritten_than_there_is() -> None:
+    state = a_round(Adopted(life(), Fragment(0), Version(0, 0), 4, 999, Progress(6, 600, LEASE)))
+    assert state.ledger.rows[0].discarded == {Fate.OVERWRITTEN: 200}
+
+
+def test_who_is_silent_is_given_up_at_the_very_moment_of_the_alarm() -> None:
+    """... whatever the sum of two floats rounds to; else the alarm would ring again and again."""
+    start = after(rule(), Join(A, "group", LAYOUT))
+    for step in range(1, 250):
+        now_s = step * 0.395123
+        heard = Report(life(), Progress(1, 9, Lease(0, 1)), 0.3)
+        state, effects = advance(rule(), start, heard, now_s)
+        (wake,) = [effect for effect in effects if isinstance(effect, Wake)]
+        state, effects = advance(rule(), state, Tick(), wake.at_s)
+        assert state.members[A].status is Status.LOST
+        assert effects == ()

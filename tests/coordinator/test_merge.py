@@ -1,0 +1,173 @@
+"""Mean and radial-directional averaging, against a naive twin in f64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from coordinator.fragments import Flat, Layout, Leaf, Piece, cut
+from coordinator.merge import MergeRule, mean, merge, radial_directional
+from coordinator.rounds import weigh
+from tests.coordinator.given import contribution, life
+
+LAYOUT: Layout = cut([Leaf("w", (4, 3)), Leaf("b", (5,)), Leaf("table", (3, 2), embedding=True)], 1)
+PIECES = LAYOUT.fragments[0]
+SIZE = LAYOUT.parameters
+
+numbers = st.floats(-10, 10, width=32).map(lambda x: 0.0 if abs(x) < 1e-6 else x)
+deltas = st.integers(1, 5).flatmap(lambda n: hnp.arrays(np.float32, (n, SIZE), elements=numbers))
+seeds = st.integers(0, 2**32 - 1)
+
+
+def shares(n: int, seed: int) -> list[float]:
+    raw = np.random.default_rng(seed).uniform(0.1, 1, n)
+    return list(raw / raw.sum())
+
+
+def naive_mean(blocks: np.ndarray, weights: list[float]) -> np.ndarray:
+    return np.sum([w * v for w, v in zip(weights, blocks.astype(np.float64), strict=True)], axis=0)
+
+
+def naive_rda(blocks: np.ndarray, weights: list[float]) -> np.ndarray:
+    wide = blocks.astype(np.float64)
+    norms = [np.linalg.norm(v) for v in wide]
+    phi = [v / n if n > 0 else v * 0 for v, n in zip(wide, norms, strict=True)]
+    direction = naive_mean(np.array(phi), weights)
+    length = np.linalg.norm(direction)
+    if length < 1e-6:
+        return naive_mean(blocks, weights)
+    return np.dot(weights, norms) * direction / length
+
+
+@st.composite
+def works(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """(tokens, steps) of several contributions."""
+    return draw(
+        st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 10**4)), min_size=1, max_size=9)
+    )
+
+
+@given(works())
+def test_shares_sum_to_one_and_go_with_tokens_squared_over_steps(
+    work: list[tuple[int, int]],
+) -> None:
+    items = weigh(tuple(contribution(span=(0, steps), tokens=tokens) for tokens, steps in work))
+    assert math.isclose(sum(item.weight for item in items), 1.0, rel_tol=1e-12)
+    quality = [tokens**2 / steps for tokens, steps in work]
+    for item, own in zip(items, quality, strict=True):
+        assert item.weight > 0
+        assert math.isclose(item.weight, own / sum(quality), rel_tol=1e-9)
+
+
+def test_twice_the_tokens_in_the_same_steps_weigh_four_times_as_much() -> None:
+    one = contribution(life("a"), tokens=100)
+    two = contribution(life("b"), tokens=200)
+    assert [item.weight for item in weigh((one, two))] == [0.2, 0.8]
+
+
+@given(deltas, seeds)
+def test_the_mean_is_that_of_a_naive_twin(blocks: np.ndarray, seed: int) -> None:
+    weights = shares(len(blocks), seed)
+    np.testing.assert_allclose(
+        merge(MergeRule.MEAN, PIECES, list(blocks), weights),
+        naive_mean(blocks, weights),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+@given(deltas, seeds)
+def test_rda_is_that_of_a_naive_twin_tensor_by_tensor(blocks: np.ndarray, seed: int) -> None:
+    weights = shares(len(blocks), seed)
+    merged = merge(MergeRule.RDA, PIECES, list(blocks), weights)
+    offset = 0
+    for piece in PIECES:
+        inside = slice(offset, offset + piece.size)
+        twin = naive_mean if piece.embedding else naive_rda
+        expected = twin(blocks[:, inside], weights)
+        if not piece.embedding:
+            assume(not nearly_cancels(blocks[:, inside], weights))
+        np.testing.assert_allclose(merged[inside], expected, rtol=1e-3, atol=1e-4)
+        offset += piece.size
+
+
+def nearly_cancels(blocks: np.ndarray, weights: list[float]) -> bool:
+    """The direction of what is left is then one of rounding errors."""
+    norms = np.linalg.norm(blocks.astype(np.float64), axis=1, keepdims=True)
+    turned = np.divide(blocks, norms, out=np.zeros(blocks.shape), where=norms > 0)
+    return bool(np.linalg.norm(naive_mean(turned, weights)) < 1e-2)
+
+
+@given(hnp.arrays(np.float32, (3, 12), elements=numbers), seeds)
+def test_rda_keeps_the_norm_of_equal_norms(blocks: np.ndarray, seed: int) -> None:
+    norms = np.linalg.norm(blocks.astype(np.float64), axis=1, keepdims=True)
+    assume((norms > 1e-3).all())
+    level = (blocks / norms * 7).astype(np.float32)
+    weights = shares(3, seed)
+    assume(not nearly_cancels(level, weights))
+    assert np.linalg.norm(radial_directional(list(level), weights)) == pytest.approx(7, rel=1e-4)
+
+
+def test_rda_does_not_shorten_what_the_mean_does() -> None:
+    across = [np.array([1, 0], np.float32), np.array([0, 1], np.float32)]
+    assert np.linalg.norm(mean(across, [0.5, 0.5])) == pytest.approx(0.5**0.5)
+    assert np.linalg.norm(radial_directional(across, [0.5, 0.5])) == pytest.approx(1)
+
+
+def test_a_zero_delta_has_a_length_but_no_direction() -> None:
+    some = [np.zeros(2, np.float32), np.array([0, 4], np.float32)]
+    np.testing.assert_allclose(radial_directional(some, [0.5, 0.5]), [0, 2])
+    none = [np.zeros(2, np.float32)] * 2
+    np.testing.assert_array_equal(radial_directional(none, [0.5, 0.5]), [0, 0])
+
+
+def test_directions_that_cancel_fall_back_to_the_weighted_mean() -> None:
+    against = [np.array([3, 0], np.float32), np.array([-1, 0], np.float32)]
+    np.testing.assert_allclose(radial_directional(against, [0.5, 0.5]), [1, 0])
+
+
+@pytest.mark.parametrize("size", [1e-44, 1e-40, 1e-38, 1e18])
+def test_rda_of_finite_deltas_is_finite_however_small_or_large(size: float) -> None:
+    blocks = [np.array([size, 0, -size], np.float32), np.array([1, 2, 3], np.float32)]
+    assert np.isfinite(radial_directional(blocks, [0.25, 0.75])).all()
+    alone = radial_directional(blocks[:1], [1.0])
+    np.testing.assert_allclose(alone, blocks[0], rtol=1e-5)
+
+
+def test_embeddings_take_the_mean_under_either_rule() -> None:
+    table = [piece for piece in PIECES if piece.embedding]
+    across = [np.array([1, 0, 0, 0, 0, 0], np.float32), np.array([0, 1, 0, 0, 0, 0], np.float32)]
+    for rule in MergeRule:
+        np.testing.assert_array_equal(
+            merge(rule, table, across, [0.5, 0.5]), [0.5, 0.5, 0, 0, 0, 0]
+        )
+
+
+def test_each_tensor_has_a_direction_of_its_own() -> None:
+    two = (Piece(0, None, 0, 1, (1,), False), Piece(1, None, 0, 1, (1,), False))
+    blocks = [np.array([1, 100], np.float32), np.array([3, 100], np.float32)]
+    np.testing.assert_allclose(merge(MergeRule.RDA, two, blocks, [0.5, 0.5]), [2, 100])
+
+
+@given(deltas, seeds, st.sampled_from(MergeRule))
+def test_the_same_items_in_the_same_order_give_the_same_bits(
+    blocks: np.ndarray, seed: int, rule: MergeRule
+) -> None:
+    weights = shares(len(blocks), seed)
+    before = blocks.copy()
+    once, again = (merge(rule, PIECES, list(blocks), weights) for _ in range(2))
+    assert once.tobytes() == again.tobytes()
+    assert once.dtype == np.float32
+    np.testing.assert_array_equal(blocks, before)
+
+
+@pytest.mark.parametrize("rule", list(MergeRule))
+def test_weights_and_deltas_of_different_number_are_refused(rule: MergeRule) -> None:
+    blocks: list[Flat] = [np.ones(SIZE, np.float32)] * 2
+    with pytest.raises(ValueError, match="zip"):
+        merge(rule, PIECES, blocks, [0.5, 0.25, 0.25])

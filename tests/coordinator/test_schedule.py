@@ -1,0 +1,61 @@
+"""When a fragment is due, against a twin that counts one step after the other."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.protocol import Fragment
+from coordinator.schedule import Schedule
+
+schedules = st.integers(1, 40).flatmap(
+    lambda every: st.builds(Schedule, st.just(every), st.integers(1, every))
+)
+
+
+def due_by_counting(schedule: Schedule, step: int) -> list[int]:
+    """Is step of the form n*H + floor(p*H/P)? Nothing is due at 0."""
+    H, P = schedule.every, schedule.fragments
+    return [p for p in range(P) if step > 0 and step % H == p * H // P]
+
+
+@given(schedules, st.integers(0, 100), st.integers(0, 60))
+def test_the_due_fragments_are_those_of_the_steps_in_between(
+    schedule: Schedule, after: int, steps: int
+) -> None:
+    passed = range(after + 1, after + steps + 1)
+    assert list(schedule.due(after=after, upto=after + steps)) == sorted(
+        {p for step in passed for p in due_by_counting(schedule, step)}
+    )
+
+
+@given(schedules, st.integers(0, 200))
+def test_each_fragment_is_due_once_in_any_H_steps(schedule: Schedule, after: int) -> None:
+    steps = [schedule.due(after=t, upto=t + 1) for t in range(after, after + schedule.every)]
+    assert sorted(p for due in steps for p in due) == list(range(schedule.fragments))
+
+
+@given(schedules, st.integers(0, 200))
+def test_no_two_fragments_share_a_step(schedule: Schedule, t: int) -> None:
+    assert len(schedule.due(after=t, upto=t + 1)) <= 1
+
+
+def test_an_H_that_P_does_not_divide_is_spread_exactly() -> None:
+    schedule = Schedule(every=10, fragments=4)
+    due_at = {t: schedule.due(after=t - 1, upto=t) for t in range(1, 21)}
+    assert {t: due for t, due in due_at.items() if due} == {
+        2: (1,), 5: (2,), 7: (3,), 10: (0,), 12: (1,), 15: (2,), 17: (3,), 20: (0,)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("t", [0, 7])
+def test_standing_still_makes_nothing_due(t: int) -> None:
+    assert Schedule(3, 3).due(after=t, upto=t) == ()
+
+
+@given(schedules, st.integers(0, 100), st.integers(0, 100))
+def test_due_points_are_counted_one_by_one(schedule: Schedule, t: int, p: int) -> None:
+    fragment = Fragment(p % schedule.fragments)
+    counted = sum(fragment in due_by_counting(schedule, step) for step in range(t + 1))
+    assert schedule.passed(fragment, t=t) == counted

@@ -1,0 +1,243 @@
+"""Draws the tables and diagrams of docs/protocol.md from what the rules do in simulated schedules.
+
+    python tests/diagram.py [--schedules N]        rewrites them
+
+A *move* is (state, event, outcome): of a learner when an event speaks of it, or it falls silent; of
+a fragment's round when an event speaks of it, or changes it. What is drawn is what was seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cluster.sim_plan import draw
+from cluster.simulated import World
+from coordinator.advance import advance
+from coordinator.membership import Status
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Drain,
+    Effect,
+    Event,
+    Join,
+    LeaseWanted,
+    Left,
+    Life,
+    Lost,
+    Merged,
+    Missing,
+    Refused,
+    Report,
+    Resume,
+    Stop,
+    Stored,
+    Tick,
+    Void,
+)
+from coordinator.state import FragmentState, Stage, State, initial
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
+SCHEDULES, SEED = 600, "diagram"
+NOBODY, NO_ROUND, SILENCE = "nobody", "no round", "silence"
+STAYS, VOID, REFUSED = "stays", "void", "refused"
+ANSWERS = (STAYS, VOID, REFUSED)
+"""Outcomes that are no states."""
+
+
+class Move(NamedTuple):
+    state: str
+    event: str
+    outcome: str
+
+
+class Machine(NamedTuple):
+    """One table and its diagram: where it is on the page, its rows and columns."""
+
+    name: str
+    states: tuple[str, ...]
+    events: tuple[str, ...]
+    begins: str
+
+    @property
+    def fence(self) -> tuple[str, str]:
+        return f"<!-- {self.name}: drawn by tests/diagram.py -->", f"<!-- end of {self.name} -->"
+
+
+LEARNER = Machine(
+    "a learner's states",
+    (NOBODY, *Status),
+    (
+        *(
+            kind.__name__
+            for kind in (
+                Join, Report, Arrived, Missing, Adopted, LeaseWanted, Drain, Left, Lost, Resume,
+            )
+        ),
+        SILENCE,
+    ),
+    NOBODY,
+)  # fmt: skip
+ROUND = Machine(
+    "a round's stages",
+    (NO_ROUND, *Stage),
+    tuple(
+        kind.__name__
+        for kind in (
+            Report, Arrived, Missing, Merged, Stored, Tick, Join, Adopted, LeaseWanted, Drain, Left,
+            Lost, Stop, Resume,
+        )
+    ),
+    NO_ROUND,
+)  # fmt: skip
+
+
+# --- what is seen ---------------------------------------------------------------------------------
+
+
+def seen(schedules: int) -> tuple[set[Move], set[Move]]:
+    """The moves of learners and of rounds in so many schedules."""
+    of_learners, of_rounds = set[Move](), set[Move]()
+    for number in range(schedules):
+        world = World(draw(f"{SEED}/{number}"))
+        world.run()
+        state = initial(world.plan.rule)
+        for now_s, event in world.seat.tape:
+            before, (state, effects) = state, advance(world.plan.rule, state, event, now_s)
+            of_learners.update(_learners(before, event, state, effects))
+            of_rounds.update(_rounds(before, event, state))
+    return of_learners, of_rounds
+
+
+def _learners(
+    before: State, event: Event, after: State, effects: Sequence[Effect]
+) -> Iterator[Move]:
+    kind = type(event).__name__
+    if isinstance(event, Join | Drain):
+        island, life = event.island, None
+    else:
+        life = _life(event)
+        island = None if life is None else life.island
+    for name in {*before.members, *after.members, *([island] if island else [])}:
+        old, new = before.members.get(name), after.members.get(name)
+        was, is_ = (NOBODY if m is None else m.status.value for m in (old, new))
+        if new is not None and was != is_ and new.why.startswith("silent"):
+            yield Move(was, SILENCE, is_)
+        elif isinstance(event, Resume) and old is not None:
+            yield Move(was, kind, STAYS if was == is_ else is_)
+        elif name == island and (life is None or (old is not None and old.life == life)):
+            void = any(isinstance(e, Void) and e.life == life for e in effects)
+            refused = any(isinstance(e, Refused) for e in effects)
+            same = old is not None and new is not None and old.life == new.life and was == is_
+            answer = VOID if void else REFUSED if refused else STAYS
+            yield Move(was, kind, answer if same or was == is_ == NOBODY else is_)
+
+
+def _life(event: Event) -> Life | None:
+    match event:
+        case Report(life) | Missing(life) | Adopted(life) | LeaseWanted(life):
+            return life
+        case Left(life) | Lost(life):
+            return life
+        case Arrived(contribution):
+            return contribution.id.life
+        case _:
+            return None
+
+
+def _rounds(before: State, event: Event, after: State) -> Iterator[Move]:
+    kind = type(event).__name__
+    subject = None
+    match event:
+        case Merged(p) | Stored(p) | Missing(_, p) | Adopted(_, p):
+            subject = p
+        case Arrived(contribution):
+            subject = contribution.id.fragment
+        case _:
+            pass
+    for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
+        was, is_ = _stage(old), _stage(new)
+        if isinstance(event, Resume) and old.round is not None:
+            yield Move(was, kind, is_)
+        elif was != is_ or p == subject:
+            yield Move(was, kind, STAYS if was == is_ else is_)
+
+
+def _stage(fragment: FragmentState) -> str:
+    return NO_ROUND if fragment.round is None else fragment.round.stage.value
+
+
+# --- how it is drawn, and read again --------------------------------------------------------------
+
+
+def drawn(machine: Machine, moves: set[Move]) -> str:
+    """A table, and a diagram of what changes the state."""
+    outcomes: dict[tuple[str, str], set[str]] = defaultdict(set)
+    edges: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for state, event, outcome in moves:
+        outcomes[state, event].add(outcome)
+        if outcome not in ANSWERS:
+            edges[state, outcome].add(event)
+    order = {word: place for place, word in enumerate((*ANSWERS, *machine.states, *machine.events))}
+    lines = [f"| | {' | '.join(machine.states)} |", "|---|" + "---|" * len(machine.states)]
+    for event in machine.events:
+        cells = [
+            ", ".join(sorted(outcomes[state, event], key=order.__getitem__)) or "–"
+            for state in machine.states
+        ]
+        if any(outcomes[state, event] for state in machine.states):
+            lines.append(f"| {event} | {' | '.join(cells)} |")
+    lines += ["", "```mermaid", "stateDiagram-v2"]
+    for (state, outcome), events in sorted(edges.items(), key=lambda e: [order[w] for w in e[0]]):
+        words = ", ".join(sorted(events, key=order.__getitem__))
+        one, other = ("[*]" if s == machine.begins else s for s in (state, outcome))
+        lines.append(f"    {one} --> {other} : {words}")
+    return "\n".join([*lines, "```"])
+
+
+def read(machine: Machine, page: str) -> set[Move]:
+    """The moves that the page's table shows."""
+    begin, end = machine.fence
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.partition(begin)[2].partition(end)[0].splitlines()
+        if line.startswith("|")
+    ]
+    states = rows[0][1:]
+    return {
+        Move(state, event, outcome)
+        for event, *cells in rows[2:]
+        for state, cell in zip(states, cells, strict=True)
+        for outcome in cell.split(", ")
+        if outcome != "–"
+    }
+
+
+def rewritten(page: str, moves: Sequence[tuple[Machine, set[Move]]]) -> str:
+    """The page with these machines drawn anew."""
+    for machine, seen_moves in moves:
+        begin, end = machine.fence
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = f"{before}{begin}\n{drawn(machine, seen_moves)}\n{end}{after}"
+    return page
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--schedules", type=int, default=SCHEDULES)
+    learners, rounds = seen(parser.parse_args().schedules)
+    page = PAGE.read_text(encoding="utf-8")
+    new = rewritten(page, [(LEARNER, learners), (ROUND, rounds)])
+    PAGE.write_text(new, encoding="utf-8")
+    print("as it was" if new == page else f"{PAGE.name} is rewritten: read the diff")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

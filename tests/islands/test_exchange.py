@@ -1,0 +1,330 @@
+"""The two ends of a learner's wire: no rounding error is lost, and no bit of the public chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cluster.shard import Shard, fresh
+from coordinator.codec import Payload, Wire, decode, encode
+from coordinator.fragments import Flat, Layout, Leaf, cut
+from coordinator.merge import MergeRule
+from coordinator.outer import OuterRule
+from coordinator.protocol import (
+    Anchor,
+    ContributionId,
+    Fragment,
+    HandIn,
+    Incarnation,
+    Island,
+    Item,
+    Lease,
+    Life,
+    Merge,
+    Progress,
+    Publication,
+    Publish,
+    Version,
+)
+from islands.exchange import Downlink, Public, Snapshot, Track, Uplink
+
+LAYOUT: Layout = cut([Leaf("w", (6, 5)), Leaf("b", (4,)), Leaf("table", (3, 2), embedding=True)], 2)
+LIFE = Life(Island("a"), Incarnation(3))
+F0, F1 = Fragment(0), Fragment(1)
+V0, V1, V2, V3, V4 = (Version(0, number) for number in range(5))
+
+
+def numbers(seed: int, p: Fragment = F0) -> Flat:
+    return np.random.default_rng(seed).normal(size=LAYOUT.sizes[p]).astype(np.float32)
+
+
+# --- up -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sender:
+    """Hands in deltas, one step each, over an up-link of its own."""
+
+    wire: Wire = Wire.BF16
+    steps: int = 0
+    uplink: Uplink = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uplink = Uplink(LIFE, self.wire, LAYOUT)
+
+    def send(self, delta: Flat, p: Fragment = F0) -> tuple[ContributionId, Flat]:
+        """The id of the message, and what arrives."""
+        origin: Any = np.zeros_like(delta)
+        track = Track.begin(V0, origin, step=self.steps, tokens=10 * self.steps)
+        self.steps += 1
+        progress = Progress(self.steps, 10 * self.steps, Lease(0, self.steps))
+        flat: Any = delta
+        said, payload = self.uplink.encode(p, Snapshot(flat, track, progress))
+        return said.id, decode(payload, delta.size)
+
+
+def rounded(values: np.ndarray) -> Flat:
+    return decode(encode(Wire.BF16, values.astype(np.float32)), values.size)
+
+
+def test_a_hand_in_says_what_it_is() -> None:
+    flat: Any = numbers(1) + numbers(2)
+    progress = Progress(steps=9, tokens=700, lease=Lease(4, 2))
+    snapshot = Snapshot(flat, Track.begin(V2, numbers(1), step=5, tokens=300), progress)
+    said, payload = Uplink(LIFE, Wire.F32, LAYOUT).encode(F0, snapshot)
+    assert said == HandIn(
+        id=ContributionId(LIFE, F0, 5, 9),
+        base=V2,
+        since_step=5,
+        tokens=400,
+        fingerprint=LAYOUT.fingerprint,
+        progress=progress,
+    )
+    np.testing.assert_array_equal(payload, flat - numbers(1))
+
+
+def test_with_the_syncers_anchor_a_second_hand_in_counts_from_the_base_again() -> None:
+    """... in its numbers; its steps and tokens are those of its interval, as ever."""
+    flat: Any = numbers(1) + numbers(2)
+    track = Track.begin(V2, numbers(1), step=5, tokens=300)
+    again = replace(track, origin=numbers(3), from_step=7, from_tokens=500)
+    progress = Progress(steps=9, tokens=700, lease=Lease(4, 2))
+    uplink = Uplink(LIFE, Wire.F32, LAYOUT, Anchor.CURRENT)
+    said, payload = uplink.encode(F0, Snapshot(flat, again, progress))
+    assert said.id == ContributionId(LIFE, F0, 7, 9)
+    assert (said.since_step, said.tokens) == (5, 200)
+    np.testing.assert_array_equal(payload, flat - numbers(1))
+
+
+def test_what_is_merged_leaves_its_rounding_error_to_the_next_message() -> None:
+    sender = Sender()
+    said, first = sender.send(numbers(1))
+    np.testing.assert_array_equal(first, rounded(numbers(1)))
+    sender.uplink.settle(said, merged=True)
+    _, second = sender.send(numbers(2))
+    left = numbers(1) - rounded(numbers(1))
+    assert np.any(left != 0)
+    np.testing.assert_array_equal(second, rounded(numbers(2) + left))
+
+
+def test_what_is_refused_gives_back_what_it_took_along() -> None:
+    """... and not its own error, since its delta is discarded."""
+    sender = Sender()
+    first, arrived = sender.send(numbers(1))
+    sender.uplink.settle(first, merged=True)
+    second, _ = sender.send(numbers(2))
+    sender.uplink.settle(second, merged=False)
+    _, third = sender.send(numbers(3))
+    np.testing.assert_array_equal(third, rounded(numbers(3) + (numbers(1) - arrived)))
+
+
+def test_an_error_is_not_sent_while_the_fate_of_its_message_is_open() -> None:
+    sender = Sender()
+    first, arrived = sender.send(numbers(1))
+    _, second = sender.send(numbers(2))
+    np.testing.assert_array_equal(second, rounded(numbers(2)))
+    sender.uplink.settle(first, merged=True)
+    _, third = sender.send(numbers(3))
+    np.testing.assert_array_equal(third, rounded(numbers(3) + (numbers(1) - arrived)))
+
+
+def test_each_fragment_keeps_its_own_errors() -> None:
+    sender = Sender()
+    said, _ = sender.send(numbers(1))
+    sender.uplink.settle(said, merged=True)
+    _, other = sender.send(numbers(2, F1), F1)
+    np.testing.assert_array_equal(other, rounded(numbers(2, F1)))
+
+
+def test_a_fate_that_is_told_twice_counts_once() -> None:
+    sender = Sender()
+    said, arrived = sender.send(numbers(1))
+    sender.uplink.settle(said, merged=True)
+    sender.uplink.settle(said, merged=True)
+    sender.uplink.settle(said, merged=False)
+    sender.uplink.settle(ContributionId(LIFE, F0, 90, 99), merged=True)
+    _, second = sender.send(numbers(2))
+    np.testing.assert_array_equal(second, rounded(numbers(2) + (numbers(1) - arrived)))
+
+
+def test_two_who_ask_for_the_same_steps_get_the_same_bytes() -> None:
+    """A draining learner is asked for everything, also for what it was asked for already."""
+    sender = Sender()
+    first, arrived = sender.send(numbers(1))
+    sender.uplink.settle(first, merged=True)
+    _, second = sender.send(numbers(2))
+    sender.steps -= 1
+    said, again = sender.send(numbers(2))
+    np.testing.assert_array_equal(again, second)
+    sender.uplink.settle(said, merged=False)
+    _, third = sender.send(numbers(3))
+    np.testing.assert_array_equal(third, rounded(numbers(3) + (numbers(1) - arrived)))
+
+
+def test_f32_rounds_nothing_and_carries_nothing() -> None:
+    sender = Sender(Wire.F32)
+    for number, merged in enumerate([True, False, True]):
+        said, arrived = sender.send(numbers(number))
+        np.testing.assert_array_equal(arrived, numbers(number))
+        sender.uplink.settle(said, merged=merged)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(["send", "merged", "refused"]), max_size=30), st.randoms())
+def test_no_error_is_lost_whatever_the_order_of_answers(does: list[str], chance: Any) -> None:
+    """What was merged, and what one last message would take along, is all that was trained for it.
+
+    A message that is never answered keeps what it took: here each is answered in the end.
+    """
+    sender, open_ids = Sender(), dict[ContributionId, tuple[Flat, Flat]]()
+    wanted = got = np.zeros(LAYOUT.sizes[F0])
+
+    def answer(merged: bool) -> None:
+        nonlocal wanted, got
+        said = chance.choice(sorted(open_ids))
+        delta, arrived = open_ids.pop(said)
+        sender.uplink.settle(said, merged=merged)
+        wanted, got = wanted + merged * delta, got + merged * arrived
+
+    for number, what in enumerate(does):
+        if what == "send":
+            said, arrived = sender.send(numbers(number))
+            open_ids[said] = numbers(number), arrived
+        elif open_ids:
+            answer(what == "merged")
+    while open_ids:
+        answer(chance.random() < 0.5)
+    _, last = sender.send(np.zeros(LAYOUT.sizes[F0], np.float32))
+    np.testing.assert_allclose(got + last, wanted, atol=1e-4)
+
+
+# --- down -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Publisher:
+    """A shard that merges what one learner has trained, again and again, and publishes it."""
+
+    wire: Wire = Wire.BF16
+    number: int = 0
+    fetched: list[Fragment] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.shard = Shard(
+            LAYOUT,
+            fresh([numbers(7, F0), numbers(7, F1)]),
+            merge_rule=MergeRule.RDA,
+            outer_rule=OuterRule(0.7, 0.9),
+            wire_down=self.wire,
+        )
+
+    def downlink(self) -> Downlink:
+        return Downlink(self.public(), self.whole)
+
+    def public(self) -> dict[Fragment, Public]:
+        return dict(zip((F0, F1), self.shard.whole([F0, F1]), strict=True))
+
+    def whole(self, p: Fragment) -> Public:
+        self.fetched.append(p)
+        return self.public()[p]
+
+    def publish(self, p: Fragment = F0) -> tuple[Publication, Payload]:
+        before, _ = self.public()[p]
+        version = Version(0, before.number + 1)
+        number = self.number = self.number + 1
+        said = ContributionId(LIFE, p, number - 1, number)
+        progress = Progress(number, 10 * number, Lease(0, number))
+        handed = HandIn(said, before, number - 1, 10, LAYOUT.fingerprint, progress)
+        contribution = self.shard.receive(handed, encode(self.wire, 1e-3 * numbers(number, p)))
+        self.shard.merge(Merge(p, version, (Item(contribution, 1.0),), "all delivered"))
+        return self.shard.publish(Publish(p, version, before, (LIFE,), (said,)))
+
+
+def same(found: Public | None, wanted: Public) -> bool:
+    return found is not None and found[0] == wanted[0] and np.array_equal(found[1], wanted[1])
+
+
+@pytest.mark.parametrize("wire", Wire)
+def test_the_public_chain_is_the_shards_to_the_last_bit(wire: Wire) -> None:
+    publisher = Publisher(wire)
+    downlink = publisher.downlink()
+    for p in (F0, F1, F0, F0, F1, F0):
+        newest = downlink.follow(*publisher.publish(p))
+        assert same(newest, publisher.public()[p])
+    assert publisher.public()[F0][0] == V4
+    assert not publisher.fetched, "nothing but differences has travelled"
+
+
+def test_the_chain_stays_near_the_master_although_each_difference_is_rounded() -> None:
+    """The rounding error of one publication is in the next one's difference."""
+    coarse, exact = Publisher(Wire.BF16), Publisher(Wire.F32)
+    for _ in range(20):
+        coarse.publish()
+        exact.publish()
+    moved = exact.public()[F0][1] - numbers(7, F0)
+    apart = np.linalg.norm(coarse.public()[F0][1] - exact.public()[F0][1])
+    assert apart < 5e-3 * np.linalg.norm(moved)
+
+
+def test_after_a_missed_publication_the_whole_is_fetched_and_the_chain_goes_on() -> None:
+    publisher = Publisher()
+    downlink = publisher.downlink()
+    publisher.publish()  # ... of which it never hears
+    assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
+    assert publisher.fetched == [F0]
+    assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
+    assert publisher.fetched == [F0]
+
+
+def test_old_publications_are_ignored() -> None:
+    publisher = Publisher()
+    downlink = publisher.downlink()
+    first, second = publisher.publish(), publisher.publish()
+    newest = downlink.follow(*second)  # the first one was overtaken: the whole is fetched
+    assert same(newest, publisher.public()[F0])
+    assert downlink.follow(*first) is None
+    assert downlink.follow(*second) is None
+    assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
+    assert publisher.fetched == [F0]
+
+
+def test_a_fetch_may_bring_more_than_was_published() -> None:
+    publisher = Publisher()
+    downlink = publisher.downlink()
+    _, second, third = publisher.publish(), publisher.publish(), publisher.publish()
+    newest = downlink.follow(*second)
+    assert newest is not None
+    assert newest[0] == V3
+    assert downlink.follow(*third) is None
+    assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
+
+
+def test_a_fetch_that_fails_is_made_up_for_by_the_next_one() -> None:
+    publisher, lost = Publisher(), list[Fragment]()
+
+    def whole(p: Fragment) -> Public:
+        if not lost:
+            lost.append(p)
+            raise ConnectionError("the shard cannot be heard")
+        return publisher.whole(p)
+
+    downlink = Downlink(publisher.public(), whole)
+    publisher.publish()
+    with pytest.raises(ConnectionError):
+        downlink.follow(*publisher.publish())
+    assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
+
+
+def test_a_public_fragment_is_never_written_to_again() -> None:
+    """Learners hold it as their base while newer ones come."""
+    publisher = Publisher()
+    downlink = publisher.downlink()
+    held: Sequence[Public | None] = [downlink.follow(*publisher.publish()) for _ in range(3)]
+    flats = [public[1] for public in held if public is not None]
+    assert len({flat.tobytes() for flat in flats}) == 3

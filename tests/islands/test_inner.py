@@ -1,0 +1,208 @@
+"""The inner step: equal to plain optax, paced by the clock, alike on one device and on two."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from islands.corpus import DataSpec
+from islands.inner import Inner, InnerState, OptimizerSpec
+from islands.model import ModelSpec
+from islands.task import Params, Task, language_model
+
+SPEC = OptimizerSpec(1e-2, warmup_steps=5, horizon_steps=15, weight_decay=0.0, clip_norm=0.0)
+BATCH, TIME = 4, 16
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return language_model("small", ModelSpec(30, 16, 2, 2, 24), DataSpec())
+
+
+@pytest.fixture(scope="module")
+def inner(task: Task) -> Inner:
+    """Compiled once; it keeps no state."""
+    return Inner(task, SPEC)
+
+
+def batches(number: int) -> list[np.ndarray]:
+    """Texts that have something to learn: each token is the one before plus the row's stride."""
+    rng = np.random.default_rng(0)
+    first, stride = rng.integers(0, 30, (2, number, BATCH, 1))
+    return list(((first + stride * np.arange(TIME + 1)) % 30).astype(np.int32))
+
+
+def identical(a: Params, b: Params) -> bool:
+    return all(
+        np.array_equal(np.asarray(x), np.asarray(y))
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+def run(inner: Inner, state: InnerState, first: int, last: int) -> tuple[InnerState, list[float]]:
+    losses = []
+    for clock, batch in enumerate(batches(last)[first:], first):
+        state, measures = inner.step(state, batch, clock)
+        losses.append(float(measures.loss))
+    return state, losses
+
+
+# --- the schedule ---------------------------------------------------------------------------------
+
+
+def test_the_rate_warms_up_falls_by_a_cosine_and_stays_on_its_floor() -> None:
+    spec = OptimizerSpec(1e-2, warmup_steps=10, floor_fraction=0.2, horizon_steps=110)
+    rates = {clock: float(spec.rate(clock)) for clock in range(500)}
+    assert rates[0] == pytest.approx(1e-3)
+    assert rates[4] == pytest.approx(5e-3)
+    assert rates[9] == rates[10] == pytest.approx(1e-2)
+    assert rates[60] == pytest.approx(1e-2 * (0.2 + 0.8 / 2))
+    assert rates[35] == pytest.approx(1e-2 * (0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2))
+    assert all(rates[clock] == pytest.approx(2e-3) for clock in range(110, 500))
+    assert all(rates[clock + 1] <= rates[clock] for clock in range(10, 499))
+
+
+@pytest.mark.parametrize("spec", [OptimizerSpec(warmup_steps=0), OptimizerSpec(horizon_steps=1)])
+def test_the_rate_of_odd_schedules_is_positive_and_finite(spec: OptimizerSpec) -> None:
+    rates = np.asarray([float(spec.rate(clock)) for clock in range(0, 1000, 50)])
+    assert np.all((rates > 0) & (rates <= spec.learning_rate * 1.000001))
+
+
+# --- the step -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.5])
+def test_is_plain_adamw_bit_for_bit(task: Task, clip_norm: float) -> None:
+    """Twenty steps, past warm-up and horizon."""
+    spec = replace(SPEC, clip_norm=clip_norm, weight_decay=0.1)
+    adamw = optax.adamw(spec.rate, spec.b1, spec.b2, spec.eps, weight_decay=spec.weight_decay)
+    if clip_norm:
+        adamw = optax.chain(optax.clip_by_global_norm(clip_norm), adamw)
+
+    @jax.jit
+    def plain(params: Params, moments: Any, batch: np.ndarray) -> tuple[Params, Any, jax.Array]:
+        loss, grads = jax.value_and_grad(task.loss)(params, batch)
+        updates, moments = adamw.update(grads, moments, params)
+        return optax.apply_updates(params, updates), moments, loss
+
+    inner = Inner(task, spec)
+    state = inner.start(task.init(0))
+    params: Params = jax.tree.map(jax.numpy.asarray, task.init(0))
+    moments = adamw.init(params)
+    for clock, batch in enumerate(batches(20)):
+        state, measures = inner.step(state, batch, clock)
+        params, moments, loss = plain(params, moments, batch)
+        assert float(measures.loss) == float(loss)
+        assert identical(state.params, params), f"after step {clock}"
+
+
+def test_fresh_moments_go_on_at_the_rate_of_the_clock(task: Task, inner: Inner) -> None:
+    """A returning learner's count is 0, its clock is not."""
+    batch = batches(1)[0]
+    params = run(inner, inner.start(task.init(0)), 0, 3)[0].params
+    before = [np.array(leaf) for leaf in jax.tree.leaves(params)]
+
+    def moved(clock: int) -> np.ndarray:
+        state, _ = inner.step(inner.start(params), batch, clock)
+        after = jax.tree.leaves(state.params)
+        return np.concatenate([np.ravel(a - b) for a, b in zip(after, before, strict=True)])
+
+    early, late = moved(4), moved(1000)
+    ratio = float(SPEC.rate(1000)) / float(SPEC.rate(4))
+    assert ratio == pytest.approx(0.1)
+    np.testing.assert_allclose(late, ratio * early, rtol=1e-2, atol=1e-7)
+    assert np.max(np.abs(early)) == pytest.approx(SPEC.learning_rate, rel=1e-3), "Adam's first step"
+
+
+def test_a_donors_moments_continue_its_run(task: Task, inner: Inner) -> None:
+    state, _ = run(inner, inner.start(task.init(0)), 0, 6)
+    donated = jax.tree.map(np.array, state)
+    straight, _ = run(inner, state, 6, 10)
+    continued, _ = run(inner, inner.start(donated.params, donated.opt_state), 6, 10)
+    assert identical(straight, continued)
+
+
+def test_learns_and_stays_finite(task: Task, inner: Inner) -> None:
+    batch = batches(1)[0]
+    state, losses = inner.start(task.init(0)), list[float]()
+    for _ in range(150):
+        state, measures = inner.step(state, batch, clock=4)
+        losses.append(float(measures.loss))
+    assert losses[0] == pytest.approx(math.log(30), abs=1e-4)
+    assert losses[-1] < 0.2, "a small batch can be learnt by heart"
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+
+
+def test_takes_copies_and_leaves_what_it_was_given_alone(task: Task, inner: Inner) -> None:
+    given, untouched = task.init(0), task.init(0)
+    state = inner.start(given)
+    kept = jax.tree.map(np.array, state.params)
+    run(inner, state, 0, 3)
+    assert identical(given, untouched)
+    assert identical(kept, untouched)
+
+
+def test_compiles_ahead_of_time_and_then_no_more(
+    task: Task, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner, (batch, *_) = Inner(task, SPEC), batches(1)
+    state = inner.start(task.init(0))
+    with jax.log_compiles():
+        inner.compile(batch)
+        assert "_step" in caplog.text
+        caplog.clear()
+        inner.step(state, batch, 0)
+        assert caplog.text == ""
+
+
+TWO_DEVICES = """
+import json, jax, numpy as np
+from coordinator.errors import UserMistake
+from tests.islands.test_inner import SPEC, batches, run
+from islands.corpus import DataSpec
+from islands.inner import Inner
+from islands.model import ModelSpec
+from islands.task import language_model
+task = language_model("small", ModelSpec(30, 16, 2, 2, 24), DataSpec())
+both, one = Inner(task, SPEC), Inner(task, SPEC, jax.devices()[:1])
+state, losses = run(both, both.start(task.init(0)), 0, 20)
+alone, alone_losses = run(one, one.start(task.init(0)), 0, 20)
+pairs = zip(jax.tree.leaves(state.params), jax.tree.leaves(alone.params))
+try:
+    both.compile(batches(1)[0][:3])
+    refused = ""
+except UserMistake as error:
+    refused = str(error)
+print(json.dumps({
+    "devices": [len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state.params)],
+    "losses": losses, "alone_losses": alone_losses, "refused": refused,
+    "apart": max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs),
+}))
+"""
+
+
+def test_two_devices_share_the_batch_and_agree_with_one() -> None:
+    root = Path(__file__).parents[2]
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(root),
+    }
+    command = [sys.executable, "-c", TWO_DEVICES]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout)
+    assert set(said["devices"]) == {2}
+    np.testing.assert_allclose(said["losses"], said["alone_losses"], rtol=1e-5)
+    assert said["apart"] < 1e-4
+    assert "multiple of 2" in said["refused"]

@@ -1,0 +1,930 @@
+"""One learner against a scripted coordinator: what it hands in and adopts, and how lives end."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from coordinator.codec import Payload, Wire
+from coordinator.fragments import sew, take
+from coordinator.protocol import (
+    Adopted,
+    Answer,
+    ContributionId,
+    Fragment,
+    Granted,
+    HandIn,
+    Incarnation,
+    Island,
+    Join,
+    Lease,
+    LeaseGranted,
+    LeaseWanted,
+    Left,
+    Life,
+    Publication,
+    Refused,
+    Report,
+    Version,
+    Vitals,
+    Void,
+)
+from coordinator.schedule import Schedule
+from islands import learner as learner_module
+from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.corpus import Starved
+from islands.exchange import Public
+from islands.inner import Inner, InnerState, OptimizerSpec
+from islands.learner import Habits, Learner, Link, Rejected, Unreachable
+from islands.task import Batch, Params, Task
+
+T = TypeVar("T")
+
+WAIT_S = 20.0
+"""For something that takes milliseconds."""
+EVERY, FRAGMENTS = 4, 2
+F0, F1 = Fragment(0), Fragment(1)
+LEASE_BATCHES = 1000
+BLEND = 0.25
+SPEC = OptimizerSpec(learning_rate=0.1, warmup_steps=1, horizon_steps=1000)
+
+# --- the task: small, and each step of it counts another number of tokens -------------------------
+
+
+class Numbers:
+    """The n-th batch holds the number n, in all leases together."""
+
+    batch_size = 1
+
+    def __init__(self) -> None:
+        self._leases: list[Lease] = []
+        self._read = 0
+
+    def add(self, lease: Lease) -> None:
+        self._leases.append(lease)
+
+    def next(self) -> Batch:
+        if self.remaining == 0:
+            raise Starved("no lease")
+        while self._leases[0].start == LEASE_BATCHES:
+            self._leases.pop(0)
+        self._leases[0] = Lease(self._leases[0].number, self._leases[0].start + 1)
+        self._read += 1
+        return batch(self._read - 1)
+
+    @property
+    def cursor(self) -> Lease:
+        return self._leases[0]
+
+    @property
+    def remaining(self) -> int:
+        return sum(LEASE_BATCHES - lease.start for lease in self._leases)
+
+
+def batch(number: int) -> Batch:
+    return np.asarray([[number]], np.float32)
+
+
+def tokens(batch: Batch) -> int:
+    return 10 + int(batch[0, 0]) % 3
+
+
+def trained(steps: range) -> int:
+    """Tokens of these steps of a life."""
+    return sum(tokens(batch(step)) for step in steps)
+
+
+def init(seed: int) -> Params:
+    rng = np.random.default_rng(seed)
+    shapes = {"blocks": (2, 3, 2), "embedding": (4, 2), "rest": (3,)}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def loss(params: Params, batch: Batch) -> jax.Array:
+    wanted = jnp.sin(batch[0, 0])
+    return sum((jnp.mean((x - wanted) ** 2) for x in jax.tree.leaves(params)), jnp.zeros(()))
+
+
+TASK = Task(
+    name="numbers",
+    vocabulary=2,
+    init=init,
+    loss=loss,
+    tokens=tokens,
+    stream=lambda batch_size: Numbers(),
+    heldout=lambda batch_size: [batch(0)],
+    stacked=lambda path: path == "blocks",
+    embedding=lambda path: path == "embedding",
+)
+LAYOUT = layout_of(TASK, FRAGMENTS)
+
+
+@pytest.fixture(scope="module")
+def inner() -> Inner:
+    return Inner(TASK, SPEC)
+
+
+@pytest.fixture(scope="module")
+def ports() -> dict[AdoptRule, FragmentPort]:
+    return {rule: FragmentPort(LAYOUT, rule, BLEND) for rule in AdoptRule}
+
+
+def flats_of(params: Params) -> list[np.ndarray]:
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
+    return [take(LAYOUT, Fragment(p), leaves) for p in range(FRAGMENTS)]
+
+
+def params_of(flats: Sequence[np.ndarray]) -> Params:
+    return jax.tree.unflatten(jax.tree.structure(init(0)), sew(LAYOUT, flats))
+
+
+def steps_of(inner: Inner, state: InnerState, clocks: range, first_batch: int = 0) -> InnerState:
+    """What a learner does in these steps if nobody speaks to it."""
+    for number, clock in enumerate(clocks, first_batch):
+        state, _ = inner.step(state, batch(number), clock)
+    return state
+
+
+class Held(Numbers):
+    """Holds the training thread before its first step; then the step may break."""
+
+    def __init__(self, breaks: Exception | None = None) -> None:
+        super().__init__()
+        self._breaks = breaks
+        self._reached, self._go = threading.Event(), threading.Event()
+
+    def next(self) -> Batch:
+        read = super().next()
+        self._reached.set()
+        assert self._go.wait(WAIT_S)
+        if self._breaks is not None:
+            raise self._breaks
+        return read
+
+    def reached(self) -> None:
+        assert self._reached.wait(WAIT_S)
+
+    def go(self) -> None:
+        self._go.set()
+
+
+# --- the scripted coordinator ---------------------------------------------------------------------
+
+
+class Script(Link):
+    """Says what the test has it say; keeps what it hears. Data is granted by `step` alone."""
+
+    def __init__(self) -> None:
+        self.public: list[Public] = [(Version(0, 0), flat) for flat in flats_of(init(0))]
+        self.offset = 0
+        self.refusal: str | None = None
+        self.waits_s: list[float] = []  # to be told to wait so long, one after another
+        self.refused = 0
+        self.answer: Callable[[Report], Answer | Void] | None = None
+        self.donations: dict[Island, list[np.ndarray] | Unreachable | None] = {}
+        self.asked: list[Life] = []
+        self.joins: list[Life] = []
+        self.deaf = threading.Event()
+        self.reports: list[tuple[Report, Vitals]] = []
+        self.adoptions: list[Adopted] = []
+        self._wanting = threading.Semaphore(0)
+        self._data: queue.Queue[Lease | None] = queue.Queue()
+        self._number = 0
+
+    # what the test does
+
+    def step(self, steps: int) -> None:
+        """Let the learner train this far, and wait until it has nothing left to read.
+
+        Then all that it had to say before is said.
+        """
+        self.allow(steps)
+        self.all_read()
+
+    def allow(self, steps: int) -> None:
+        self._number += 1
+        self._data.put(Lease(self._number, LEASE_BATCHES - steps))
+
+    def all_read(self) -> None:
+        assert self._wanting.acquire(timeout=WAIT_S), "the learner does not want data"
+
+    def nothing_more(self) -> None:
+        self._data.put(None)
+
+    @property
+    def life(self) -> Life:
+        return self.joins[-1]
+
+    # what the learner does
+
+    def join(self, event: Join) -> Granted | Refused:
+        if self.refusal is not None:
+            return Refused(event.island, self.refusal)
+        if self.waits_s:
+            self.refused += 1
+            return Refused(event.island, "quarantined again", self.waits_s.pop(0))
+        self.joins.append(Life(event.island, Incarnation(len(self.joins) + 1)))
+        versions = tuple(version for version, _ in self.public)
+        donors = tuple(Life(island, Incarnation(99)) for island in self.donations)
+        return Granted(self.life, self.offset, versions, (Lease(0, LEASE_BATCHES),), donors)
+
+    def report(self, event: Report, vitals: Vitals) -> Answer | Void:
+        self._hear()
+        answer = Answer(0, self.offset, stopping=False)
+        if self.answer is not None:
+            answer = self.answer(event)
+        self.reports.append((event, vitals))
+        return answer
+
+    def adopted(self, event: Adopted) -> None:
+        self._hear()
+        self.adoptions.append(event)
+
+    def _hear(self) -> None:
+        if self.deaf.is_set():
+            raise Unreachable("the coordinator is out of reach")
+
+    def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        self._wanting.release()
+        if (lease := self._data.get()) is None:
+            raise Unreachable("the test is over")
+        return LeaseGranted(event.life, lease)
+
+    def left(self, event: Left) -> None:
+        raise AssertionError("the shell says so, not the learner")
+
+    def whole(self, fragments: Sequence[Fragment]) -> list[Public]:
+        return [self.public[p] for p in fragments]
+
+    def moments(self, donor: Life) -> list[np.ndarray] | None:
+        self.asked.append(donor)
+        given = self.donations[donor.island]
+        if isinstance(given, Unreachable):
+            raise given
+        return given
+
+
+class Alive:
+    """A learner on its thread, and the coordinator it believes in."""
+
+    def __init__(self, learner: Learner, script: Script) -> None:
+        self.learner, self.script = learner, script
+        self._callers = ThreadPoolExecutor(8)
+        self._training = self._callers.submit(learner.run)
+
+    def call(self, does: Callable[..., T], *arguments: object) -> Future[T]:
+        """On another thread, as calls from other processes come."""
+        return self._callers.submit(does, *arguments)
+
+    def hand_in(self, p: Fragment) -> tuple[HandIn, Payload]:
+        handed = self.asked(p).result(WAIT_S)
+        assert handed is not None
+        return handed
+
+    def asked(self, p: Fragment, life: Life | None = None) -> Future[tuple[HandIn, Payload] | None]:
+        return self.call(self.learner.hand_in, life or self.script.life, p)
+
+    def pending(self, p: Fragment) -> Future[tuple[HandIn, Payload] | None]:
+        """Ask for what is not there yet, and return when the learner knows of it."""
+        answer = self.asked(p)
+        until(lambda: p in self.learner._asks)
+        return answer
+
+    def publish(
+        self, p: Fragment, flat: np.ndarray, merged: Sequence[ContributionId] = ()
+    ) -> Version:
+        """Make this the public fragment, and offer the difference."""
+        (previous, before), life = self.script.public[p], self.script.life
+        version = Version(0, previous.number + 1)
+        self.script.public[p] = version, before + (flat - before)
+        publication = Publication(p, version, previous, tuple(merged))
+        self.learner.offer(life, publication, flat - before)
+        return version
+
+    def adopted(self, p: Fragment, version: Version) -> None:
+        """Return when the training thread has this version in its parameters."""
+        until(lambda: self.learner._tracks[p].base == version)
+
+    def ends(self) -> None:
+        """Wait for the training thread; raises what it raised."""
+        self.script.nothing_more()
+        self._training.result(WAIT_S)
+
+    def close(self) -> None:
+        self.learner.leave()
+        self.script.nothing_more()
+        self._callers.shutdown()
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not happened():
+        assert time.monotonic() < deadline_s, "it does not happen"
+        time.sleep(0.001)
+
+
+Begin = Callable[..., Alive]
+"""Starts a learner; keyword arguments as in the fixture."""
+
+
+@pytest.fixture
+def begin(
+    inner: Inner, ports: dict[AdoptRule, FragmentPort], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Begin]:
+    """A function that starts a learner; it stands at step 0 and has no data yet."""
+    monkeypatch.setattr(learner_module, "HEARTBEAT_S", 0.05)
+    started: list[Alive] = []
+
+    def begin(
+        *,
+        adopt: AdoptRule = AdoptRule.OVERWRITE,
+        overlap: int = 2,
+        speed: float = 1.0,
+        script: Script | None = None,
+        stream: Numbers | None = None,
+    ) -> Alive:
+        script = script or Script()
+        schedule = Schedule(EVERY, FRAGMENTS)
+        habits = Habits(Island("a"), "g", Wire.F32, schedule, overlap, 1, speed)
+        learner = Learner(
+            TASK,
+            LAYOUT,
+            inner,
+            ports[adopt],
+            lambda: stream or Numbers(),
+            script,
+            habits,
+            now_s=time.perf_counter,
+        )
+        joins = script.refusal is None and not script.waits_s
+        started.append(Alive(learner, script))
+        if joins:
+            script.all_read()
+        return started[-1]
+
+    yield begin
+    for alive in started:
+        alive.close()
+
+
+def span(handed: tuple[HandIn, Payload]) -> tuple[int, int]:
+    said, _ = handed
+    return said.id.from_step, said.id.to_step
+
+
+# --- training and handing in ----------------------------------------------------------------------
+
+
+def test_it_reports_how_far_it_has_come(begin: Begin) -> None:
+    alive = begin()
+    alive.script.step(3)
+    alive.script.step(4)
+    report, vitals = alive.script.reports[-1]
+    assert report.life == alive.script.life
+    assert report.progress.steps == 7
+    assert report.progress.tokens == trained(range(7))
+    assert report.progress.lease == Lease(2, LEASE_BATCHES)
+    assert report.step_s > 0
+    assert vitals.loss > 0
+    assert vitals.computing_s > 0
+    assert vitals.data_s > 0, "it has waited for leases"
+
+
+def test_it_steps_at_the_clock_that_it_was_given(begin: Begin, inner: Inner) -> None:
+    """... since the learning rate follows it."""
+    script = Script()
+    script.offset = 500
+    alive = begin(script=script)
+    alive.script.step(3)
+    wanted = steps_of(inner, inner.start(init(0)), range(500, 503))
+    handed = [payload for _, payload in (alive.hand_in(F0), alive.hand_in(F1))]
+    for delta, after, before in zip(
+        handed, flats_of(wanted.params), flats_of(init(0)), strict=True
+    ):
+        np.testing.assert_array_equal(delta, after - before)
+
+
+def test_a_hand_in_is_what_was_trained_since_the_last_one(begin: Begin, inner: Inner) -> None:
+    alive = begin()
+    alive.script.step(3)
+    first, delta = alive.hand_in(F0)
+    assert (span((first, delta)), first.base) == ((0, 3), Version(0, 0))
+    assert first.tokens == first.progress.tokens == trained(range(3))
+    assert first.fingerprint == LAYOUT.fingerprint
+    alive.script.step(2)
+    second, more = alive.hand_in(F0)
+    assert (span((second, more)), second.base) == ((3, 5), Version(0, 0))
+    assert (second.tokens, second.progress.tokens) == (trained(range(3, 5)), trained(range(5)))
+    other, whole = alive.hand_in(F1)
+    assert (span((other, whole)), other.tokens) == ((0, 5), trained(range(5)))
+    after = flats_of(steps_of(inner, inner.start(init(0)), range(5)).params)
+    np.testing.assert_allclose(delta + more, after[F0] - flats_of(init(0))[F0], atol=1e-6)
+    np.testing.assert_array_equal(whole, after[F1] - flats_of(init(0))[F1])
+
+
+def test_what_is_asked_for_before_there_is_anything_comes_at_the_next_boundary(
+    begin: Begin,
+) -> None:
+    alive = begin()
+    at_the_start = alive.pending(F0)
+    alive.script.step(1)
+    handed = at_the_start.result(WAIT_S)
+    assert handed is not None
+    assert span(handed) == (0, 1)
+    twice = alive.pending(F0)
+    alive.script.step(3)
+    handed = twice.result(WAIT_S)
+    assert handed is not None
+    assert span(handed) == (1, 2)
+
+
+def test_two_who_ask_at_once_get_the_same(begin: Begin) -> None:
+    alive = begin()
+    both = [alive.pending(F0), alive.pending(F0)]
+    alive.script.step(1)
+    first, second = (answer.result(WAIT_S) for answer in both)
+    assert first is not None
+    assert second is not None
+    assert first[0] == second[0]
+    np.testing.assert_array_equal(first[1], second[1])
+
+
+# --- adopting -------------------------------------------------------------------------------------
+
+
+def test_overwriting_discards_what_was_not_handed_in_and_says_so(begin: Begin) -> None:
+    alive = begin()
+    alive.script.step(3)
+    said, delta = alive.hand_in(F0)
+    alive.script.step(2)
+    public = flats_of(init(0))[F0] + delta / 2
+    version = alive.publish(F0, public, [said.id])
+    alive.script.step(1)
+    (adopted,) = alive.script.adoptions
+    assert (adopted.life, adopted.fragment, adopted.version) == (alive.script.life, F0, version)
+    assert (adopted.from_step, adopted.progress.steps) == (3, 5)
+    assert adopted.tokens == trained(range(3, 5))
+    following, _ = alive.hand_in(F0)
+    assert (following.base, following.id.from_step) == (version, 5)
+    assert following.tokens == trained(range(5, 6))
+    assert span(alive.hand_in(F1)) == (0, 6), "only that fragment's counters start again"
+
+
+def test_overwriting_goes_on_from_the_public_fragment(begin: Begin, inner: Inner) -> None:
+    alive = begin()
+    alive.script.step(3)
+    public = flats_of(init(5))[F0]
+    alive.publish(F0, public)
+    alive.script.step(2)
+    state = steps_of(inner, inner.start(init(0)), range(3))
+    mine = flats_of(state.params)
+    moments = jax.tree.map(np.array, state.opt_state)
+    mixed = inner.start(params_of([alive.script.public[F0][1], mine[F1]]), moments)
+    wanted = flats_of(steps_of(inner, mixed, range(3, 5), first_batch=3).params)
+    _, delta = alive.hand_in(F0)
+    np.testing.assert_allclose(public + delta, wanted[F0], rtol=1e-5)
+    _, other = alive.hand_in(F1)
+    np.testing.assert_allclose(flats_of(init(0))[F1] + other, wanted[F1], rtol=1e-5)
+
+
+def test_carrying_keeps_what_was_trained_since_the_hand_in(begin: Begin, inner: Inner) -> None:
+    alive = begin(adopt=AdoptRule.CARRY)
+    alive.script.step(3)
+    said, delta = alive.hand_in(F0)
+    alive.script.step(2)
+    public = flats_of(init(0))[F0] + delta / 2
+    version = alive.publish(F0, public, [said.id])
+    alive.script.step(1)
+    (adopted,) = alive.script.adoptions
+    assert (adopted.from_step, adopted.progress.steps, adopted.tokens) == (5, 5, 0)
+    following, more = alive.hand_in(F0)
+    assert (following.base, span((following, more))) == (version, (3, 6))
+    assert following.tokens == trained(range(3, 6))
+    plain = inner.start(init(0))
+    sent = flats_of((plain := steps_of(inner, plain, range(3))).params)[F0]
+    now = flats_of((plain := steps_of(inner, plain, range(3, 5), first_batch=3)).params)
+    moments = jax.tree.map(np.array, plain.opt_state)
+    carried = inner.start(params_of([public + (now[F0] - sent), now[F1]]), moments)
+    wanted = flats_of(steps_of(inner, carried, range(5, 6), first_batch=5).params)[F0]
+    np.testing.assert_allclose(public + more, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_blending_keeps_a_share_of_its_own_and_no_counters(begin: Begin, inner: Inner) -> None:
+    alive = begin(adopt=AdoptRule.BLEND)
+    alive.script.step(3)
+    public = flats_of(init(5))[F0]
+    version = alive.publish(F0, public)
+    alive.script.step(1)
+    (adopted,) = alive.script.adoptions
+    assert (adopted.from_step, adopted.progress.steps) == (0, 3)
+    state = steps_of(inner, inner.start(init(0)), range(3))
+    mine = flats_of(state.params)
+    moments = jax.tree.map(np.array, state.opt_state)
+    blended = inner.start(params_of([BLEND * mine[F0] + (1 - BLEND) * public, mine[F1]]), moments)
+    wanted = flats_of(steps_of(inner, blended, range(3, 4), first_batch=3).params)[F0]
+    said, delta = alive.hand_in(F0)
+    assert (said.base, span((said, delta))) == (version, (3, 4))
+    np.testing.assert_allclose(public + delta, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_what_was_asked_for_is_handed_in_before_it_is_overwritten(begin: Begin) -> None:
+    held = Held()
+    alive = begin(stream=held)
+    alive.script.allow(1)
+    held.reached()
+    asked = alive.pending(F0)
+    alive.publish(F0, flats_of(init(5))[F0])
+    held.go()
+    handed = asked.result(WAIT_S)
+    assert handed is not None
+    assert span(handed) == (0, 1)
+    alive.script.all_read()
+    alive.script.step(1)
+    (adopted,) = alive.script.adoptions
+    assert (adopted.from_step, adopted.progress.steps, adopted.tokens) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("adopt", AdoptRule)
+@pytest.mark.parametrize("seed", range(4))
+def test_no_step_is_handed_in_twice_and_each_is_accounted_for(
+    begin: Begin, adopt: AdoptRule, seed: int
+) -> None:
+    """Whatever is asked and published when: hand-ins and overwritten steps tile the life."""
+    alive, chance = begin(adopt=adopt), np.random.default_rng(seed)
+    handed: list[HandIn] = []
+    steps = 0
+    for _ in range(40):
+        p = Fragment(int(chance.integers(FRAGMENTS)))
+        match int(chance.integers(3)):
+            case 0:
+                steps += (more := int(chance.integers(1, 4)))
+                alive.script.step(more)
+            case 1 if steps > 0 and alive.learner._tracks[p].from_step < steps:
+                handed.append(alive.hand_in(p)[0])
+            case _:
+                alive.adopted(p, alive.publish(p, flats_of(init(int(chance.integers(99))))[p]))
+    alive.script.step(1)
+    handed += [alive.hand_in(p)[0] for p in (F0, F1)]
+    steps += 1
+    for p in (F0, F1):
+        spans = [(h.id.from_step, h.id.to_step, h.tokens) for h in handed if h.id.fragment == p]
+        spans += [
+            (a.from_step, a.progress.steps, a.tokens)
+            for a in alive.script.adoptions
+            if a.fragment == p and a.from_step < a.progress.steps
+        ]
+        spans.sort()
+        assert (spans[0][0], spans[-1][1]) == (0, steps)
+        assert all(before[1] == after[0] for before, after in pairwise(spans))
+        assert all(said == trained(range(start, stop)) for start, stop, said in spans)
+
+
+def test_old_news_changes_nothing(begin: Begin) -> None:
+    alive = begin()
+    alive.script.step(2)
+    alive.publish(F0, flats_of(init(5))[F0])
+    again = Publication(F0, Version(0, 1), Version(0, 0), ())
+    alive.learner.offer(alive.script.life, again, flats_of(init(6))[F0])
+    alive.script.step(1)
+    assert len(alive.script.adoptions) == 1
+
+
+# --- lives ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distrusted", [False, True])
+def test_a_life_that_is_voided_joins_again_at_the_public_versions(
+    begin: Begin, inner: Inner, distrusted: bool
+) -> None:
+    """... with its moments, unless they are distrusted; nothing of the old life is left."""
+    alive = begin()
+    alive.script.step(3)
+    alive.hand_in(F0)
+    alive.adopted(F1, alive.publish(F1, flats_of(init(5))[F1]))
+    first, alive.script.offset = alive.script.life, 40
+    alive.learner.cease(Void(first, "for a reason", distrusted))
+    alive.script.nothing_more()
+    alive.script.all_read()
+    assert alive.script.life == Life(Island("a"), Incarnation(2))
+    alive.script.step(2)
+    report, _ = alive.script.reports[-1]
+    assert (report.life, report.progress.steps) == (alive.script.life, 2)
+    before = steps_of(inner, inner.start(init(0)), range(3))
+    public = [flat for _, flat in alive.script.public]
+    moments = None if distrusted else jax.tree.map(np.array, before.opt_state)
+    wanted = steps_of(inner, inner.start(params_of(public), moments), range(40, 42))
+    for p in (F0, F1):
+        said, delta = alive.hand_in(p)
+        assert span((said, delta)) == (0, 2)
+        assert (said.base, said.tokens) == (alive.script.public[p][0], trained(range(2)))
+        after = flats_of(wanted.params)[p]
+        np.testing.assert_allclose(public[p] + delta, after, rtol=1e-5, atol=1e-6)
+
+
+def test_the_syncer_voids_a_life_in_its_answer(begin: Begin) -> None:
+    script = Script()
+    script.answer = lambda report: (
+        Void(report.life, "silent for too long")
+        if report.life.incarnation == 1 and report.progress.steps == 2
+        else Answer(0, 0, stopping=False)
+    )
+    begin(script=script)
+    script.allow(2)
+    script.nothing_more()
+    until(lambda: len(script.joins) == 2)
+
+
+def test_a_life_steps_again_although_the_one_before_was_told_to_stop(begin: Begin) -> None:
+    """By a syncer that died before it had written that down: the new one knows nothing of it."""
+    script = Script()
+    script.answer = lambda report: Answer(9, 0, stopping=report.life.incarnation == 1)
+    alive = begin(script=script)
+    until(lambda: not alive.learner._stepping)
+    alive.learner.cease(Void(script.life, "the syncer has restarted"))
+    script.nothing_more()
+    script.all_read()
+    script.step(2)
+    assert script.reports[-1][0].progress.steps == 2
+
+
+def test_a_word_about_another_life_changes_nothing(begin: Begin) -> None:
+    alive = begin()
+    alive.script.step(1)
+    alive.learner.cease(Void(Life(Island("a"), Incarnation(7)), "not you"))
+    alive.script.step(1)
+    assert len(alive.script.joins) == 1
+    assert span(alive.hand_in(F0)) == (0, 2)
+
+
+def test_an_ended_life_hands_in_nothing_and_takes_in_nothing(begin: Begin) -> None:
+    alive = begin()
+    alive.script.step(2)
+    old = alive.script.life
+    alive.learner.cease(Void(old, "for a reason"))
+    alive.script.nothing_more()
+    alive.script.all_read()
+    assert alive.asked(F0, old).result(WAIT_S) is None
+    publication = Publication(F0, Version(0, 1), Version(0, 0), ())
+    alive.learner.offer(old, publication, flats_of(init(6))[F0])
+    alive.script.step(1)
+    alive.script.step(1)
+    assert not alive.script.adoptions
+    assert alive.hand_in(F0)[0].base == Version(0, 0)
+
+
+def test_an_end_is_told_to_whoever_waits_for_it(begin: Begin) -> None:
+    alive = begin()
+    alive.script.step(1)
+    alive.hand_in(F0)
+    first, asked = alive.script.life, alive.pending(F0)
+    waiting = alive.call(alive.learner.outlive, first)
+    alive.learner.cease(Void(first, "for a reason"))
+    alive.script.nothing_more()
+    assert "ended" in waiting.result(WAIT_S)
+    assert asked.result(WAIT_S) is None, "there was nothing new to hand in"
+    assert "ended" in alive.call(alive.learner.outlive, first).result(WAIT_S), "also later"
+
+
+def test_one_who_may_not_join_says_why(begin: Begin) -> None:
+    script = Script()
+    script.refusal = "the run is stopping"
+    with pytest.raises(Rejected, match="a may not join: the run is stopping"):
+        begin(script=script).ends()
+
+
+def test_one_who_is_to_wait_asks_again(begin: Begin) -> None:
+    script = Script()
+    script.waits_s = [0.01, 0.01]
+    alive = begin(script=script)
+    script.all_read()
+    assert (script.refused, len(script.joins)) == (2, 1)
+    script.step(1)
+    assert span(alive.hand_in(F0)) == (0, 1)
+
+
+def test_one_who_waits_can_be_let_go(begin: Begin) -> None:
+    script = Script()
+    script.waits_s = [10 * WAIT_S]
+    alive = begin(script=script)
+    until(lambda: script.refused == 1)
+    alive.learner.leave()
+    alive.ends()
+    assert script.joins == []
+
+
+# --- moments from others --------------------------------------------------------------------------
+
+
+def moments_after(inner: Inner, steps: int) -> list[np.ndarray]:
+    state = steps_of(inner, inner.start(init(0)), range(steps))
+    return [np.array(leaf) for leaf in inner.moments(state)]
+
+
+def trains_with(alive: Alive, inner: Inner, moments: list[np.ndarray] | None) -> bool:
+    """Whether what it trains in its first two steps is what it would train with these moments."""
+    state = inner.start(init(0))
+    if moments is not None:
+        state = inner.adopt_moments(state, moments)
+    wanted = flats_of(steps_of(inner, state, range(2)).params)
+    alive.script.step(2)
+    trained = [flats_of(init(0))[p] + alive.hand_in(p)[1] for p in (F0, F1)]
+    return all(np.allclose(x, y, rtol=1e-5) for x, y in zip(trained, wanted, strict=True))
+
+
+def test_a_first_life_begins_with_the_moments_of_the_best_donor_that_has_good_ones(
+    begin: Begin, inner: Inner
+) -> None:
+    good = moments_after(inner, 5)
+    script = Script()
+    script.donations = {
+        Island("gone"): Unreachable("it has died"),
+        Island("over"): None,
+        Island("other"): good[:-1],
+        Island("ill"): [*good[:-1], good[-1] * np.nan],
+        Island("good"): good,
+        Island("spare"): moments_after(inner, 3),
+    }
+    alive = begin(script=script)
+    assert [life.island for life in script.asked] == ["gone", "over", "other", "ill", "good"]
+    assert trains_with(alive, inner, good)
+
+
+def test_without_a_good_donor_it_begins_with_fresh_moments(begin: Begin, inner: Inner) -> None:
+    script = Script()
+    script.donations = {Island("gone"): Unreachable("it has died")}
+    assert trains_with(begin(script=script), inner, None)
+
+
+def test_a_donor_gives_its_moments_at_a_boundary_and_steps_on(begin: Begin, inner: Inner) -> None:
+    alive = begin()
+    alive.script.step(3)
+    given = alive.learner.moments(alive.script.life)
+    alive.script.step(3)
+    assert given is not None
+    for leaf, wanted in zip(given, moments_after(inner, 3), strict=True):
+        np.testing.assert_array_equal(leaf, wanted)
+    assert alive.learner.moments(Life(Island("a"), Incarnation(7))) is None
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_when_the_run_stops_it_steps_no_more_and_still_hands_in(begin: Begin) -> None:
+    script = Script()
+    script.answer = lambda report: Answer(9, 0, stopping=report.progress.steps >= 3)
+    alive = begin(script=script)
+    script.allow(3)
+    until(lambda: not alive.learner._stepping)
+    assert span(alive.hand_in(F0)) == (0, 3)
+    assert alive.asked(F0).result(WAIT_S) is None, "nothing more will come"
+    script.allow(5)
+    alive.publish(F0, flats_of(init(5))[F0])
+    until(lambda: len(script.adoptions) == 1)
+    assert span(alive.hand_in(F1)) == (0, 3)
+    assert alive.learner.leave().steps == 3
+    alive.ends()
+
+
+def test_a_parked_learner_steps_no_more_and_still_hands_in(begin: Begin) -> None:
+    alive = begin()
+    alive.script.step(2)
+    alive.learner.park()
+    alive.script.allow(5)
+    assert span(alive.hand_in(F0)) == (0, 2)
+    assert alive.asked(F0).result(WAIT_S) is None
+    assert alive.learner.leave().steps == 2
+
+
+def is_starved(alive: Alive) -> None:
+    alive.script.step(1)
+
+
+def is_parked(alive: Alive) -> None:
+    alive.script.step(1)
+    alive.learner.park()
+
+
+def waits_for_adoption(alive: Alive) -> None:
+    alive.script.allow(EVERY)
+    until(lambda: alive.learner._progress.steps == EVERY // FRAGMENTS)
+
+
+def idles(alive: Alive) -> None:
+    alive.script.allow(EVERY)
+    until(lambda: alive.learner._progress.steps == 1)
+
+
+WAITS = {"starved": is_starved, "parked": is_parked, "adoption": waits_for_adoption, "idle": idles}
+
+
+@pytest.mark.parametrize("waits", WAITS)
+def test_nothing_waits_for_ever_when_it_leaves(begin: Begin, waits: str) -> None:
+    overlap = 0 if waits == "adoption" else 2
+    alive = begin(overlap=overlap, speed=1e-4 if waits == "idle" else 1.0)
+    WAITS[waits](alive)
+    life = alive.script.life
+    alive.asked(F0).result(WAIT_S)
+    asked = [alive.asked(p) for p in (F0, F0, F1, F1)]
+    alive.learner.leave()
+    alive.ends()
+    for answer in asked:
+        answer.result(WAIT_S)
+    assert alive.asked(F1, life).result(WAIT_S) is None
+    assert "ended" in alive.learner.outlive(life)
+    assert len(alive.script.joins) == 1, "it begins no other life"
+
+
+class Broken(Exception):
+    """What a user's code raises."""
+
+
+@pytest.mark.parametrize("where", ["data", "boundary"])
+def test_what_the_task_raises_ends_the_run_and_lets_everybody_go(
+    begin: Begin, ports: dict[AdoptRule, FragmentPort], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    held = Held(Broken("in the user's code") if where == "data" else None)
+
+    def cannot(params: Params, p: Fragment) -> jax.Array:
+        raise Broken("no memory left")
+
+    if where == "boundary":
+        monkeypatch.setattr(ports[AdoptRule.OVERWRITE], "take", cannot)
+    alive = begin(stream=held)
+    alive.script.allow(1)
+    held.reached()
+    asked = [alive.pending(p) for p in (F0, F1, F0)]
+    held.go()
+    with pytest.raises(Broken):
+        alive.ends()
+    assert [answer.result(WAIT_S) for answer in asked] == [None] * 3
+
+
+# --- waiting, and being out of reach --------------------------------------------------------------
+
+
+def test_in_lock_step_it_waits_at_each_due_point_for_the_newer_version(begin: Begin) -> None:
+    """Fragment 1 is due at 2, 6, ..., fragment 0 at 4, 8, ..."""
+    alive = begin(overlap=0)
+    alive.script.allow(5)
+    for due, p, other in ((2, F1, F0), (4, F0, F1)):
+        until(lambda due=due: alive.learner._progress.steps == due)
+        said, delta = alive.hand_in(p)
+        alive.adopted(other, alive.publish(other, flats_of(init(7))[other]))
+        assert said.progress.steps == alive.learner._progress.steps == due, "not for another one"
+        alive.publish(p, alive.script.public[p][1] + delta, [said.id])
+    alive.script.all_read()
+    assert alive.script.reports[-1][0].progress.steps == 5
+
+
+def test_in_lock_step_the_due_points_are_those_of_the_clock(begin: Begin) -> None:
+    script = Script()
+    script.offset = 101
+    alive = begin(overlap=0, script=script)
+    alive.script.allow(3)
+    until(lambda: alive.learner._progress.steps == 1)
+    said, delta = alive.hand_in(F1)
+    assert alive.learner._progress.steps == 1, "clock 102 = 25 x 4 + 2"
+    alive.publish(F1, alive.script.public[F1][1] + delta, [said.id])
+    until(lambda: alive.learner._progress.steps == 3)
+
+
+def test_it_goes_on_training_while_the_coordinator_is_out_of_reach(begin: Begin) -> None:
+    """... and says what it had to say when it is back."""
+    alive = begin()
+    alive.script.step(1)
+    alive.script.deaf.set()
+    alive.publish(F0, flats_of(init(5))[F0])
+    alive.script.allow(6)
+    until(lambda: alive.learner._progress.steps == 7)
+    assert not alive.script.adoptions
+    alive.script.deaf.clear()
+    alive.script.all_read()
+    assert alive.script.reports[-1][0].progress.steps == 7
+    (adopted,) = alive.script.adoptions
+    assert (adopted.fragment, adopted.from_step) == (F0, 0)
+
+
+def test_a_slowed_learner_idles_in_proportion_to_its_work(begin: Begin) -> None:
+    alive = begin(speed=0.2)
+    alive.script.step(3)
+    alive.script.step(1)
+    _, vitals = alive.script.reports[-1]
+    assert vitals.idle_s == pytest.approx(4 * vitals.computing_s)
+
+
+def test_a_slowed_learner_hands_in_while_it_idles(begin: Begin) -> None:
+    alive = begin(speed=1e-5)  # hours, if nobody spoke to it
+    alive.script.allow(2)
+    until(lambda: alive.learner._progress.steps == 1)
+    assert span(alive.hand_in(F0)) == (0, 1)
+    assert alive.learner.leave().steps == 1

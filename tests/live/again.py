@@ -1,0 +1,99 @@
+"""The events of a real run, taken in again by the shell in the simulator's virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cluster.measures import Measures
+from cluster.sim_loop import VirtualLoop, running
+from cluster.store import Row
+from cluster.syncer import Log, Ports, Syncer
+from coordinator.codec import Wire
+from coordinator.protocol import (
+    Contribution,
+    Discard,
+    Effect,
+    Event,
+    Fragment,
+    Life,
+    Merge,
+    Progress,
+    Publish,
+    Store,
+    Void,
+)
+from coordinator.state import Rule, initial
+
+Deed = tuple[object, ...]
+"""What the shell asked of the world: the port, and with what."""
+
+
+class Deaf(Ports):
+    """A world that hears every order and answers none: the tape knows the answers already."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.deeds: list[Deed] = []
+
+    async def _hear(self, *deed: object) -> None:
+        self.deeds.append(deed)
+        await self._loop.create_future()
+
+    async def watch(self, life: Life) -> str:
+        await self._hear("watch", life)
+        return ""
+
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+        await self._hear("collect", life, fragment)
+        return ""
+
+    async def merge(self, order: Merge) -> None:
+        await self._hear("merge", order)
+
+    async def store(self, order: Store) -> bool:
+        await self._hear("store", order)
+        return True
+
+    async def publish(self, order: Publish) -> None:
+        await self._hear("publish", order)
+
+    async def discard(self, order: Discard) -> None:
+        await self._hear("discard", order)
+
+    async def cease(self, order: Void) -> None:
+        await self._hear("cease", order)
+
+    async def park(self, life: Life) -> None:
+        await self._hear("park", life)
+
+    async def leave(self, life: Life) -> Progress | None:
+        await self._hear("leave", life)
+        return None
+
+
+class Blank(Log):
+    """A tape that keeps nothing."""
+
+    def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+def again(rule: Rule, rows: Sequence[Row]) -> Iterator[tuple[Row, tuple[Effect, ...], list[Deed]]]:
+    """Each event, what the rules answer now, and what the shell then does."""
+    loop = VirtualLoop()
+    world = Deaf(loop)
+    now_s = rows[0].now_s
+    measures = Measures("again", {}, [1] * rule.schedule.fragments, Wire.F32, now_s=now_s)
+    with running(loop):
+        syncer = Syncer(
+            rule, initial(rule), world, now_s=lambda: now_s, tape=Blank(), measures=measures
+        )
+        for row in rows:
+            now_s = row.now_s
+            effects = syncer.feed(row.event)
+            loop.run(loop.now_s, lambda: False)
+            yield row, effects, world.deeds
+            world.deeds = []
+        syncer.close()
+        loop.finish()

@@ -1,0 +1,35 @@
+"""A Ray cluster of one head and three raylets on this machine, until standard input ends.
+
+Prints its address as JSON; its job server listens at the port given. The head holds no island.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from ray.cluster_utils import Cluster
+
+STORE_BYTES = 100 * 2**20
+REGIONS = ("eu", "eu", "us")
+
+
+def main() -> None:
+    head: dict[str, Any] = {
+        "num_cpus": 0,
+        "object_store_memory": STORE_BYTES,
+        "include_dashboard": True,
+        "dashboard_host": "127.0.0.1",
+        "dashboard_port": int(sys.argv[1]),
+    }
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    for region in REGIONS:
+        cluster.add_node(num_cpus=2, labels={"region": region}, object_store_memory=STORE_BYTES)
+    print(json.dumps({"address": cluster.address}), flush=True)
+    sys.stdin.read()
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,426 @@
+"""A real cluster of several raylets: submit, watch with Prometheus, scale, drain, kill, stop.
+
+One long story, since a cluster takes its time to come up: each test is a chapter, and none of them
+may be left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.config import load
+from cluster.meaning import load_layout, rule_of
+from cluster.store import read_tape
+from coordinator.advance import advance
+from coordinator.protocol import Fragment
+from coordinator.state import initial, validate
+from tests.cluster.test_metrics import expressions
+from tests.live.cli import MARK, ROOT, TINY, Finished, Place, finish, place, until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+RUN = "story"
+TOKEN = "a-token-of-this-test-only-0123456789"
+SLOWLY = ("--set", "run.steps=1000000", "--set", "islands.0.speed=0.3")
+WITHIN_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Raylets:
+    """The cluster, its run's directory, and the figures that are found on the way."""
+
+    here: Place
+    address: str
+    jobs: str
+    figures: dict[str, float]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        mine = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "HOME": str(self.here.folder)}
+        return {**self.here.environment, **mine}
+
+    @property
+    def run_dir(self) -> Path:
+        return self.here.folder / "archipelago" / "runs" / RUN
+
+    def run(self, *arguments: str, **env: str) -> Finished:
+        return finish(
+            subprocess.Popen(
+                [sys.executable, "-m", "cluster", *arguments],
+                cwd=ROOT,
+                env=self.environment | env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        )
+
+    def ray(self, *arguments: str) -> str:
+        """Ray's own job command."""
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("ray")), "job", *arguments, "--address", self.jobs],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout + done.stderr
+
+    def ask(self, command: str, *arguments: str) -> Finished:
+        return self.run(command, RUN, *arguments, "--address", self.address)
+
+    def status(self) -> dict[str, Any]:
+        """From a fresh process, as a person asks."""
+        finished = self.ask("status", "--json")
+        return finished.json if finished.code == 0 else {}
+
+    def states(self) -> dict[str, str]:
+        return {each["island"]: each["state"] for each in self.last.get("islands", ())}
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """What the run wrote last of itself: much cheaper to look at again and again."""
+        try:
+            lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
+            return json.loads(lines[-1])
+        except (FileNotFoundError, IndexError, json.JSONDecodeError):
+            return {}
+
+    def contributions(self) -> dict[str, int]:
+        return {each["island"]: each["contributions"] for each in self.last.get("islands", ())}
+
+    def until_contributing(self, *islands: str) -> None:
+        """... and nobody else is there."""
+        until(
+            lambda: (
+                self.states() == dict.fromkeys(islands, "live")
+                and all(self.contributions()[island] > 0 for island in islands)
+            ),
+            WITHIN_S,
+        )
+
+
+@pytest.fixture(scope="module")
+def raylets() -> Generator[Raylets]:
+    with place() as here:
+        port, mine = free_port(), {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # its `python` is this one
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("raylets.py")), str(port)],
+            env={**here.environment, **mine, "PATH": path, "HOME": str(here.folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        try:
+            yield Raylets(here, told["address"], f"http://127.0.0.1:{port}", {})
+        finally:
+            process.communicate()
+            assert process.returncode == 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    url: str
+
+    def ask(self, expression: str) -> list[dict[str, Any]]:
+        """The series that answer an expression.
+
+        Errors: `HTTPError` if Prometheus does not understand it.
+        """
+        query = urllib.parse.urlencode({"query": expression.replace("$run", RUN)})
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=10) as answer:
+            return json.load(answer)["data"]["result"]
+
+    def number(self, expression: str) -> float | None:
+        found = self.ask(expression)
+        return float(found[0]["value"][1]) if found else None
+
+
+@pytest.fixture(scope="module")
+def prometheus(raylets: Raylets) -> Generator[Prometheus]:
+    """Debian's, finding the run by the folder of targets."""
+    folder = raylets.here.folder / "prometheus"
+    folder.mkdir()
+    targets = raylets.here.folder / ".archipelago" / "targets" / "*.json"
+    (folder / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        f"rule_files: [{ROOT / 'dashboards' / 'alerts.yml'}]\n"
+        "scrape_configs:\n"
+        "  - job_name: archipelago\n"
+        f"    file_sd_configs: [{{files: ['{targets}'], refresh_interval: 1s}}]\n"
+    )
+    program = shutil.which("prometheus")
+    assert program is not None, "this test needs Debian's package prometheus"
+    port = free_port()
+    process = subprocess.Popen(
+        [
+            program, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        env={**os.environ, MARK: str(raylets.here.folder)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    yield Prometheus(f"http://127.0.0.1:{port}")
+    process.terminate()
+    process.wait(20)
+
+
+# --- before anything runs -------------------------------------------------------------------------
+
+
+def test_a_wrong_token_is_one_clear_message(raylets: Raylets) -> None:
+    wrong = {"RAY_AUTH_TOKEN": "another-token-0123456789-0123456789"}
+    refused = raylets.run("submit", str(TINY), "--address", raylets.jobs, **wrong)
+    assert refused.code == 2
+    assert "does RAY_AUTH_TOKEN hold its token" in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_an_unreachable_head_is_one_clear_message(raylets: Raylets) -> None:
+    refused = raylets.run("submit", str(TINY), "--address", f"http://127.0.0.1:{free_port()}")
+    assert refused.code == 2
+    assert "cannot be used" in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_what_can_never_be_placed_is_refused_with_what_there_is(raylets: Raylets) -> None:
+    wish = ("--set", "run.name=huge", "--set", "islands.0.resources={CPU=64.0}")
+    refused = raylets.run("submit", str(TINY), "--address", raylets.jobs, *wish)
+    assert refused.code == 2
+    said = refused.out + refused.err
+    assert "2 islands, each of 64 CPU, can never be placed: there is room for 0" in said
+    assert "2 CPU, region=us" in said
+
+
+def test_no_such_run_is_one_clear_message(raylets: Raylets) -> None:
+    refused = raylets.run("scale", "nobody", "local=2", "--address", raylets.address)
+    assert (refused.code, refused.out) == (2, "")
+    assert "no run named nobody goes on in the cluster" in refused.err
+
+
+# --- the story ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def story(raylets: Raylets, prometheus: Prometheus) -> Raylets:
+    """Submitted, and its client gone."""
+    began_s = time.monotonic()
+    submitted = raylets.run(
+        "submit", str(TINY), "--address", raylets.jobs, "--no-wait", "--json", *SLOWLY,
+        "--set", f"run.name={RUN}",
+    )  # fmt: skip
+    assert submitted.code == 0, submitted.err
+    assert submitted.json == {"run": RUN, "address": raylets.jobs}
+    raylets.until_contributing("local-0", "local-1")
+    raylets.figures["submit_to_contributions_s"] = time.monotonic() - began_s
+    return raylets
+
+
+def test_it_runs_and_everybody_can_see_it(story: Raylets, prometheus: Prometheus) -> None:
+    began_s = time.monotonic()
+    status = story.status()
+    story.figures["status_s"] = time.monotonic() - began_s
+    assert (status["run"], status["alive"], status["wanted"]) == (RUN, 2, 2)
+    until(lambda: prometheus.number("archipelago_islands_alive") == 2, WITHIN_S)
+    assert RUN in story.ray("list")
+    assert "of 2 alive" in story.ray("logs", RUN)
+
+
+def test_a_name_in_use_is_refused(story: Raylets) -> None:
+    refused = story.run(
+        "submit", str(TINY), "--address", story.jobs, "--set", f"run.name={RUN}", "--no-wait"
+    )
+    assert refused.code == 2
+    assert f"has a job named {RUN} already" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("command", "argument", "why"),
+    [
+        ("scale", "local=0", "sync.quorum is 1"),
+        ("scale", "local=1000", "room for 12 at most"),
+        ("scale", "mars=2", "no group 'mars'; it has local"),
+        ("scale", "local", "that is not GROUP=N"),
+        ("drain", "local-9", "no island 'local-9'; it has local-0, local-1"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(
+    story: Raylets, command: str, argument: str, why: str
+) -> None:
+    refused = story.ask(command, argument)
+    assert (refused.code, refused.out) == (2, "")
+    assert why in refused.err
+    assert story.last["wanted"] == 2
+
+
+def test_scaled_up_the_new_ones_join_and_contribute(story: Raylets, prometheus: Prometheus) -> None:
+    steps = story.last["t"]
+    assert story.ask("scale", "local=4").code == 0
+    began_s = time.monotonic()
+    story.until_contributing("local-0", "local-1", "local-2", "local-3")
+    story.figures["scale_up_s"] = time.monotonic() - began_s
+    assert story.last["t"] > steps, "the others went on"
+    until(lambda: prometheus.number("archipelago_islands_alive") == 4, WITHIN_S)
+    assert story.status()["alive"] == 4
+
+
+def test_a_killed_island_is_back_before_long(story: Raylets, prometheus: Prometheus) -> None:
+    os.kill(processes(story, "Island")[0], signal.SIGKILL)
+    began_s = time.monotonic()
+
+    def back() -> bool:
+        return sum(each["restarts"] for each in story.last["islands"]) == 1
+
+    until(back, WITHIN_S)
+    story.until_contributing("local-0", "local-1", "local-2", "local-3")
+    story.figures["killed_to_live_s"] = time.monotonic() - began_s
+    until(lambda: prometheus.number("sum(archipelago_island_restarts_total)") == 1, WITHIN_S)
+
+
+def test_a_killed_fleet_takes_its_run_over(story: Raylets) -> None:
+    (pid,) = processes(story, "Fleet")
+    merges = story.last["merges"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: story.last["merges"] > merges + 20, WITHIN_S)
+    story.until_contributing("local-0", "local-1", "local-2", "local-3")
+
+
+def test_a_drained_island_hands_in_and_goes(story: Raylets, prometheus: Prometheus) -> None:
+    lost = story.last["figures"]["tokens_lost"]
+    assert story.ask("drain", "local-1").code == 0
+    story.until_contributing("local-0", "local-2", "local-3")
+    assert story.last["figures"]["tokens_lost"] == lost
+    until(lambda: prometheus.number("archipelago_islands_wanted") == 3, WITHIN_S)
+
+
+def test_scaled_down_to_one_nothing_is_lost(story: Raylets, prometheus: Prometheus) -> None:
+    lost = story.last["figures"]["tokens_lost"]
+    assert story.ask("scale", "local=1").code == 0
+    story.until_contributing("local-0")
+    assert story.last["figures"]["tokens_lost"] == lost
+    until(lambda: prometheus.number("archipelago_islands_alive") == 1, WITHIN_S)
+    assert len(processes(story, "Island")) == 1
+
+
+def test_ten_scalings_in_a_row_leave_nothing_behind(story: Raylets) -> None:
+    for number in range(10):
+        assert story.ask("scale", f"local={(3, 1)[number % 2]}").code == 0
+    story.until_contributing("local-0")
+    until(lambda: len(processes(story, "Island")) == 1, WITHIN_S)
+    actors, groups = held(story)
+    assert sorted(actors) == ["evaluator", "fleet", "island local-0", "shard-0", "syncer"]
+    assert groups == 1
+
+
+def test_the_board_and_the_alerts_are_answered(story: Raylets, prometheus: Prometheus) -> None:
+    queries = [e for e in expressions() if not e.startswith("label_values")]
+    silent = [e for e in queries if not re.search(r"[<>] |== 1", e) and not prometheus.ask(e)]
+    assert silent == []
+    for expression in queries:
+        prometheus.ask(expression)  # which raises if it is not understood
+    with urllib.request.urlopen(f"{prometheus.url}/api/v1/rules", timeout=10) as answer:
+        (group,) = json.load(answer)["data"]["groups"]
+    assert [rule["health"] for rule in group["rules"]] == ["ok"] * 5
+
+
+def test_promtool_has_nothing_to_say() -> None:
+    program = shutil.which("promtool")
+    assert program is not None, "this test needs Debian's package prometheus"
+    alerts = str(ROOT / "dashboards" / "alerts.yml")
+    command = [program, "check", "rules", alerts]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCESS: 5 rules found" in done.stdout
+
+
+def test_stopped_by_ray_it_hands_in_adds_up_and_leaves_nothing(story: Raylets) -> None:
+    """... and a terminal that follows is told so."""
+    began_s = time.monotonic()
+    story.ray("stop", RUN)
+    until((story.run_dir / "summary.json").exists, WITHIN_S)
+    story.figures["stop_s"] = time.monotonic() - began_s
+    summary = json.loads((story.run_dir / "summary.json").read_text())
+    fates = ("merged", "discarded", "lost", "outstanding")
+    assert summary["tokens_trained"] == sum(summary[f"tokens_{fate}"] for fate in fates)
+    assert summary["uptime"] > 0.99
+    assert (story.run_dir / "model.safetensors").exists()
+    assert (story.run_dir / "state.json").exists()
+    ours = ("Fleet", "Syncer", "Shard", "Island", "Evaluator")
+    until(lambda: not processes(story, *ours), WITHIN_S)
+    assert not list((story.here.folder / ".archipelago" / "targets").glob("*.json"))
+    print({key: round(value, 1) for key, value in story.figures.items()})
+
+
+def test_the_ledger_of_the_story_balances_in_every_fragment(story: Raylets) -> None:
+    layout = load_layout(story.run_dir)
+    rule = rule_of(load(story.run_dir / "config.toml"), layout)
+    state = initial(rule)
+    for _, now_s, event, _ in read_tape(story.run_dir, layout.fingerprint).events:
+        state = advance(rule, state, event, now_s)[0]
+        validate(rule, state)
+    for p, row in enumerate(state.ledger.rows):
+        outstanding = state.ledger.outstanding(Fragment(p))
+        assert state.ledger.trained == row.merged + row.all_discarded + row.lost + outstanding
+
+
+def test_nothing_of_it_is_left_in_the_cluster(story: Raylets) -> None:
+    assert held(story) == ([], 0)
+
+
+def processes(story: Raylets, *kinds: str) -> list[int]:
+    """Numbers of the processes of these kinds of actors."""
+    return [
+        pid
+        for pid, command in story.here.left_running().items()
+        if any(f"ray::{kind}Actor" in command for kind in kinds)
+    ]
+
+
+def held(story: Raylets) -> tuple[list[str], int]:
+    """Names of the run's actors, and how many placement groups there are, by Ray's own lists."""
+    script = (
+        "import json, ray\n"
+        "from ray.util import placement_group_table\n"
+        "from ray.util.state import list_actors\n"
+        f"ray.init({story.address!r}, log_to_driver=False)\n"
+        "alive = [a.name for a in list_actors(limit=1000) if a.state != 'DEAD']\n"
+        "groups = [g for g in placement_group_table().values() if g['state'] != 'REMOVED']\n"
+        "print(json.dumps([alive, len(groups)]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=story.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    alive, groups = json.loads(done.stdout.splitlines()[-1])
+    return [name for name in alive if not name.startswith("_ray_internal")], groups

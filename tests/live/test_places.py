@@ -1,0 +1,104 @@
+"""Placement groups on Ray itself: labels and TPU slices, with resources that only say they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.live.cli import ROOT, place
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]
+
+STORY = """
+import json, time
+import ray
+from ray.cluster_utils import Cluster
+from cluster import placement
+from cluster.config import IslandGroup
+from coordinator.protocol import Island
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+for number in range(2):
+    cluster.add_node(
+        num_cpus=1,
+        resources={"TPU": 4, "TPU-v6e-4-head": 1},
+        labels={
+            "ray.io/tpu-slice-name": f"slice-{number}", "ray.io/tpu-worker-id": "0",
+            "ray.io/tpu-pod-type": "v6e-4", "ray.io/tpu-topology": "2x2",
+            "ray.io/accelerator-type": "TPU-V6E",
+        },
+    )
+cluster.add_node(num_cpus=2, labels={"region": "eu"})
+cluster.connect()
+
+def reserve(group, number):
+    island = Island(f"{group.group}-{number}")
+    return placement.reserve(group, island, "places", detached=False)
+
+def ready(place, within_s):
+    end_s = time.monotonic() + within_s
+    while not (answer := place.ready()) and time.monotonic() < end_s:
+        time.sleep(0.1)
+    return answer
+
+@ray.remote(num_cpus=1)
+def where():
+    labels = {n["NodeID"]: n["Labels"] for n in ray.nodes()}
+    return labels[ray.get_runtime_context().get_node_id()]
+
+def labels_at(place):
+    return ray.get(where.options(scheduling_strategy=place.strategy()).remote())
+
+tpu = IslandGroup(
+    group="tpu", resources={"CPU": 1.0, "TPU": 4.0}, accelerator="TPU-V6E", topology="2x2"
+)
+eu = IslandGroup(group="eu", resources={"CPU": 2.0}, label_selector={"region": "eu"})
+told = {"room": [placement.room(g, placement.cluster_nodes()) for g in (tpu, eu)]}
+slices = [reserve(tpu, number) for number in range(3)]
+told["slices"] = [ready(place, 20) for place in slices[:2]]
+told["names"] = sorted(labels_at(place)["ray.io/tpu-slice-name"] for place in slices[:2])
+told["third"] = ready(slices[2], 1)
+slices[0].give_back()
+told["third_then"] = ready(slices[2], 30)
+first, second = reserve(eu, 0), reserve(eu, 1)
+told["eu"] = [ready(first, 20), labels_at(first)["region"], ready(second, 2)]
+first.give_back()
+told["second_then"] = ready(second, 20)
+told["found"] = placement.reserved(Island("eu-1"), "places") is not None
+told["not_found"] = placement.reserved(Island("eu-7"), "places") is None
+print(json.dumps(told))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+def test_islands_wait_for_the_slice_or_the_label_that_they_need() -> None:
+    with place() as here:
+        script = here.folder / "story.py"
+        script.write_text(STORY)
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            env={**here.environment, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)},
+            cwd=Path(os.sep),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        told = json.loads(done.stdout.splitlines()[-1])
+    assert told == {
+        "room": [2, 1],
+        "slices": [True, True],
+        "names": ["slice-0", "slice-1"],
+        "third": False,
+        "third_then": True,
+        "eu": [True, "eu", False],
+        "second_then": True,
+        "found": True,
+        "not_found": True,
+    }

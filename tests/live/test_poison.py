@@ -1,0 +1,66 @@
+"""Islands whose numbers are wrong, on real Ray: refused, counted, shown, and without effect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.live.cli import TINY, Finished, Place, place
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
+NAN, SCALED = "local-1", "local-2"
+PLAN = f"""faults.plan=[
+    {{at_step = 50, kind = "nan", island = "{NAN}"}},
+    {{at_step = 80, kind = "scale", island = "{SCALED}", factor = 1000.0}},
+]"""
+WORSE = 1.02
+"""Of the loss without them. Two runs of one configuration differ by 2 % themselves here (2.39 and
+2.44, measured), so what is asked is that the poison does no harm, not that the runs are alike."""
+
+
+def trained(here: Place, islands: int, *more: str) -> Finished:
+    """A run to its end; `here` must be fresh."""
+    finished = here.run(
+        "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
+        "--set", "run.steps=240", "--set", f"islands.0.count={islands}",
+        "--set", "islands.0.speed=0.3", "--set", "monitor.refresh_s=0.1", *more,
+    )  # fmt: skip
+    assert finished.code == 0, finished.err
+    return finished
+
+
+def whys(here: Place, island: str) -> Sequence[str]:
+    """Why it was quarantined, as `status` had it from time to time."""
+    looks = map(json.loads, (here.run_dir / "metrics.jsonl").read_text().splitlines())
+    islands = [each for look in looks for each in look["islands"]]
+    return [
+        each["why"]
+        for each in islands
+        if each["island"] == island and each["state"] == "quarantined"
+    ]
+
+
+def test_two_poisoned_islands_of_four_do_no_harm() -> None:
+    """Compared with a run that the other two make alone: of the work of the poisoned ones only
+    what they did before is left, and that helps."""
+    with place() as here:
+        without = trained(here, 2).json
+    with place() as here:
+        finished = trained(here, 4, "--set", PLAN)
+        poisoned = finished.json
+        model = load_file(here.run_dir / "model.safetensors")
+        not_finite, too_large = whys(here, NAN), whys(here, SCALED)
+    assert all(np.isfinite(tensor).all() for tensor in model.values())
+    assert poisoned["heldout_loss"] < WORSE * without["heldout_loss"]
+    assert poisoned["faults"] == 2
+    assert poisoned["rejected_contributions"] >= 6, "three and three, until they are barred"
+    assert without["rejected_contributions"] == 0
+    assert any("numbers that are not finite" in why for why in not_finite), not_finite
+    assert any("norm per step" in why and "the limit is" in why for why in too_large), too_large
+    for island in (NAN, SCALED):
+        assert f"island {island} is quarantined: 3 contributions refused in a row" in finished.err

@@ -1,0 +1,379 @@
+"""Real Ray, real processes, real kills: what a run does when things go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from cluster.config import load
+from cluster.meaning import load_layout, rule_of
+from cluster.replay import relive
+from cluster.store import Recording, checksum, fingerprint, read_tape
+from coordinator.fragments import Layout, take
+from coordinator.protocol import (
+    Arrived,
+    Ask,
+    ContributionId,
+    Discard,
+    Effect,
+    Event,
+    Finish,
+    Fragment,
+    Granted,
+    Island,
+    LeaseGranted,
+    Life,
+    Lost,
+    Merge,
+    Merged,
+    Publish,
+    Refused,
+    Release,
+    Report,
+    Shift,
+    Store,
+    Version,
+    Void,
+    Wake,
+)
+from coordinator.state import State, initial, validate
+from tests.live.again import again
+from tests.live.cli import TINY, Finished, Place, finish, place, until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
+VICTIM = Island("local-1")
+KEYS = {
+    "heldout_loss", "initial_heldout_loss", "tokens_trained", "tokens_merged", "tokens_discarded",
+    "tokens_lost", "tokens_outstanding", "merges", "mean_participants", "goodput", "uptime",
+    "faults", "recovery_s", "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token",
+    "rejected_contributions", "wall_s", "global_sha256",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A run in which one island was killed, came back and was asked to stop: all that it left."""
+
+    finished: Finished
+    status: Finished
+    run_dir: Path
+    layout: Layout
+    recording: Recording
+    states: list[State]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.finished.json
+
+    @property
+    def events(self) -> list[tuple[float, Event]]:
+        return [(row.now_s, row.event) for row in self.recording.events]
+
+    @property
+    def lives(self) -> list[Life]:
+        """Of the killed island, in order."""
+        told = {e.life for _, e in self.events if isinstance(e, Report)}
+        return sorted(life for life in told if life.island == VICTIM)
+
+    def when(self, kind: type[Event], life: Life) -> float:
+        """The time of the first event of this kind that is about this life."""
+        return next(
+            now_s
+            for now_s, event in self.events
+            if isinstance(event, kind) and getattr(event, "life", None) == life
+        )
+
+
+@pytest.fixture(scope="module")
+def killed() -> Generator[Killed]:
+    with place() as here:
+        process = here.start(
+            "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
+            "--set", "run.steps=1000000", "--set", "islands.0.count=3",
+            "--set", "islands.0.speed=0.3", "--set", "durability.keep_contributions=true",
+            "--set", f'faults.plan=[{{at_step=40, kind="kill", island="{VICTIM}"}}]',
+        )  # fmt: skip
+        until(lambda: takes_part_again(here.last_status) or process.poll() is not None)
+        status = here.run("status", str(here.run_dir), "--json")
+        assert here.run("stop", str(here.run_dir)).code == 0
+        finished = finish(process)
+        assert finished.code == 0, finished.err
+        layout = load_layout(here.run_dir)
+        rule = rule_of(load(here.run_dir / "config.toml"), layout)
+        recording = read_tape(here.run_dir, layout.fingerprint)
+        states = [initial(rule), *(heard.after for heard in relive(rule, recording.events))]
+        for state in states:
+            validate(rule, state)
+        yield Killed(finished, status, here.run_dir, layout, recording, states)
+
+
+def takes_part_again(status: dict[str, Any]) -> bool:
+    """Is the victim in its second life, and in each fragment's last merge?"""
+    islands = {each["island"]: each for each in status.get("islands", ())}
+    if VICTIM not in islands or islands[VICTIM]["life"] < 2:
+        return False
+    return all(VICTIM in each["participants"] for each in status["fragments"])
+
+
+def test_the_summary_is_one_json_object_with_every_figure(killed: Killed) -> None:
+    assert set(killed.summary) == KEYS
+    assert None not in killed.summary.values()
+
+
+def test_the_tokens_add_up_in_the_summary_and_in_every_fragment(killed: Killed) -> None:
+    fates = ("merged", "discarded", "lost", "outstanding")
+    assert killed.summary["tokens_trained"] == sum(killed.summary[f"tokens_{f}"] for f in fates)
+    ledger = killed.states[-1].ledger
+    for p, row in enumerate(ledger.rows):
+        outstanding = ledger.outstanding(Fragment(p))
+        assert outstanding >= 0
+        assert ledger.trained == row.merged + row.all_discarded + row.lost + outstanding
+
+
+def test_the_fault_happened_and_the_island_contributes_again(killed: Killed) -> None:
+    assert killed.summary["faults"] == 1
+    assert len(killed.summary["recovery_s"]) == 1
+    first, second = killed.lives
+    assert second.incarnation > first.incarnation
+    assert killed.when(Lost, first) < killed.when(Report, second)
+    given = {e.contribution.id.life for _, e in killed.events if isinstance(e, Arrived)}
+    assert {first, second} <= given
+
+
+def test_the_others_go_on_merging_while_it_is_away(killed: Killed) -> None:
+    first, second = killed.lives
+    lost_s, back_s = killed.when(Lost, first), killed.when(Report, second)
+    between = [e for s, e in killed.events if isinstance(e, Merged) and lost_s < s < back_s]
+    assert len(between) > 5
+    assert killed.summary["uptime"] == 1.0
+
+
+def test_nothing_of_a_dead_life_is_admitted_after_its_loss(killed: Killed) -> None:
+    dead = killed.lives[0]
+    arrived: set[ContributionId] = set()
+    for (_, event), after in zip(killed.events, killed.states[1:], strict=True):
+        if isinstance(event, Arrived) and after.members[VICTIM].life == dead:
+            arrived.add(event.contribution.id)
+        for fragment in after.fragments:
+            held = (*fragment.inbox, *(fragment.round.items if fragment.round else ()))
+            assert {c.id for c in held if c.id.life == dead} <= arrived
+
+
+def test_versions_grow_by_one(killed: Killed) -> None:
+    for p in range(len(killed.layout.fragments)):
+        merged = [e.version for _, e in killed.events if isinstance(e, Merged) and e.fragment == p]
+        assert merged == [Version(0, number) for number in range(1, len(merged) + 1)]
+        assert len(merged) > 1
+    assert sum(isinstance(e, Merged) for _, e in killed.events) == killed.summary["merges"]
+
+
+def test_the_saved_model_is_the_one_of_the_summary(killed: Killed) -> None:
+    layout = killed.layout
+    tensors = load_file(killed.run_dir / "model.safetensors")
+    leaves = [tensors[leaf.path] for leaf in layout.leaves]
+    flats = [take(layout, Fragment(p), leaves) for p in range(len(layout.fragments))]
+    assert fingerprint(flats) == killed.summary["global_sha256"]
+
+
+def test_replay_rebuilds_it_to_the_last_bit(killed: Killed) -> None:
+    with place() as here:
+        result = here.run("replay", str(killed.run_dir), "--json")
+    assert result.code == 0, result.err
+    assert result.json["exact"] is True
+    assert result.json["compared"] == {"effects": True, "state": True, "fragments": True}
+    assert result.json["global_sha256"] == killed.summary["global_sha256"]
+
+
+def test_the_simulator_answers_every_event_of_it_alike(killed: Killed) -> None:
+    """... and its shell does for each effect what the shell on Ray is there for, in that order."""
+    orders = 0
+    rule = rule_of(load(killed.run_dir / "config.toml"), killed.layout)
+    for row, effects, deeds in again(rule, killed.recording.events):
+        assert checksum(effects) == row.answer, f"event {row.seq}: {row.event}"
+        assert deeds == [deed for effect in effects if (deed := wanted(effect))]
+        orders += len(deeds)
+    assert orders > 100
+
+
+def wanted(effect: Effect) -> tuple[object, ...]:
+    """What the world must be asked for; nothing where the effect is an answer."""
+    match effect:
+        case Granted():
+            return "watch", effect.life
+        case Ask():
+            return "collect", effect.life, effect.fragment
+        case Release():
+            return "park", effect.life
+        case Void():
+            return "cease", effect
+        case Merge() | Store() | Publish() | Discard():
+            return type(effect).__name__.lower(), effect
+        case Refused() | LeaseGranted() | Shift() | Wake() | Finish():
+            return ()
+
+
+def test_another_terminal_sees_it_all(killed: Killed) -> None:
+    """... and its `stop` has ended the run."""
+    assert killed.status.code == 0, killed.status.err
+    status = killed.status.json
+    assert {"run", "t", "islands", "fragments", "participants", "alive"} <= set(status)
+    assert [island["state"] for island in status["islands"]] == ["live"] * 3
+    assert status["alive"] == 3
+    assert status["t"] > 40
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def begin(here: Place, *more: str) -> subprocess.Popen[str]:
+    """A long run, the end of which must be asked for."""
+    return here.start(
+        "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
+        "--set", "run.steps=1000000", *more,
+    )  # fmt: skip
+
+
+def live_run(here: Place, *more: str) -> subprocess.Popen[str]:
+    """... that has begun to merge."""
+    process = begin(here, *more)
+    until(lambda: here.merges > 8 or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    return process
+
+
+def test_ctrl_c_hands_in_saves_and_sums_up() -> None:
+    with place() as here:
+        process = live_run(here)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody in the foreground
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        assert "Traceback" not in finished.err
+        assert finished.json["merges"] > 8
+        assert finished.json == json.loads((here.run_dir / "summary.json").read_text())
+        assert (here.run_dir / "model.safetensors").exists()
+
+
+def test_whoever_goes_on_pressing_ctrl_c_is_rid_of_it_at_once() -> None:
+    """... also while it starts, when nobody could hand in anything yet."""
+    with place() as here:
+        process = begin(here)
+        until((here.run_dir / "live.json").exists)
+        began_s = time.monotonic()
+
+        def pressed() -> bool:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            return process.poll() is not None
+
+        until(pressed)
+        assert time.monotonic() - began_s < 20
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        assert "Traceback" not in finished.err
+        assert not (here.run_dir / "summary.json").exists()
+
+
+BROKEN_TASK = """
+from dataclasses import replace
+from islands.task import load_task
+
+def task(data):
+    good = load_task("byte-tiny", None, {}, data)
+
+    def stream(batch_size):
+        reader, steps = good.stream(batch_size), iter(range(5))
+        read = reader.next
+
+        def next_batch():
+            if next(steps, None) is None:
+                raise ZeroDivisionError("the user made this, at step 5")
+            return read()
+
+        reader.next = next_batch
+        return reader
+
+    return replace(good, stream=stream)
+"""
+
+
+def test_a_task_that_breaks_ends_the_run_with_its_own_traceback() -> None:
+    """After three lives of each island: a fault of the machine might go away, and one island that
+    is set aside leaves the other to go on."""
+    with place() as here:
+        (here.folder / "broken.py").write_text(BROKEN_TASK)
+        config = here.folder / "broken.toml"
+        mine = TINY.read_text().replace('preset = "byte-tiny"', 'target = "broken:task"')
+        config.write_text(mine.replace("every = 8", "every = 100"))  # it breaks before it helps
+        steps = ("--set", "run.steps=1000")
+        finished = here.run("run", str(config), "--run-dir", str(here.run_dir), *steps)
+        assert finished.code == 1
+        assert "broke 3 times without a contribution" in finished.err
+        assert "ZeroDivisionError: the user made this, at step 5" in finished.err
+        assert "in next_batch" in finished.err
+        assert not (here.run_dir / "live.json").exists()
+
+
+def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> None:
+    """... and the figures of the summary are those of the whole run, with an island killed too."""
+    with place() as here:
+        plan = f'faults.plan=[{{at_step=5, kind="kill", island="{VICTIM}"}}]'
+        process = live_run(here, "--set", plan)
+        for victim in ("SyncerActor", "ShardActor", "EvaluatorActor"):
+            before = here.run("status", str(here.run_dir), "--json").json
+            (pid,) = pids(here, victim)
+            os.kill(pid, signal.SIGKILL)
+            until(lambda before=before: here.merges > before["merges"] + 5)
+        until(lambda: takes_part_again(here.last_status))
+        os.killpg(process.pid, signal.SIGINT)
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        assert finished.json["faults"] == len(finished.json["recovery_s"]) == 1
+        assert finished.json["goodput"] > 0.1
+        assert finished.json["uptime"] > 0.5
+        assert len(list(here.run_dir.glob("tape-*.arrow"))) == 3
+        layout = load_layout(here.run_dir)
+        rule = rule_of(load(here.run_dir / "config.toml"), layout)
+        heard = [*relive(rule, read_tape(here.run_dir, layout.fingerprint).events)]
+        for each in heard:
+            validate(rule, each.after)
+            for old, new in zip(each.before.fragments, each.after.fragments, strict=True):
+                assert new.version >= old.version
+        assert heard[-1].after.generation == 2
+
+
+def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() -> None:
+    """... with no round for hours: an island that joins would wait for its model for ever."""
+    with place() as here:
+        process = begin(here, "--set", "sync.every=100000")
+        until(lambda: lives(here, "live") == [1, 1] or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        (pid,) = pids(here, "ShardActor")
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: lives(here, "live") == [2, 2] or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGINT)
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        assert finished.json["merges"] == 4, "one last round of each fragment"
+
+
+def lives(here: Place, state: str) -> list[int]:
+    """Which life each island that is in this state is in."""
+    islands = here.last_status.get("islands", ())
+    return [each["life"] for each in islands if each["state"] == state]
+
+
+def pids(here: Place, actor: str) -> list[int]:
+    running = here.left_running().items()
+    return [number for number, command in running if command.startswith(f"ray::{actor}")]

@@ -1,0 +1,600 @@
+"""Removes the guards of the rules, one at a time, and sees who notices.
+
+    python tests/mutants.py [--only WORD] [--schedules N]
+
+Each mutant is a patch of one line or two in a copy of the tree. The tests of the rules run against
+it, and some simulated schedules, until one of them fails. A mutant that nobody catches is a guard
+that nothing tests, or that guards nothing; the script then exits with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("coordinator", "islands", "cluster", "tests", "pyproject.toml")
+SEED, SCHEDULES = 1, 200
+TIMEOUT_S = 600
+PYTEST = ["-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
+TESTS = tuple(
+    f"tests/coordinator/test_{name}.py"
+    for name in (
+        "scenarios", "guards", "gate", "leases", "ledger", "quorum_and_grace", "schedule",
+        "validate", "purity",
+    )
+)  # fmt: skip
+"""Tests of the rules that take milliseconds. Left out are those of the arithmetic, and the network
+that Hypothesis plays: it takes minutes to shrink what it finds."""
+
+FUZZ = """
+import sys
+from cluster.fuzz import Sum, one_schedule
+total = Sum()
+for number in range(int(sys.argv[1])):
+    one_schedule(f"{sys.argv[2]}/{number}", total, shrink=False)
+    if total.violations:
+        print(f"schedule {number}: {total.failures[0].invariant}")
+        sys.exit(1)
+"""
+"""Schedules until the first violation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`old` occurs once in the file; `what` says which guard is gone."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """By which test and which schedule; empty = by none."""
+
+    test: str
+    schedule: str
+
+
+LIVES, ROUNDS, GATE = "coordinator/lives.py", "coordinator/rounds.py", "coordinator/gate.py"
+CONTRIBUTIONS, MEMBERSHIP = "coordinator/contributions.py", "coordinator/membership.py"
+QUORUM, GRACE, LEASES = "coordinator/quorum.py", "coordinator/grace.py", "coordinator/leases.py"
+LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
+ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer.py"
+
+MERGING = "if round_ is None or round_.stage is not Stage.MERGING"
+STORING = "if round_ is None or round_.stage is not Stage.STORING"
+LATE = " or round_.version != event.version:"
+
+MUTANTS = (
+    # who is heard
+    Mutant("a dead incarnation is heard", MEMBERSHIP, "member.life == life and ", ""),
+    Mutant(
+        "a life that is over is heard",
+        MEMBERSHIP,
+        "member if member and member.life == life and member.status in SPEAKING else None",
+        "member if member and member.life == life else None",
+    ),
+    Mutant(
+        "joining when the run ends",
+        LIVES,
+        "    if state.phase is not Phase.RUNNING:\n        return state, (Refused",
+        "    if False:\n        return state, (Refused",
+    ),
+    Mutant(
+        "joining with another layout",
+        LIVES,
+        "if event.fingerprint != rule.fingerprint:",
+        "if False:",
+    ),
+    Mutant(
+        "two lives of one island",
+        LIVES,
+        '        state = lose(rule, state, before.life, "a new life of the island has joined")',
+        "        pass",
+    ),
+    Mutant(
+        "incarnations do not grow",
+        LIVES,
+        "next_incarnation=Incarnation(life.incarnation + 1)",
+        "next_incarnation=state.next_incarnation",
+    ),
+    Mutant("a newcomer starts at clock 0", LIVES, "offset=state.t,", "offset=0,"),
+    Mutant(
+        "live before the first step",
+        LIVES,
+        "member.status is Status.JOINING and event.progress.steps > 0:",
+        "member.status is Status.JOINING:",
+    ),
+    Mutant(
+        "older words count",
+        LIVES,
+        "ahead = progress.steps > member.progress.steps",
+        "ahead = True",
+    ),
+    Mutant(
+        "a drain of who is not there",
+        LIVES,
+        "if member is None or member.status not in {Status.JOINING, Status.LIVE}:",
+        "if member is None:",
+    ),
+    Mutant("silence is never noticed", LIVES, "if now_s >= at_s]", "if now_s >= at_s + 1e9]"),
+    Mutant(
+        "silence is noticed at once",
+        MEMBERSHIP,
+        "return max(floor, SILENCE_STEPS * member.step_s)",
+        "return 0.5",
+    ),
+    Mutant(
+        "a learner that hangs is alive while it talks",
+        LIVES,
+        "must_advance = rule.overlap > 0 and state.phase is Phase.RUNNING",
+        "must_advance = False",
+    ),
+    Mutant(
+        "the dead are waited for",
+        LIVES,
+        "        if fragment.asked.get(life.island) == life:\n            asked = {i",
+        "        if False:\n            asked = {i",
+    ),
+    # the clock
+    Mutant(
+        "t falls when the fastest leave",
+        LIVES,
+        "if clock is None or clock >= state.t:",
+        "if True:",
+    ),
+    Mutant("t is the fastest clock", MEMBERSHIP, "return clocks[k - 1]", "return clocks[0]"),
+    Mutant(
+        "all that speak have a clock",
+        MEMBERSHIP,
+        "m.clock for m in members if m.status is Status.LIVE",
+        "m.clock for m in members if m.status in SPEAKING",
+    ),
+    Mutant("t passes T", ROUNDS, "t = min(clock, rule.steps)", "t = clock"),
+    Mutant(
+        "things become due at the end",
+        ROUNDS,
+        "if clock is None or clock <= state.t or state.phase is not Phase.RUNNING:",
+        "if clock is None or clock <= state.t:",
+    ),
+    # rounds
+    Mutant(
+        "a round is opened over another",
+        ROUNDS,
+        "if fragment.due and fragment.round is None:",
+        "if fragment.due:",
+    ),
+    Mutant(
+        "due again, but nobody is asked again",
+        ROUNDS,
+        "replace(_call_again(state.fragments[p]), due=True)",
+        "replace(state.fragments[p], due=True)",
+    ),
+    Mutant(
+        "a stop is heard twice",
+        ROUNDS,
+        "    if state.phase is not Phase.RUNNING:\n        return state\n    due",
+        "    due",
+    ),
+    Mutant(
+        "asked twice in a round",
+        ROUNDS,
+        "if member.status is Status.LIVE and member.life not in round_.called",
+        "if member.status is Status.LIVE",
+    ),
+    Mutant(
+        "asked while it owes an answer",
+        ROUNDS,
+        "if life.island not in asked:",
+        "if True:",
+    ),
+    Mutant(
+        "latecomers are not asked",
+        ROUNDS,
+        "    if not lives:\n        return state, ()\n    called",
+        "    if not lives or round_.called:\n        return state, ()\n    called",
+    ),
+    Mutant("under the quorum", QUORUM, "if len(arrived) < min_quorum:", "if not arrived:"),
+    Mutant("the quorum is all that counts", QUORUM, "if not expected:", "if True:"),
+    Mutant("the grace does not end", QUORUM, "if now_s >= deadline_s:", "if False:"),
+    Mutant("no grace", QUORUM, "if now_s >= deadline_s:", "if True:"),
+    Mutant(
+        "a round without anybody is not given up",
+        QUORUM,
+        "if stopping and not expected:",
+        "if False:",
+    ),
+    Mutant(
+        "given up while the run goes on",
+        QUORUM,
+        "if stopping and not expected:",
+        "if not expected:",
+    ),
+    Mutant("merged although stale by now", ROUNDS, "if c.base.number < oldest]", "if False]"),
+    Mutant(
+        "merged in any order",
+        ROUNDS,
+        "if c not in stale), key=_merge_order)",
+        "if c not in stale), key=lambda c: c.norm)",
+    ),
+    Mutant(
+        "weights are tokens",
+        ROUNDS,
+        "c.tokens * (c.tokens / c.steps)",
+        "c.tokens",
+    ),
+    Mutant(
+        "merged twice by the shard's word",
+        ROUNDS,
+        MERGING + LATE,
+        "if round_ is None or round_.version != event.version:",
+    ),
+    Mutant(
+        "an old merge is taken for this one",
+        ROUNDS,
+        MERGING + LATE,
+        "if round_ is None or round_.stage is not Stage.MERGING:",
+    ),
+    Mutant(
+        "public before it is stored",
+        ROUNDS,
+        STORING + LATE,
+        "if round_ is None or round_.version != event.version:",
+    ),
+    Mutant(
+        "an old version is taken for this one",
+        ROUNDS,
+        STORING + LATE,
+        "if round_ is None or round_.stage is not Stage.STORING:",
+    ),
+    Mutant(
+        "those that drain are told nothing",
+        ROUNDS,
+        "for m in in_order(state.members) if m.status in SPEAKING),",
+        "for m in in_order(live(state.members))),",
+    ),
+    Mutant(
+        "the end leaves rounds open",
+        ROUNDS,
+        "if state.phase is not Phase.STOPPING or any(f.round or f.due for f in state.fragments):",
+        "if state.phase is not Phase.STOPPING:",
+    ),
+    # contributions
+    Mutant(
+        "said twice, freed",
+        CONTRIBUTIONS,
+        "        return state, ()  # said twice; its bytes are needed",
+        "        pass",
+    ),
+    Mutant(
+        "accounted for twice",
+        CONTRIBUTIONS,
+        "if ledger.overlaps(accounts, life, p, (c.id.from_step, c.id.to_step)):",
+        "if False:",
+    ),
+    Mutant(
+        "an impossible one passes for a repetition",
+        CONTRIBUTIONS,
+        "if not gate.well_formed(c):",
+        "if False:",
+    ),
+    Mutant(
+        "counters are believed",
+        CONTRIBUTIONS,
+        "if not gate.plausible(c, uncovered=ledger.uncovered(accounts, life, p)):",
+        "if False:",
+    ),
+    Mutant(
+        "any interval will do",
+        GATE,
+        "0 <= c.since_step <= c.id.from_step < c.id.to_step == c.progress.steps",
+        "c.id.from_step < c.id.to_step",
+    ),
+    Mutant(
+        "more tokens than were trained",
+        GATE,
+        "return well_formed(contribution) and contribution.tokens <= uncovered",
+        "return well_formed(contribution)",
+    ),
+    Mutant("no tokens, and weight 0", GATE, "0 < c.tokens <=", "c.tokens <="),
+    Mutant("another layout is merged", GATE, "if c.fingerprint != fingerprint:", "if False:"),
+    Mutant("a base from nowhere", GATE, "if c.base > current:", "if False:"),
+    Mutant(
+        "stale ones are admitted",
+        GATE,
+        "c.base.number) > max_staleness:",
+        "c.base.number) > max_staleness + 99:",
+    ),
+    Mutant("NaN is admitted", GATE, "if not math.isfinite(c.norm):", "if False:"),
+    Mutant(
+        "outliers are admitted",
+        GATE,
+        "if (limit := largest_norm(norms)) < c.norm_per_step:",
+        "if (limit := largest_norm(())) < c.norm_per_step:",
+    ),
+    Mutant("an outlier among two", GATE, "if len(logs) < NORMS_NEEDED:", "if len(logs) < 2:"),
+    Mutant(
+        "nobody is quarantined",
+        CONTRIBUTIONS,
+        "if rule.overlap > 0 and member.refusals < REFUSALS_UNTIL_QUARANTINE:",
+        "if True:",
+    ),
+    Mutant(
+        "quarantined at the first refusal",
+        CONTRIBUTIONS,
+        "if rule.overlap > 0 and member.refusals < REFUSALS_UNTIL_QUARANTINE:",
+        "if False:",
+    ),
+    Mutant(
+        "refusals are never forgotten",
+        CONTRIBUTIONS,
+        "member = replace(member, refusals=0, quarantines=0, covered=covered, held=held)",
+        "member = replace(member, quarantines=0, covered=covered, held=held)",
+    ),
+    Mutant(
+        "the barred are let in",
+        LIVES,
+        "if before is not None and now_s < before.barred_s:",
+        "if False:",
+    ),
+    Mutant("barred at once", MEMBERSHIP, "if quarantines < 2:", "if quarantines < 1:"),
+    Mutant(
+        "barred as long each time",
+        MEMBERSHIP,
+        "return BARRED_S * 2 ** min(quarantines - 2, BARRED_DOUBLINGS)",
+        "return BARRED_S",
+    ),
+    Mutant(
+        "barred for ever",
+        MEMBERSHIP,
+        "min(quarantines - 2, BARRED_DOUBLINGS)",
+        "(quarantines - 2)",
+    ),
+    Mutant(
+        "barred although it has contributed",
+        CONTRIBUTIONS,
+        "member = replace(member, refusals=0, quarantines=0, covered=covered, held=held)",
+        "member = replace(member, refusals=0, covered=covered, held=held)",
+    ),
+    Mutant(
+        "a new life has no past",
+        LIVES,
+        "quarantines=0 if before is None else before.quarantines,",
+        "quarantines=0,",
+    ),
+    Mutant(
+        "barred by another clock",
+        RECOVERY,
+        "state = with_member(state, replace(member, barred_s=0.0))",
+        "pass",
+    ),
+    Mutant(
+        "moments of who was in quarantine",
+        LIVES,
+        "if m.refusals == m.quarantines == 0]",
+        "if m.refusals == 0]",
+    ),
+    Mutant(
+        "being late is a fault",
+        CONTRIBUTIONS,
+        "if refusal.fate is not Fate.GATE:",
+        "if False:",
+    ),
+    Mutant(
+        "norms of a new regime are never believed",
+        CONTRIBUTIONS,
+        "if len(outliers) > max(1, len(live(state.members)) // 2):",
+        "if False:",
+    ),
+    Mutant(
+        "one outlier and all norms are forgotten",
+        CONTRIBUTIONS,
+        "if len(outliers) > max(1, len(live(state.members)) // 2):",
+        "if True:",
+    ),
+    Mutant(
+        "an answer of a life before counts",
+        CONTRIBUTIONS,
+        "if fragment.asked.get(life.island) != life:",
+        "if life.island not in fragment.asked:",
+    ),
+    Mutant(
+        "overwritten twice",
+        CONTRIBUTIONS,
+        "if ledger.overlaps(state.ledger, event.life, event.fragment, span):",
+        "if False:",
+    ),
+    Mutant(
+        "more is overwritten than there is",
+        CONTRIBUTIONS,
+        "min(event.tokens, open_tokens) if span[0] < span[1] else 0",
+        "event.tokens",
+    ),
+    # the ledger, the leases
+    Mutant("fewer tokens than before", LEDGER, "if tokens <= account.tokens:", "if False:"),
+    Mutant(
+        "lost work is forgotten",
+        LEDGER,
+        "replace(row, lost=row.lost + account.tokens - covered)",
+        "row",
+    ),
+    Mutant(
+        "data that was merged goes back",
+        LEASES,
+        "if covered is not None and covered.number in numbers:",
+        "if False:",
+    ),
+    Mutant(
+        "data of the dead is kept by them",
+        LIVES,
+        "    state = with_pool(state, member.region, pool)\n    state = replace(state, ledger",
+        "    state = replace(state, ledger",
+    ),
+    Mutant(
+        "the cursor goes back",
+        LEASES,
+        "return max(covered, read, key=lambda lease: (numbers.index(lease.number), lease.start))",
+        "return read",
+    ),
+    Mutant(
+        "data goes back to another region",
+        LIVES,
+        "pool = leases.pool_of(state.leases, member.region)\n    pool = leases.give_back",
+        "pool = leases.pool_of(state.leases, None)\n    pool = leases.give_back",
+    ),
+    Mutant(
+        "data from another region",
+        LIVES,
+        "leases.grant(leases.pool_of(state.leases, event.region))",
+        "leases.grant(leases.pool_of(state.leases, None))",
+    ),
+    Mutant("a lease is granted twice", LEASES, "fresh=pool.fresh + 1", "fresh=pool.fresh"),
+    Mutant(
+        "what came back is not taken from the pool",
+        LEASES,
+        "return replace(pool, returned=pool.returned[1:]), pool.returned[0]",
+        "return pool, pool.returned[0]",
+    ),
+    # grace, alarms, the syncer's return
+    Mutant(
+        "grace longer than a step",
+        GRACE,
+        "return min(step, max(0.0, SHARE_OF_SLACK * slack))",
+        "return SHARE_OF_SLACK * slack + 2 * step",
+    ),
+    Mutant(
+        "no alarm for a silence",
+        ADVANCE,
+        "silences = [at_s for at_s, _ in lives.silent_at_s(rule, state)]",
+        "silences: list[float] = []",
+    ),
+    Mutant(
+        "no alarm for a grace window",
+        ADVANCE,
+        "min((*silences, *deadlines), default=math.inf)",
+        "min(silences, default=math.inf)",
+    ),
+    Mutant(
+        "lives outlive the syncer",
+        RECOVERY,
+        'state = lives.lose(rule, state, member.life, "the syncer has restarted")',
+        "pass",
+    ),
+    Mutant(
+        "an undone merge stays in the ledger",
+        RECOVERY,
+        "accounts = ledger.unmerge(accounts, contribution)",
+        "pass",
+    ),
+    Mutant(
+        "a void round is not due again",
+        RECOVERY,
+        "due=fragment.due or fragment.round is not None,",
+        "due=fragment.due,",
+    ),
+    Mutant(
+        "why the run ends is forgotten",
+        RECOVERY,
+        'f"resumed as generation {event.generation}" if running else state.why',
+        'f"resumed as generation {event.generation}"',
+    ),
+    Mutant("the inbox outlives the shard", RECOVERY, "in (*fragment.inbox, *items):", "in items:"),
+    # the shell
+    Mutant(
+        "promises are not flushed",
+        SHELL,
+        "if isinstance(event, ORDERS) or any(isinstance(effect, PROMISES) for effect in effects):",
+        "if False:",
+    ),
+    Mutant(
+        "public before it is merged",
+        SHELL,
+        "        await self._ports.merge(order)\n",
+        "",
+    ),
+    Mutant(
+        "public before it is stored, by the shell",
+        SHELL,
+        "        durable = await self._ports.store(order)\n",
+        "        durable = True\n",
+    ),
+)
+
+
+def main() -> int:
+    """Print a table of the mutants and who caught them; 1 if one was caught by nobody."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default="", help="mutants whose name or file has this word")
+    parser.add_argument("--schedules", type=int, default=SCHEDULES)
+    arguments = parser.parse_args()
+    chosen = [m for m in MUTANTS if arguments.only in m.what or arguments.only in m.file]
+    missed = 0
+    for mutant in chosen:
+        began_s = time.monotonic()
+        caught = try_out(mutant, arguments.schedules)
+        missed += not (caught.test or caught.schedule)
+        print(
+            f"{mutant.what:<42} | {mutant.file.rpartition('/')[2]:<16} | {caught.test or '-':<60} "
+            f"| {caught.schedule or '-':<42} | {time.monotonic() - began_s:.0f} s",
+            flush=True,
+        )
+    print(f"{len(chosen)} mutants, {missed} not caught")
+    return 1 if missed else 0
+
+
+def try_out(mutant: Mutant, schedules: int = SCHEDULES) -> Caught:
+    """Who notices: the tests of the rules, the simulated schedules."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        tree = Path(folder)
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, tree / name)
+        patch(tree / mutant.file, mutant)
+        test = first_line(tree, [*PYTEST, *TESTS])
+        schedule = first_line(tree, ["-c", FUZZ, str(schedules), str(SEED)])
+    return Caught(test, schedule)
+
+
+def patch(path: Path, mutant: Mutant) -> None:
+    text = path.read_text(encoding="utf-8")
+    if (times := text.count(mutant.old)) != 1:
+        raise SystemExit(f"{mutant.what!r}: its line occurs {times} times in {mutant.file}")
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+
+
+def first_line(tree: Path, command: list[str]) -> str:
+    """Run Python in the copied tree; what failed, or nothing if all is well."""
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "it never ended"
+    if done.returncode == 0:
+        return ""
+    said = [
+        line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR", "sch"))
+    ]
+    last = (done.stderr.strip() or "it broke").splitlines()[-1]
+    return (said[0] if said else last).removeprefix("FAILED tests/coordinator/")[:60]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

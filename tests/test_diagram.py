@@ -1,0 +1,40 @@
+"""The tables and diagrams of docs/protocol.md show what the rules do, as tests/diagram.py saw."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.diagram import LEARNER, PAGE, ROUND, SCHEDULES, Move, drawn, read, rewritten, seen
+
+FEW = 20
+
+
+def test_what_the_rules_do_is_in_the_tables() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    learners, rounds = seen(FEW)
+    assert learners <= read(LEARNER, page)
+    assert rounds <= read(ROUND, page)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_what_is_in_the_tables_is_what_the_rules_do() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    learners, rounds = seen(SCHEDULES)
+    assert rewritten(page, [(LEARNER, learners), (ROUND, rounds)]) == page
+
+
+@pytest.mark.parametrize("machine", [LEARNER, ROUND], ids=lambda machine: machine.name)
+def test_the_diagram_is_of_the_table(machine) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    begin, end = machine.fence
+    assert page.partition(begin)[2].partition(end)[0].strip() == drawn(machine, read(machine, page))
+
+
+def test_a_move_that_is_not_drawn_is_missed() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    moves = read(LEARNER, page)
+    assert Move("live", "Lost", "lost") in moves
+    fewer = rewritten(page, [(LEARNER, moves - {Move("live", "Lost", "lost")})])
+    assert Move("live", "Lost", "lost") not in read(LEARNER, fewer)
+    assert rewritten(fewer, [(LEARNER, moves)]) == page

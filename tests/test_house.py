@@ -1,0 +1,87 @@
+"""The guards of the house: the flat names are ours, the floors hold, no machine is named."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).resolve().parents[1]
+OURS = ("coordinator", "islands", "cluster")
+VOCABULARY = {
+    "coordinator",
+    *(f"coordinator.{m}" for m in ("protocol", "fragments", "schedule", "codec", "errors")),
+}
+
+# Imports all of a package in a fresh interpreter; prints each module that this brought in.
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+before = set(sys.modules)
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    importlib.import_module(module.name)
+print(*(set(sys.modules) - before), sep="\\n")
+"""
+
+# A package index, or a path that only one machine has. Written so as not to match themselves.
+NAMES_A_MACHINE = (
+    r"index[-]url|find[-]links|pypi[.]org|pythonh[o]sted"
+    r"|(^|[^[:alnum:]._~-])/(work|farm|root|opt)/"
+)
+
+
+def brought_in_by(package: str) -> set[str]:
+    """The modules that a process has after it imported every module of `package`."""
+    command = [sys.executable, "-W", "error", "-c", IMPORT_ALL, package]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def of(package: str, modules: set[str]) -> set[str]:
+    return {m for m in modules if m.partition(".")[0] == package}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_flat_names_are_ours(name: str) -> None:
+    owners = set(packages_distributions().get(name, ())) - {"archipelago"}
+    assert not owners, f"{owners} also installs a package named {name}"
+    assert Path(import_module(name).__file__ or "").parent == ROOT / name
+
+
+def test_imports_go_down_only() -> None:
+    assert lint_imports(str(ROOT / "pyproject.toml"), no_cache=True) == 0
+
+
+def test_a_learner_trains_with_the_coordinator_gone() -> None:
+    modules = brought_in_by("islands")
+    assert of("coordinator", modules) <= VOCABULARY
+    assert not of("cluster", modules) | of("ray", modules)
+
+
+def test_the_rules_need_numpy_and_nothing_else() -> None:
+    tops = {m.partition(".")[0] for m in brought_in_by("coordinator")}
+    assert tops - sys.stdlib_module_names <= {"coordinator", "numpy", "ml_dtypes"}
+
+
+def test_no_file_names_a_machine_or_an_index() -> None:
+    search = ["git", "grep", "--no-index", "--exclude-standard", "-nIiE", NAMES_A_MACHINE]
+    found = subprocess.run(search, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (1, ""), found.stderr
+
+
+def test_every_dependency_is_pinned_by_name_and_version_alone() -> None:
+    pins = (ROOT / "constraints.txt").read_text().splitlines()[1:]
+    pin = re.compile(r'([a-z0-9-]+)==[\w.]+( ; python_version [<>]=? "3\.\d+")?')
+    matches = {line: pin.fullmatch(line) for line in pins}
+    assert not [line for line, match in matches.items() if match is None]
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[\[<>=]", spec)[0].replace("_", "-") for spec in named}
+    assert names <= {match[1] for match in matches.values() if match}
