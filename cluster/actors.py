@@ -633,6 +633,9 @@ class EvaluatorActor:
     def initial(self) -> tuple[Layout, list[Flat]]:
         return self._evaluator.layout, self._evaluator.initial()
 
+    def initial_loss(self) -> float:
+        return self._evaluator.initial_loss
+
     def loss(self, flats: list[Flat]) -> float:
         return self._evaluator.loss(flats)
 
@@ -673,8 +676,8 @@ class FleetActor:
         """How the run ended; None while it goes on."""
         return self._fleet.outcome
 
-    def scale(self, group: str, count: int) -> None:
-        self._fleet.scale(group, count)
+    def scale(self, counts: Mapping[str, int]) -> None:
+        self._fleet.scale(counts)
 
     def drain(self, island: Island) -> None:
         self._fleet.drain(island)
@@ -793,10 +796,10 @@ def start_island(
     return actor.remote(config.model_dump_json(), island, home.namespace)
 
 
-def find_island(island: Island, namespace: str) -> Actor | None:
-    """The actor of an island that an earlier life of the fleet has started."""
+def find(name: str, namespace: str) -> Actor | None:
+    """An actor that an earlier life of the fleet has started; None if it is not there."""
     try:
-        return ray.get_actor(island_actor(island), namespace=namespace)
+        return ray.get_actor(name, namespace=namespace)
     except ValueError:
         return None
 

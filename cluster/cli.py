@@ -106,7 +106,9 @@ def submit(
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     working_dir: Annotated[
         Path | None,
-        typer.Option(help="A folder of yours to send along: your task's code.", file_okay=False),
+        typer.Option(
+            help="A folder of yours to send along: your task's code.", exists=True, file_okay=False
+        ),
     ] = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Follow it, or leave once it is handed over.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -41,6 +42,11 @@ class Evaluator:
             np.asarray(leaf) for leaf in jax.tree.leaves(self._task.init(self._config.run.seed))
         ]
         return [take(self._layout, Fragment(p), leaves) for p in range(self._config.sync.fragments)]
+
+    @cached_property
+    def initial_loss(self) -> float:
+        """Of the initial model."""
+        return self.loss(self.initial())
 
     def sample(self, flats: Sequence[Flat]) -> float:
         """A rougher figure, for a run that goes on."""

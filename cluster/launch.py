@@ -256,7 +256,7 @@ def follow(
                 break
         except (ActorUnavailableError, GetTimeoutError) as error:
             log.warning("the fleet cannot be heard at present: %s", type(error).__name__)
-    with suppress(RayActorError):  # it may be gone before it has answered
+    with suppress(RayActorError, GetTimeoutError):  # it may be gone before it has answered
         ray.get(fleet.dismiss.remote(), timeout=CALL_TIMEOUT_S)
     if outcome.error is not None:
         raise (UserMistake if outcome.mistake else RunFailed)(outcome.error)

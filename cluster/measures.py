@@ -88,7 +88,7 @@ class Measures:
         self._recovery_s: list[float] = []
         self._faults = 0
         self._heldout: list[tuple[int, float]] = []
-        self._holding, self._held_since_s, self._held_s = len(islands), now_s, 0.0
+        self._holding, self._held_since_s, self._held_s = frozenset(islands), now_s, 0.0
         self._round_s = self._grace_s = self._staleness = math.nan
 
     # --- what is told -----------------------------------------------------------------------------
@@ -184,8 +184,8 @@ class Measures:
 
     def held(self, islands: Mapping[Island, str], now_s: float) -> None:
         """These islands have devices now, each with its group; until it is said again."""
-        self._held_s += self._holding * (now_s - self._held_since_s)
-        self._holding, self._held_since_s = len(islands), now_s
+        self._held_s += len(self._holding) * (now_s - self._held_since_s)
+        self._holding, self._held_since_s = frozenset(islands), now_s
         for island, group in islands.items():
             self._islands.setdefault(island, _Watched(group))
 
@@ -210,9 +210,10 @@ class Measures:
         spans.append((max(start_s, self._first_s), stop_s))
 
     def hopeless(self, phase: Phase) -> RunFailed | None:
-        """Why the run had better end: nobody will ever come."""
-        if phase is Phase.RUNNING and all(each.rejected for each in self._islands.values()):
-            whys = dict.fromkeys(each.refused for each in self._islands.values())
+        """Why the run had better end: of the islands that have devices nobody will ever come."""
+        held = [self._islands[island] for island in sorted(self._holding)]
+        if phase is Phase.RUNNING and held and all(each.rejected for each in held):
+            whys = dict.fromkeys(each.refused for each in held)
             return RunFailed("every island was refused for good: " + "; ".join(whys))
         return None
 
@@ -271,7 +272,7 @@ class Measures:
 
     def _goodput(self, now_s: float) -> float:
         """Share of the granted island-seconds that was spent computing."""
-        granted_s = self._held_s + self._holding * (now_s - self._held_since_s)
+        granted_s = self._held_s + len(self._holding) * (now_s - self._held_since_s)
         computing_s = sum(
             w.computing_before_s + w.vitals.computing_s for w in self._islands.values()
         )

@@ -135,7 +135,8 @@ METRICS = (
              _islands("loss"), OF_ISLAND),
     Declared("island_contributions", Kind.COUNTER, "Admitted ones.", _islands("contributions"),
              OF_ISLAND),
-    Declared("island_restarts", Kind.COUNTER, "Of its process.", _islands("restarts"), OF_ISLAND),
+    Declared("island_restarts", Kind.COUNTER, "Lives after its first.", _islands("restarts"),
+             OF_ISLAND),
 )  # fmt: skip
 
 

@@ -37,11 +37,11 @@ def stop(live: Live) -> None:
 
 
 def scale(live: Live, counts: Mapping[str, int]) -> None:
-    """Set how many islands these groups have.
+    """Set how many islands these groups have: all of them, or none if one is refused.
 
     Errors: `UserMistake` if there is no such group, or it could never be.
     """
-    _ask(live, *(lambda fleet, g=g, n=n: fleet.scale.remote(g, n) for g, n in counts.items()))
+    _ask(live, lambda fleet: fleet.scale.remote(dict(counts)))
 
 
 def drain(live: Live, island: Island) -> None:
@@ -52,13 +52,10 @@ def drain(live: Live, island: Island) -> None:
     _ask(live, lambda fleet: fleet.drain.remote(island))
 
 
-def _ask(live: Live, *calls: Callable[[Actor], ray.ObjectRef]) -> Any:
+def _ask(live: Live, call: Callable[[Actor], ray.ObjectRef]) -> Any:
     connect(live.address, live.namespace)
-    said = None
     try:
-        fleet = ray.get_actor(FLEET, namespace=live.namespace)
-        for call in calls:
-            said = answer(call(fleet))
+        return answer(call(ray.get_actor(FLEET, namespace=live.namespace)))
     except ValueError as error:
         raise UserMistake(
             f"no run named {live.run} goes on in the cluster at {live.address}"
@@ -67,22 +64,22 @@ def _ask(live: Live, *calls: Callable[[Actor], ray.ObjectRef]) -> Any:
         raise UserMistake(f"run {live.run} cannot be heard: {type(error).__name__}") from error
     finally:
         ray.shutdown()
-    return said
 
 
-def answer(reference: ray.ObjectRef) -> Any:
-    """An answer of the fleet.
+def answer(reference: ray.ObjectRef, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+    """An answer of one of the run's actors.
 
-    Errors: what the fleet refuses; `RunFailed` if it has died for good.
+    Errors: what it refuses; `RunFailed` if it has died for good; Ray's own if it is being restarted
+    or takes longer.
     """
     try:
-        return ray.get(reference, timeout=CALL_TIMEOUT_S)
+        return ray.get(reference, timeout=timeout_s)
     except ActorUnavailableError:
         raise
     except RayTaskError as error:
         raise error.cause if isinstance(error.cause, ArchipelagoError) else error from None
     except RayActorError as error:
-        raise RunFailed(f"the run's fleet has died: {error}") from error
+        raise RunFailed(f"an actor of the run has died: {error}") from error
 
 
 def connect(address: str, namespace: str) -> None:

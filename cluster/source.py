@@ -14,11 +14,18 @@ PACKAGES = ("coordinator", "islands", "cluster")
 def source_sha256() -> str:
     """Of all Python files of the three packages, as found where they are imported from."""
     digest = hashlib.sha256()
-    for package in PACKAGES:
-        spec = find_spec(package)
-        assert spec is not None, f"{package} is not installed"
-        (root,) = map(Path, spec.submodule_search_locations or ())
+    for package, root in package_roots().items():
         for file in sorted(root.rglob("*.py")):
             digest.update(f"{package}/{file.relative_to(root)}\0".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def package_roots() -> dict[str, Path]:
+    """The three packages' folders, as found where they are imported from."""
+    roots: dict[str, Path] = {}
+    for package in PACKAGES:
+        spec = find_spec(package)
+        assert spec is not None, f"{package} is not installed"
+        (roots[package],) = map(Path, spec.submodule_search_locations or ())
+    return roots

@@ -24,7 +24,7 @@ class IslandStatus(TypedDict):
     loss: float | None  # of its last step, nats per token
     why: str  # why it is in this state
     contributions: int  # admitted ones
-    restarts: int  # of its process
+    restarts: int  # lives after its first: its process began anew, or it was let in again
 
 
 class Figures(TypedDict):

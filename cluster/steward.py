@@ -12,18 +12,14 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
 import ray
-from ray.exceptions import (
-    ActorUnavailableError,
-    GetTimeoutError,
-    RayActorError,
-    RayTaskError,
-)
+from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from cluster import actors, faults, placement, runs
 from cluster.config import Config, Fault
@@ -38,19 +34,21 @@ from cluster.fleet import (
     resized,
     restart_delay_s,
 )
-from cluster.meaning import group_of
+from cluster.meaning import group_of, load_layout
 from cluster.metrics import Exporter
-from cluster.names import FLEET
+from cluster.names import EVALUATOR, FLEET, SHARD, SYNCER, island_actor
+from cluster.remote import answer
 from cluster.status import IslandStatus, Status
 from cluster.store import fingerprint, save_model
 from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
-from coordinator.fragments import Layout
 from coordinator.protocol import Fragment, Island
 
 log = logging.getLogger("archipelago.fleet")
 
 ANSWER_TIMEOUT_S = 120.0
 """For an answer of the run's own actors, imports and compilation included."""
+AGAIN_S = 0.5
+"""Between two attempts to hear an actor that is being restarted."""
 LEAVE_TIMEOUT_S = 5.0
 LINGER_S = 30.0
 """So long a fleet that nobody follows can still be asked how its run ended."""
@@ -64,12 +62,14 @@ SUMMARY_KEYS = (
 
 
 class Kept(TypedDict):
-    """What outlasts the fleet's process: which islands shall be there, and how the run began."""
+    """What outlasts the process of a detached fleet, in fleet.json."""
 
-    desired: list[Island]
+    desired: list[Island]  # that shall be there
+    held: list[Island]  # that have devices, or wait for them
     stopping: str | None
-    initial_loss: float | None
+    faults: list[int]  # of the plan, that have happened
     began: float  # wall clock, seconds since 1970
+    outcome: dict[str, Any] | None  # an `Outcome`; None while the run goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class Fleet:
         self._lock = threading.RLock()  # guards the two above and the wishes below
         self._stopping: str | None = None
         self._told_to_stop = False
+        self._brought_up = False
         self._seen: Status | None = None
-        self._initial_loss: float | None = None
         self._began = time.time()
         self._judgement: ray.ObjectRef | None = None
         self._judged_s = time.monotonic()
@@ -124,47 +124,54 @@ class Fleet:
         """The run as it was when last looked at."""
         return self._shown_status() or _nothing_yet(self._run_dir.name, self._config)
 
-    def scale(self, group: str, count: int) -> None:
-        """Have so many islands of the group.
+    def scale(self, counts: Mapping[str, int]) -> None:
+        """Have so many islands of each of these groups.
 
-        Errors: `UserMistake` if there is no such group, or it could never be.
+        Errors: `UserMistake` if one is not there, or could never be; then nothing is changed.
         """
-        groups = {each.group: each for each in self._config.islands}
-        if group not in groups:
-            known = ", ".join(sorted(groups))
-            raise UserMistake(f"run {self._run_dir.name} has no group {group!r}; it has {known}")
-        wanted = resized(self._desired, group, count)
-        mine = [island for island in self._desired if group_name(island) == group]
-        if count > len(mine):
-            no = placement.impossible(groups[group], count, placement.cluster_nodes())
-            if no is not None:
-                raise UserMistake(no)
-        self._want(wanted)
+        groups, nodes = {each.group: each for each in self._config.islands}, None
+        with self._lock:
+            wanted = self._desired
+            for group, count in counts.items():
+                if group not in groups:
+                    known = ", ".join(sorted(groups))
+                    raise UserMistake(
+                        f"run {self._run_dir.name} has no group {group!r}; it has {known}"
+                    )
+                if count > sum(group_name(island) == group for island in self._desired):
+                    nodes = nodes or placement.cluster_nodes()
+                    if (no := placement.impossible(groups[group], count, nodes)) is not None:
+                        raise UserMistake(no)
+                wanted = resized(wanted, group, count)
+            self._want(wanted)
 
     def drain(self, island: Island) -> None:
         """Let this island hand in what it has and leave, and have none in its place.
 
         Errors: `UserMistake` if there is no such island, or too few would be left.
         """
-        if island not in self._desired:
-            known = ", ".join(sorted(self._desired))
-            raise UserMistake(f"run {self._run_dir.name} has no island {island!r}; it has {known}")
-        self._want(self._desired - {island})
+        with self._lock:
+            if island not in self._desired:
+                known = ", ".join(sorted(self._desired))
+                raise UserMistake(
+                    f"run {self._run_dir.name} has no island {island!r}; it has {known}"
+                )
+            self._want(self._desired - {island})
 
     def _want(self, islands: frozenset[Island]) -> None:
+        """The lock is held."""
         quorum = self._config.sync.quorum
         if len(islands) < quorum:
             raise UserMistake(
                 f"{len(islands)} islands would be left and sync.quorum is {quorum}: no round could "
                 "close; to end the run use `archipelago stop`"
             )
-        with self._lock:
-            if self._stopping is not None:
-                raise UserMistake(f"run {self._run_dir.name} is ending: {self._stopping}")
-            self._desired = islands
-            for island in [i for i, it in self._islands.items() if it.holding.hold is Hold.ASIDE]:
-                del self._islands[island]  # who changes a fleet gives failed islands another chance
-            self._keep_in_mind()
+        if self._stopping is not None:
+            raise UserMistake(f"run {self._run_dir.name} is ending: {self._stopping}")
+        self._desired = islands
+        for island in [i for i, it in self._islands.items() if it.holding.hold is Hold.ASIDE]:
+            del self._islands[island]  # who changes a fleet gives failed islands another chance
+        self._keep_in_mind()
 
     def stop(self, why: str) -> None:
         with self._lock:
@@ -198,8 +205,7 @@ class Fleet:
     def keep(self) -> None:
         """Bring the run up, or take it over; look after it to its end; clean up."""
         try:
-            summary = self._to_the_end()
-            outcome = Outcome(summary, asked=self._stopping)
+            outcome = self._to_the_end()
         except UserMistake as error:
             outcome = Outcome({}, str(error), mistake=True)
         except ArchipelagoError as error:
@@ -208,6 +214,7 @@ class Fleet:
             log.exception("the fleet cannot go on")
             outcome = Outcome({}, f"{type(error).__name__}: {error}")
         try:
+            self._keep_in_mind(outcome)  # it is over, also for a process that comes after this one
             self._clean_up()
         finally:
             self.outcome = outcome
@@ -215,16 +222,18 @@ class Fleet:
         if self._detached:  # nobody else will
             ray.kill(ray.get_actor(FLEET, namespace=self._namespace), no_restart=True)
 
-    def _to_the_end(self) -> dict[str, object]:
-        self._take_over() if (self._run_dir / KEPT).exists() else self._bring_up()
+    def _to_the_end(self) -> Outcome:
+        if (self._run_dir / KEPT).exists():
+            if (outcome := self._take_over()) is not None:
+                return outcome
+        else:
+            self._bring_up()
+        self._brought_up = True
+        self._keep_in_mind()
         gcs = ray.get_runtime_context().gcs_address
         live = runs.Live(self._run_dir.name, self._namespace, gcs, os.getpid(), self._auth)
         runs.announce(self._run_dir, live)
         self._exporter.start()
-        if self._initial_loss is None:
-            flats = self._initial
-            self._initial_loss = self._get(self._evaluator.loss.remote(flats))
-            self._keep_in_mind()
         with (self._run_dir / "metrics.jsonl").open("a") as metrics:
             while True:
                 time.sleep(self._config.monitor.refresh_s)
@@ -234,7 +243,7 @@ class Fleet:
                 metrics.flush()
                 if status["phase"] == "finished":
                     with suppress(ActorUnavailableError):  # one of them is back at the next look
-                        return self._end()
+                        return Outcome(self._end(), asked=self._stopping)
 
     def _bring_up(self) -> None:
         config, run_dir = self._config, self._run_dir
@@ -245,11 +254,10 @@ class Fleet:
         run_dir.mkdir(parents=True, exist_ok=True)
         write(run_dir / "config.toml", config.toml().encode())
         self._core()
-        layout, self._initial = self._get(self._evaluator.initial.remote())
-        self._layout: Layout = layout
-        self._get(self._shard.seed.remote(layout, self._initial))
-        self._get(self._syncer.open.remote(layout))
-        self._keep_in_mind()
+        layout, flats = self._insist(self._evaluator.initial.remote)
+        self._insist(lambda: self._shard.seed.remote(layout, flats))
+        self._insist(lambda: self._syncer.open.remote(layout))
+        self._evaluator.initial_loss.remote()  # which it keeps for the summary
 
     def _core(self) -> None:
         """The actors that hold no island: started, or found if an earlier fleet started them."""
@@ -259,23 +267,28 @@ class Fleet:
         self._shard = actors.start_shard(config, home, run_dir)
         self._syncer = actors.start_syncer(config, run_dir.name, home, run_dir)
 
-    def _take_over(self) -> None:
-        """This process is a restart: find what the one before has started."""
+    def _take_over(self) -> Outcome | None:
+        """This process is a restart: find what the one before has started.
+
+        Returns how the run ended, if it had ended then.
+        """
         kept: Kept = json.loads((self._run_dir / KEPT).read_text())
-        log.warning("back; taking over %d islands", len(kept["desired"]))
+        log.warning("back; taking over %d islands", len(kept["held"]))
         self._desired = frozenset(map(Island, kept["desired"]))
         self._stopping, self._began = kept["stopping"], kept["began"]
-        self._initial_loss = kept["initial_loss"]
-        self._core()
-        self._layout, self._initial = self._get(self._evaluator.initial.remote())
+        self._plan = faults.Plan(self._config.faults.plan, kept["faults"])
         now_s = time.monotonic()
-        everybody = {*self._desired, *self._config.island_names}
-        for island in sorted(everybody):
-            if (place := placement.reserved(island, self._namespace)) is None:
+        for island in sorted({*self._desired, *map(Island, kept["held"])}):
+            actor = actors.find(island_actor(island), self._namespace)
+            place = placement.reserved(island, self._namespace)
+            if actor is None and place is None:
                 continue
-            actor = actors.find_island(island, self._namespace)
             hold = Hold.WAITING if actor is None else Hold.RUNNING
             self._islands[island] = _Island(Holding(island, hold, now_s), place, actor)
+        if kept["outcome"] is None:
+            self._core()
+            return None
+        return Outcome(**kept["outcome"])
 
     def _look(self) -> Status | None:
         """One look at the run, and what follows from it; None if the syncer cannot be heard."""
@@ -286,11 +299,13 @@ class Fleet:
             return None
 
     def _look_and_act(self) -> Status | None:
-        held = {i: group_name(i) for i, it in self._islands.items() if it.place is not None}
+        with self._lock:
+            held = {i: group_name(i) for i, it in self._islands.items() if it.place is not None}
         status: Status = self._get(self._syncer.look.remote(held))
         now_s = time.monotonic()
+        self._note_learners(status)
+        self._note_devices()
         with self._lock:
-            self._note(status)
             desired = self._desired if self._stopping is None else frozenset(self._islands)
             stopping = self._stopping
         for action in reconcile(desired, self._holdings(), now_s):
@@ -302,6 +317,7 @@ class Fleet:
                 self._get(self._syncer.stop.remote(stopping))
                 self._told_to_stop = True
             for fault in self._plan.due(status):
+                self._keep_in_mind()
                 self._get(self._syncer.fault.remote(Island(fault.island)))
                 self._break(fault)
             self._judge()
@@ -311,19 +327,26 @@ class Fleet:
         with self._lock:
             return {island: it.holding for island, it in self._islands.items()}
 
-    def _note(self, status: Status) -> None:
-        """Take in what the syncer says of the learners, and what Ray says of devices."""
-        for said in status["islands"]:
-            if (it := self._islands.get(Island(said["island"]))) is None:
-                continue
-            if it.holding.hold in (Hold.RUNNING, Hold.DRAINING):
-                it.holding = replace(it.holding, learner=said["state"])
-            if said["contributions"] > it.contributions:
-                it.contributions, it.starts = said["contributions"], 1
-                it.holding = replace(it.holding, failures=0, breakages=0)
-        for it in self._islands.values():
-            if it.holding.hold is Hold.WAITING and it.place is not None and it.place.ready():
-                self._move(it, Hold.PLACED, "its devices are there")
+    def _note_learners(self, status: Status) -> None:
+        """Take in what the syncer says of the learners."""
+        with self._lock:
+            for said in status["islands"]:
+                if (it := self._islands.get(Island(said["island"]))) is None:
+                    continue
+                if it.holding.hold in (Hold.RUNNING, Hold.DRAINING):
+                    it.holding = replace(it.holding, learner=said["state"])
+                if said["contributions"] > it.contributions:
+                    it.contributions, it.starts = said["contributions"], 1
+                    it.holding = replace(it.holding, failures=0, breakages=0)
+
+    def _note_devices(self) -> None:
+        """Take in what Ray says of devices; it may think for a while."""
+        with self._lock:
+            waiting = [it for it in self._islands.values() if it.holding.hold is Hold.WAITING]
+        for it in waiting:  # this thread alone moves them on
+            if it.place is not None and it.place.ready():
+                with self._lock:
+                    self._move(it, Hold.PLACED, "its devices are there")
 
     def _move(self, it: _Island, hold: Hold, why: str) -> None:
         it.holding = replace(it.holding, hold=hold, since_s=time.monotonic())
@@ -341,6 +364,7 @@ class Fleet:
                 with self._lock:
                     holding = Holding(island, Hold.WAITING, now_s)
                     self._islands[island] = _Island(holding, place, why=why)
+                    self._keep_in_mind()
             case Deed.START:
                 it = self._islands[island]
                 assert it.place is not None
@@ -353,9 +377,10 @@ class Fleet:
                 with self._lock:
                     self._move(self._islands[island], Hold.DRAINING, action.why)
             case Deed.GIVE_BACK:
+                self._free(self._islands[island])
                 with self._lock:
-                    it = self._islands.pop(island)
-                self._free(it)
+                    del self._islands[island]
+                    self._keep_in_mind()
             case Deed.SET_ASIDE:
                 it = self._islands[island]
                 self._free(it)
@@ -375,8 +400,10 @@ class Fleet:
 
         Errors: `RunFailed` with the last words of one that was set aside, if not.
         """
-        aside = [it for it in self._islands.values() if it.holding.hold is Hold.ASIDE]
-        if aside and len(self._desired) - len(aside) < self._config.sync.quorum:
+        with self._lock:
+            aside = [it for it in self._islands.values() if it.holding.hold is Hold.ASIDE]
+            left = len(self._desired) - len(aside)
+        if aside and left < self._config.sync.quorum:
             worst = max(aside, key=lambda it: bool(it.last_words))
             words = f"; its last words:\n{worst.last_words}" if worst.last_words else ""
             raise RunFailed(f"island {worst.holding.island} {worst.why}{words}")
@@ -417,10 +444,11 @@ class Fleet:
         fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
         whole = self._get(self._shard.whole.remote(fragments))
         flats, versions = [flat for _, flat in whole], [version for version, _ in whole]
-        save_model(self._run_dir / "model.safetensors", self._layout, flats, versions)
+        layout = load_layout(self._run_dir)
+        save_model(self._run_dir / "model.safetensors", layout, flats, versions)
         measured["heldout_loss"] = self._get(self._evaluator.loss.remote(flats))
         measured["global_sha256"] = fingerprint(flats)
-        measured["initial_heldout_loss"] = self._initial_loss
+        measured["initial_heldout_loss"] = self._get(self._evaluator.initial_loss.remote())
         measured["wall_s"] = time.time() - self._began
         summary = {key: measured[key] for key in SUMMARY_KEYS}
         write_json(self._run_dir / runs.SUMMARY, summary)
@@ -430,40 +458,48 @@ class Fleet:
         """End everything that belongs to the run; nothing else."""
         self._exporter.stop()
         runs.retire(self._run_dir)
-        (self._run_dir / KEPT).unlink(missing_ok=True)
         for it in self._islands.values():
-            if it.actor is not None:
-                ray.kill(it.actor, no_restart=True)
-            if it.place is not None:
-                it.place.give_back()
-        for name in ("_syncer", "_shard", "_evaluator"):
-            if (actor := getattr(self, name, None)) is not None:
+            self._free(it)
+        for name in (SYNCER, SHARD, EVALUATOR):
+            if (actor := actors.find(name, self._namespace)) is not None:
                 ray.kill(actor, no_restart=True)
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _keep_in_mind(self) -> None:
+    def _keep_in_mind(self, outcome: Outcome | None = None) -> None:
+        """For a process that Ray starts in this one's place: before there is anything to take over,
+        and if Ray starts none, there is nothing to keep."""
+        if not (self._detached and self._brought_up):
+            return
         with self._lock:
             kept = Kept(
                 desired=sorted(self._desired),
+                held=sorted(self._islands),
                 stopping=self._stopping,
-                initial_loss=self._initial_loss,
+                faults=self._plan.done,
                 began=self._began,
+                outcome=None if outcome is None else asdict(outcome),
             )
-            write_json(self._run_dir / KEPT, kept)
+            try:
+                write_json(self._run_dir / KEPT, kept)
+            except OSError as error:  # the run goes on; only a fleet that died now would not know
+                log.error("%s is not up to date: %s", KEPT, error)
 
     def _get(self, reference: ray.ObjectRef) -> Any:
         try:
-            return ray.get(reference, timeout=ANSWER_TIMEOUT_S)
-        except ActorUnavailableError:
-            raise
-        except RayTaskError as error:
-            raise error.cause if isinstance(error.cause, ArchipelagoError) else error from None
+            return answer(reference, ANSWER_TIMEOUT_S)
         except GetTimeoutError as error:
             words = f"an actor of the run has not answered for {ANSWER_TIMEOUT_S:g} s"
             raise RunFailed(words) from error
-        except RayActorError as error:
-            raise RunFailed(f"an actor of the run has died: {error}") from error
+
+    def _insist(self, ask: Callable[[], ray.ObjectRef]) -> Any:
+        """... asked again while the actor is being restarted, since nothing can go on without."""
+        while True:
+            try:
+                return self._get(ask())
+            except ActorUnavailableError as error:
+                log.warning("asking again: %s", type(error).__name__)
+                time.sleep(AGAIN_S)
 
     def _shown_status(self) -> Status | None:
         """What the syncer said last, with what the fleet knows of islands on top."""
@@ -493,7 +529,7 @@ def _overlaid(said: IslandStatus | None, it: _Island) -> IslandStatus:
         restarts=0,
     )
     shown = base.copy()
-    shown["group"], shown["restarts"] = group_name(island), max(0, it.starts - 1)
+    shown["group"] = group_name(island)
     match it.holding.hold:
         case Hold.WAITING | Hold.PLACED:
             shown["state"], shown["why"] = "waiting", it.why

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +15,7 @@ from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from cluster.config import Config
-from cluster.source import PACKAGES
+from cluster.source import PACKAGES, package_roots
 from coordinator.errors import RunFailed, UserMistake
 
 CONFIG = "archipelago.toml"
@@ -39,15 +38,18 @@ def submit(config: Config, name: str, address: str, working_dir: Path | None) ->
 
     Errors: `UserMistake` if the cluster cannot be reached, does not let us in, or has the name.
     """
+    own = [] if working_dir is None else _clashes(working_dir)
+    if own:
+        raise UserMistake(
+            f"--working-dir {working_dir}: its {' and '.join(own)} would take the place of ours; "
+            "name them otherwise, or send another folder"
+        )
     client = _client(address)
     with TemporaryDirectory(prefix="archipelago-") as folder:
         staged = Path(folder)
         if working_dir is not None:
             shutil.copytree(working_dir, staged, dirs_exist_ok=True, ignore=_not_worth_sending)
-        for package in PACKAGES:
-            spec = find_spec(package)
-            assert spec is not None, f"{package} is not installed"
-            (root,) = map(Path, spec.submodule_search_locations or ())
+        for package, root in package_roots().items():
             shutil.copytree(root, staged / package, dirs_exist_ok=True, ignore=_not_worth_sending)
         (staged / CONFIG).write_text(config.toml())
         try:
@@ -65,6 +67,15 @@ def submit(config: Config, name: str, address: str, working_dir: Path | None) ->
                 ) from error
             raise UserMistake(f"{address} does not take the job: {_first_line(error)}") from error
     return Job(client, name, address)
+
+
+def _clashes(folder: Path) -> list[str]:
+    """What there is called as what is sent with every run, our own folders aside."""
+    theirs = [name for name in (CONFIG, *(f"{p}.py" for p in PACKAGES)) if (folder / name).exists()]
+    for package, root in package_roots().items():
+        if (there := folder / package).exists() and not there.samefile(root):
+            theirs.append(f"{package}/")
+    return theirs
 
 
 def _not_worth_sending(folder: str, names: list[str]) -> set[str]:

@@ -50,3 +50,18 @@ def test_a_cluster_with_another_ray_is_refused(older: str) -> None:
 def test_what_is_no_job_server_is_refused(address: str) -> None:
     with pytest.raises(UserMistake, match=r"such as http://HEAD:8265"):
         submit(load(TINY), "name", address, None)
+
+
+@pytest.mark.parametrize("name", ["cluster/", "archipelago.toml", "islands.py"])
+def test_a_folder_that_would_be_mixed_up_with_ours_is_refused(tmp_path: Path, name: str) -> None:
+    if name.endswith("/"):
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).touch()
+    with pytest.raises(UserMistake, match=f"its {name} would take the place of ours"):
+        submit(load(TINY), "name", "http://127.0.0.1:1", tmp_path)
+
+
+def test_a_folder_that_holds_our_own_source_is_fine() -> None:
+    with pytest.raises(UserMistake, match="cannot be used"):  # it gets as far as the address
+        submit(load(TINY), "name", "http://127.0.0.1:1", TINY.parents[1])
