@@ -36,17 +36,17 @@ from ray.util.scheduling_strategies import (
 )
 
 from cluster.clock import Clock
+from cluster.comeback import come_back, rules_sha256
 from cluster.config import Config
 from cluster.meaning import group_of, load_layout, rule_of, save_layout, shard_of
 from cluster.measures import Measures
 from cluster.names import CALL_TIMEOUT_S, EVALUATOR, FLEET, SHARD, SYNCER, island_actor
-from cluster.notes import Notes, read_notes, retell
+from cluster.notes import Notes
 from cluster.process import IslandProcess
-from cluster.replay import relive
 from cluster.shard import Shard, fresh
 from cluster.source import source_sha256
 from cluster.status import Status
-from cluster.store import FragmentStore, Tape, read_tape, save_contribution, save_state
+from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot
 from cluster.syncer import Ports, Syncer
 from coordinator.codec import Payload
 from coordinator.errors import ArchipelagoError, RunFailed, Unreachable
@@ -86,6 +86,8 @@ if TYPE_CHECKING:
 
 AGAIN_S = 0.5
 """Between two attempts to be heard."""
+SNAPSHOT_EVERY_S = 10.0
+"""What a syncer that comes back has to hear again at most."""
 DONOR_TIMEOUT_S = 10.0
 """A learner that joins waits no longer for a donor's moments."""
 THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8}
@@ -479,7 +481,6 @@ class SyncerActor:
         self._notes: Notes
         self._now_s: Clock
         self._cannot: ArchipelagoError | None = None
-        self._watching: asyncio.Task[None] | None = None
 
     async def open(self, layout: Layout) -> None:
         """Begin: from here on learners may join."""
@@ -506,43 +507,62 @@ class SyncerActor:
         config, layout = self._config, load_layout(self._run_dir)
         rule = rule_of(config, layout)
         groups = {island: group_of(config, island).group for island in config.island_names}
-        state, first_seq, generation, resume = initial(rule), 0, 0, None
-        recording, notes, last_s = None, read_notes(self._run_dir), 0.0
-        if any(self._run_dir.glob("tape-*.arrow")):
-            recording = read_tape(self._run_dir, layout.fingerprint)
-            last_s = recording.events[-1].now_s if recording.events else 0.0
-        now_s = Clock(last_s)
-        began_s = notes[0].now_s if notes else now_s()
-        measures = Measures(self._run, groups, layout.sizes, config.sync.wire_down, now_s=began_s)
-        if recording is not None:
-            generation, first_seq = recording.generations, len(recording.events)
-            if (last := retell(measures, relive(rule, recording.events), notes)) is not None:
-                state = last.after
+        down, now_s = config.sync.wire_down, time.time()
+        measures = Measures(self._run, groups, layout.sizes, down, now_s=now_s)
+        back = come_back(self._run_dir, rule, measures)
+        shard, resume = _Directory(self._namespace)[SHARD], None
+        if back is not None:
             logging.warning(
-                "back as generation %d after %d events%s",
-                generation,
-                first_seq,
-                f", {recording.damage}" if recording.damage else "",
+                "back as generation %d at event %d, %d heard again%s",
+                back.generation,
+                back.seq,
+                back.heard,
+                f"; {back.damage}" if back.damage else "",
             )
-        shard = _Directory(self._namespace)[SHARD]
-        if recording is not None:
-            wanted = [fragment.version for fragment in state.fragments]
-            resume = Resume(generation, tuple(await shard.recover.remote(wanted)))
-        self._now_s, self._notes = now_s, Notes(self._run_dir, measures, now_s)
-        self._tape = Tape(self._run_dir, generation, layout.fingerprint, first_seq=first_seq)
+            wanted = [fragment.version for fragment in back.state.fragments]
+            resume = Resume(back.generation, tuple(await shard.recover.remote(wanted)))
+        generation, seq = (0, 0) if back is None else (back.generation, back.seq)
+        self._now_s = Clock(0.0 if back is None else back.last_s)
+        self._notes = Notes(self._run_dir, measures, self._now_s)
+        self._tape = Tape(self._run_dir, generation, layout.fingerprint, first_seq=seq)
         syncer = Syncer(
             rule,
-            state,
+            initial(rule) if back is None else back.state,
             RayPorts(self._namespace),
-            now_s=now_s,
+            now_s=self._now_s,
             tape=self._tape,
             measures=measures,
             failed=_start_over,
         )
         if resume is not None:
             syncer.feed(resume)
-        self._watching = asyncio.create_task(self._watch(shard))
+        syncer.spawn(self._watch(shard))
+        syncer.spawn(self._keep_snapshots(syncer))
         return syncer
+
+    async def _keep_snapshots(self, syncer: Syncer) -> None:
+        """So that a restart need not hear the whole tape again."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SNAPSHOT_EVERY_S)
+            snapshot, layout = self._snapshot(syncer), syncer.rule.fingerprint
+            try:
+                await loop.run_in_executor(None, save_snapshot, self._run_dir, snapshot, layout)
+            except OSError as error:
+                logging.error("no snapshot: %s", error)
+
+    def _snapshot(self, syncer: Syncer) -> Snapshot:
+        """Of this moment; the tape is durable up to it."""
+        assert self._tape is not None
+        self._tape.flush()
+        return Snapshot(
+            syncer.state,
+            self._tape.seq,
+            self._now_s(),
+            syncer.measures.memory(),
+            self._notes.length,
+            rules_sha256(syncer.rule),
+        )
 
     async def _watch(self, shard: Actor) -> None:
         """Learn of the shard's death also when nothing is asked of it: who joins waits for it."""
@@ -604,15 +624,12 @@ class SyncerActor:
         return syncer.measures.status(syncer.rule, syncer.state, self._now_s())
 
     async def close(self) -> dict[str, object]:
-        """The run is over: end the tape, keep the state, and sum up."""
+        """The run is over: end the tape, keep a last snapshot, and sum up."""
         syncer = await self._ready()
         syncer.close()
-        if self._watching is not None:
-            self._watching.cancel()
         assert self._tape is not None
+        save_snapshot(self._run_dir, self._snapshot(syncer), syncer.rule.fingerprint)
         self._tape.close()
-        layout = syncer.rule.fingerprint
-        save_state(self._run_dir, syncer.state, seq=self._tape.seq, layout=layout)
         return syncer.measures.summary(syncer.state, self._now_s())
 
 

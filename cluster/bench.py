@@ -51,13 +51,20 @@ def _coverage(n: int, cut: int) -> float:
 
 
 def parity(
-    *, preset: str, steps: int, seeds: int, overrides: Sequence[str], say: Callable[[str], None]
+    *,
+    preset: str,
+    steps: int,
+    seeds: int,
+    overrides: Sequence[str],
+    lock_step: bool,
+    say: Callable[[str], None],
 ) -> dict[str, object]:
     """Held-out loss of islands with overlap and of data-parallel training, at equal tokens.
 
     For each seed in turn: the islands for `steps` syncer steps, then data-parallel in one process
     for as many steps of the islands' summed batch as they trained tokens. Same model, corpus,
-    optimizer, schedule and held-out text.
+    optimizer, schedule and held-out text. `lock_step`: the islands in step and in one process, to
+    see what the method costs without the system.
     """
     decoupled, baseline, gaps = list[float](), list[float](), list[float]()
     for seed in range(seeds):
@@ -65,9 +72,8 @@ def parity(
         with TemporaryDirectory(prefix="archipelago-parity-") as folder:
             path = Path(folder) / "parity.toml"
             path.write_text(config.toml())
-            ours = _child(
-                ["-m", "cluster", "run", str(path), "--json", "--run-dir", f"{folder}/run"]
-            )
+            run = ["-m", "cluster", "run", str(path), "--json", "--run-dir", f"{folder}/run"]
+            ours = _child(["-m", "cluster.lockstep", str(path)] if lock_step else run)
             batch = sum(group.count * group.batch_size for group in config.islands)
             equal = round(ours["tokens_trained"] / (batch * config.data.window))
             theirs = _child(["-m", "cluster.data_parallel", str(path), str(equal)])

@@ -335,6 +335,9 @@ def parity(
     seeds: Annotated[int, typer.Option(min=1, help="Pairs of runs, one seed each.")] = 3,
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    lock_step: Annotated[
+        bool, typer.Option("--lock-step", help="Islands in step, without Ray: the method alone.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Does it learn as well as data-parallel? Held-out loss of both at equal tokens.
@@ -347,7 +350,12 @@ def parity(
     steps, seeds = (40, 1) if quick else (steps, seeds)
     talk = Console(stderr=as_json)
     figures = benches.parity(
-        preset=preset, steps=steps, seeds=seeds, overrides=overrides, say=talk.print
+        preset=preset,
+        steps=steps,
+        seeds=seeds,
+        overrides=overrides,
+        lock_step=lock_step,
+        say=talk.print,
     )
     if as_json:
         print(json.dumps(figures))

@@ -7,9 +7,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from cluster.status import Figures, FragmentStatus, IslandStatus, RoundStatus, Status
 from coordinator import ledger
@@ -28,6 +31,7 @@ from coordinator.protocol import (
     Publish,
     Refused,
     Report,
+    Resume,
     Vitals,
     Void,
 )
@@ -64,6 +68,37 @@ class _Watched:
     fault_life: Life | None = None
 
 
+@dataclass(slots=True)
+class _Memory:
+    """All that was counted so far, by the names of `Measures`, so that it outlasts the process."""
+
+    islands: dict[Island, _Watched]
+    began_s: float
+    first_s: float
+    stopping_s: float
+    ended_s: float
+    up_spans: list[tuple[float, float]]
+    merged_s: float
+    max_gap_s: float
+    recent: list[int]
+    up_bytes: int
+    down_bytes: int
+    refusals: Counter[str]
+    recovery_s: list[float]
+    faults: int
+    heldout: list[tuple[int, float]]
+    holding: frozenset[Island]
+    held_since_s: float
+    held_s: float
+    merges_lost: int
+    round_s: float
+    grace_s: float
+    staleness: float
+
+
+_MEMORY = TypeAdapter(_Memory)
+
+
 class Measures:
     """One run's measurements; `islands` maps each configured island to its group."""
 
@@ -82,14 +117,29 @@ class Measures:
         self._ended_s = math.nan
         self._up_spans: list[tuple[float, float]] = []
         self._merged_s, self._max_gap_s = math.nan, 0.0
-        self._recent: deque[int] = deque(maxlen=RECENT_MERGES)
+        self._recent: list[int] = []
         self._up_bytes = self._down_bytes = 0
         self._refusals: Counter[str] = Counter()
         self._recovery_s: list[float] = []
         self._faults = 0
         self._heldout: list[tuple[int, float]] = []
+        self._merges_lost = 0
         self._holding, self._held_since_s, self._held_s = frozenset(islands), now_s, 0.0
         self._round_s = self._grace_s = self._staleness = math.nan
+
+    def memory(self) -> Any:
+        """All that was counted so far, as plain data."""
+        named = {each.name: getattr(self, f"_{each.name}") for each in fields(_Memory)}
+        return _MEMORY.dump_python(_Memory(**named), mode="json")
+
+    def remember(self, memory: Any) -> None:
+        """Count on from there.
+
+        Errors: `ValueError` if another version has written it.
+        """
+        kept = _MEMORY.validate_python(memory)
+        for each in fields(_Memory):
+            setattr(self, f"_{each.name}", getattr(kept, each.name))
 
     # --- what is told -----------------------------------------------------------------------------
 
@@ -103,6 +153,9 @@ class Measures:
             self._up_bytes += event.contribution.bytes
             if not any(isinstance(effect, Discard) for effect in effects):
                 self._delivered(event.contribution.id.life, now_s)
+        if isinstance(event, Resume):
+            for fragment, version in zip(before.fragments, event.versions, strict=True):
+                self._merges_lost += fragment.version.number - version.number
         for effect in effects:
             if isinstance(effect, Granted):
                 watched = self._watched(effect.life.island)
@@ -123,7 +176,7 @@ class Measures:
                 for old, new in zip(before.fragments, after.fragments, strict=True)
                 if old.round != new.round and new.round and new.round.stage is Stage.STORING
             )
-            self._recent.append(len(merged))
+            self._recent = [*self._recent, len(merged)][-RECENT_MERGES:]
             if not math.isnan(self._merged_s):
                 self._max_gap_s = max(self._max_gap_s, now_s - self._merged_s)
             self._merged_s = now_s
@@ -170,6 +223,11 @@ class Measures:
 
     def _watched(self, island: Island) -> _Watched:
         return self._islands.setdefault(island, _Watched("?"))
+
+    def began(self, now_s: float) -> None:
+        """The run began then; said again by each generation, and the first counts."""
+        if now_s < self._began_s:
+            self._began_s = self._held_since_s = now_s
 
     def fault(self, island: Island, now_s: float) -> None:
         """Something was broken on purpose."""
@@ -264,6 +322,7 @@ class Measures:
             round_s=_known(self._round_s),
             grace_s=_known(self._grace_s),
             staleness=_known(self._staleness),
+            merges_lost=self._merges_lost,
             up_bytes=self._up_bytes,
             down_bytes=self._down_bytes,
             goodput=self._goodput(now_s),

@@ -103,6 +103,8 @@ METRICS = (
     Declared("tokens_lost", Kind.COUNTER, "... lost with a learner that died.",
              _figure("tokens_lost")),
     Declared("merges", Kind.COUNTER, "Outer steps, of all fragments.", _one(lambda s: s["merges"])),
+    Declared("merges_lost", Kind.COUNTER, "... not durable when the shard died.",
+             _figure("merges_lost")),
     Declared("merge_age_seconds", Kind.GAUGE, "Since the last merge.", _figure("merge_age_s")),
     Declared("islands_alive", Kind.GAUGE, "Islands whose learner is live.",
              _one(lambda s: s["alive"])),

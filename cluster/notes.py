@@ -73,6 +73,11 @@ class Notes:
             kept_s = now_s
         self._vitals[life.island] = life, vitals, kept_s
 
+    @property
+    def length(self) -> int:
+        """Bytes kept so far, by all generations."""
+        return self._file.tell()
+
     def close(self) -> None:
         self._file.close()
 
@@ -85,14 +90,14 @@ class Notes:
         self._file.write(json.dumps([now_s, kind, what]) + "\n")
 
 
-def read_notes(run_dir: Path) -> list[Note]:
-    """All notes of all generations, in order; none if there are none."""
+def read_notes(run_dir: Path, start: int = 0) -> list[Note]:
+    """The notes of all generations from this byte on, in order; none if there are none."""
     notes: list[Note] = []
     try:
-        lines = (run_dir / NOTES).read_text(errors="replace").splitlines()
+        text = (run_dir / NOTES).read_bytes()[start:].decode(errors="replace")
     except FileNotFoundError:
         return notes
-    for line in filter(None, lines):
+    for line in filter(None, text.splitlines()):
         try:
             notes.append(Note(*json.loads(line)))
         except (ValueError, TypeError) as error:
@@ -118,8 +123,8 @@ def retell(measures: Measures, heard: Iterable[Heard], notes: Iterable[Note]) ->
 def tell(measures: Measures, note: Note) -> None:
     """Say one thing; what another version wrote is passed over."""
     match note:
-        case Note(_, "began", []):
-            pass
+        case Note(now_s, "began", []):
+            measures.began(now_s)
         case Note(now_s, "fault", [island]):
             measures.fault(Island(island), now_s)
         case Note(now_s, "held", [islands]):

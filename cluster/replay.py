@@ -26,7 +26,7 @@ from cluster.store import (
     checksum,
     fingerprint,
     load_contribution,
-    load_state,
+    load_snapshot,
     read_tape,
 )
 from coordinator.advance import advance
@@ -50,12 +50,12 @@ class Heard(NamedTuple):
     now_s: float
 
 
-def relive(rule: Rule, rows: Iterable[Row]) -> Iterator[Heard]:
-    """Have the rules take in again what is on a tape.
+def relive(rule: Rule, rows: Iterable[Row], state: State | None = None) -> Iterator[Heard]:
+    """Have the rules take in again what is on a tape, from its beginning or from a `state` on.
 
     Errors: `OtherRules` at the first event that they answer otherwise than they did then.
     """
-    state = initial(rule)
+    state = initial(rule) if state is None else state
     for seq, now_s, event, answer in rows:
         before, (state, effects) = state, advance(rule, state, event, now_s)
         if checksum(effects) != answer:
@@ -79,13 +79,13 @@ def replay(run_dir: Path) -> dict[str, object]:
     rule = rule_of(config, layout)
     recording = read_tape(run_dir, layout.fingerprint)
     arrays = _Arrays(config, layout, run_dir) if config.durability.keep_contributions else None
-    kept = load_state(run_dir, layout.fingerprint)
+    kept = load_snapshot(run_dir, layout.fingerprint)
     checks: dict[str, bool] = {}
     state, differs, events = initial(rule), None, 0
     try:
         for heard in relive(rule, recording.events):
-            if kept is not None and kept[1] == events:
-                checks["state"] = kept[0] == state
+            if kept is not None and kept.seq == events:
+                checks["state"] = kept.state == state
             if arrays is not None:
                 arrays.follow(heard.event, heard.effects)
             state, events = heard.after, events + 1
@@ -93,8 +93,8 @@ def replay(run_dir: Path) -> dict[str, object]:
         differs = str(error)
     if recording.events:
         checks["effects"] = differs is None
-    if kept is not None and kept[1] == events:
-        checks["state"] = kept[0] == state
+    if kept is not None and kept.seq == events:
+        checks["state"] = kept.state == state
     digest = None if arrays is None else arrays.sha256()
     if digest is not None and differs is None and (run_dir / SUMMARY).exists():
         checks["fragments"] = digest == _said(run_dir / SUMMARY)

@@ -39,6 +39,7 @@ class Figures(TypedDict):
     round_s: float | None  # from opening to close
     grace_s: float | None  # of the last round that closed
     staleness: float | None  # of merged contributions, in versions
+    merges_lost: int  # published, but not durable when the shard died
     up_bytes: int
     down_bytes: int
     goodput: float

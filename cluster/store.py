@@ -2,7 +2,7 @@
 
     RUN_DIR/config.toml          the resolved configuration
     RUN_DIR/tape-0.arrow         the events that the rules heard, one file a generation
-    RUN_DIR/state.json           the rules' state of some moment, and its place on the tape
+    RUN_DIR/state.json           rules' state and measures of a moment, and its place on the tape
     RUN_DIR/fragments/           the newest versions of each fragment: master, momentum, public
     RUN_DIR/contributions/       what was merged, if durability.keep_contributions
     RUN_DIR/model.safetensors    the result
@@ -19,7 +19,7 @@ import logging
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from coordinator.tape import UnknownRecord, freeze, recall, record, thaw
 
 log = logging.getLogger("archipelago.store")
 
-FORMAT = "2"
+FORMAT = "3"
 """Of tape and snapshots; another number is refused."""
 ROW = pa.schema(
     [
@@ -158,19 +158,22 @@ class Recording:
     """What a run's tape says, and what of it could not be read.
 
     `damage` is None if every file was read to its end. The end that a crash takes away is damage
-    too, but costs nothing: the generation after it goes on where the readable part ends.
+    too, but costs nothing: the generation after it goes on where the readable part ends, which is
+    `length` events from the beginning.
     """
 
     events: list[Row]
     generations: int
     damage: str | None
+    length: int
 
 
-def read_tape(run_dir: Path, layout: str) -> Recording:
+def read_tape(run_dir: Path, layout: str, start: int = 0) -> Recording:
     """All generations in order, each up to the first row that is not as it was written.
 
     A generation goes on where the readable part of those before it ends; one that does not (rows
-    were damaged after it had begun) is left out.
+    were damaged after it had begun) is left out. Events before `start` are passed over unread, as
+    far as they were written in one batch.
 
     Errors: `Damaged` if there is no tape, or one of another format or layout.
     """
@@ -179,22 +182,26 @@ def read_tape(run_dir: Path, layout: str) -> Recording:
         raise Damaged(f"{run_dir} has no tape: is it a run directory?")
     events: list[Row] = []
     damage: list[str] = []
+    length = 0
     for file in files:
         try:
-            for row in _rows(file, layout):
-                if row.seq != len(events):
-                    raise Damaged(f"{file.name}: event {row.seq} where {len(events)} should be")
-                events.append(row)
+            for span, row in _rows(file, layout, start):
+                if span.start != length:
+                    raise Damaged(f"{file.name}: event {span.start} where {length} should be")
+                length = span.stop
+                if row is not None:
+                    events.append(row)
         except Foreign:
             raise
         except Damaged as error:
             damage.append(str(error))
-    if damage and not events:
+    if damage and not length:
         raise Damaged("; ".join(damage))
-    return Recording(events, len(files), "; ".join(damage) or None)
+    return Recording(events, len(files), "; ".join(damage) or None, length)
 
 
-def _rows(file: Path, layout: str) -> Iterator[Row]:
+def _rows(file: Path, layout: str, start: int) -> Iterator[tuple[range, Row | None]]:
+    """The row of each event, or the events of a batch that was passed over."""
     chain = 0
     with file.open("rb") as opened:
         try:
@@ -210,6 +217,11 @@ def _rows(file: Path, layout: str) -> Iterator[Row]:
             try:
                 batch = reader.read_next_batch()
                 batch.validate(full=True)  # before anything is believed, or read past its end
+                if batch.num_rows and batch.column("seq")[-1].as_py() < start:
+                    chain = batch.column("chain")[-1].as_py()
+                    first = batch.column("seq")[0].as_py()
+                    yield range(first, first + batch.num_rows), None
+                    continue
                 columns = [batch.column(name).to_pylist() for name in ROW.names]
             except StopIteration:
                 return
@@ -219,8 +231,12 @@ def _rows(file: Path, layout: str) -> Iterator[Row]:
                 chain = _link(chain, seq, now_s, kind, text, answer)
                 if chain != said:
                     raise Damaged(f"{file.name}: event {seq} ({kind}) is not as it was written")
+                span = range(seq, seq + 1)
+                if seq < start:
+                    yield span, None
+                    continue
                 try:
-                    yield Row(seq, now_s, recall(kind, json.loads(text)), answer)
+                    yield span, Row(seq, now_s, recall(kind, json.loads(text)), answer)
                 except UnknownRecord as error:
                     raise Foreign(f"{file.name} is of another version: {error}") from error
 
@@ -232,35 +248,55 @@ def _link(chain: int, seq: int, now_s: float, kind: str, text: str, answer: int)
 # --- the rules' state -----------------------------------------------------------------------------
 
 
-def save_state(run_dir: Path, state: State, *, seq: int, layout: str) -> None:
-    """Keep a state that is `seq` events into the tape, so that a restart need not replay them."""
-    text = json.dumps(freeze(state), separators=(",", ":"))
-    digest = hashlib.sha256(f"{seq} {text}".encode()).hexdigest()
-    told = {"format": FORMAT, "layout": layout, "seq": seq, "sha256": digest}
-    write(run_dir / "state.json", json.dumps({**told, "state": text}).encode())
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a restart goes on: what `seq` events have led to, so that they need not be heard again.
+
+    `now_s`: when it was taken. `measures`: plain data. `notes`: bytes of notes.jsonl that are in
+    them. `rules`: what has answered the events.
+    """
+
+    state: State
+    seq: int
+    now_s: float
+    measures: Any
+    notes: int
+    rules: str
 
 
-def load_state(run_dir: Path, layout: str) -> tuple[State, int] | None:
-    """The state kept last, and how many events it had heard; None if there is none.
+def save_snapshot(run_dir: Path, snapshot: Snapshot, layout: str) -> None:
+    """Keep it in place of the one before.
+
+    Errors: `OSError` if the disk will not have it.
+    """
+    plain = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
+    text = json.dumps({**plain, "state": freeze(snapshot.state)}, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    told = {"format": FORMAT, "layout": layout, "sha256": digest, "snapshot": text}
+    write(run_dir / "state.json", json.dumps(told).encode())
+
+
+def load_snapshot(run_dir: Path, layout: str) -> Snapshot | None:
+    """The one kept last; None if there is none.
 
     Errors: `Damaged`.
     """
     path = run_dir / "state.json"
     try:
         told = json.loads(path.read_text())
-        text, seq, digest = told["state"], told["seq"], told["sha256"]
-        of = told["format"], told["layout"]
+        text, digest, of = told["snapshot"], told["sha256"], (told["format"], told["layout"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{path.name} cannot be read: {error!r}") from error
     if of != (FORMAT, layout):
         raise Damaged(f"{path.name} is of another format or layout")
-    if hashlib.sha256(f"{seq} {text}".encode()).hexdigest() != digest:
+    if hashlib.sha256(text.encode()).hexdigest() != digest:
         raise Damaged(f"{path.name} is not as it was written")
     try:
-        return thaw(json.loads(text)), seq
-    except UnknownRecord as error:
+        plain: dict[str, Any] = json.loads(text)
+        return Snapshot(state=thaw(plain.pop("state")), **plain)
+    except (UnknownRecord, KeyError, TypeError) as error:
         raise Damaged(f"{path.name} is of another version: {error}") from error
 
 

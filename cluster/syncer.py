@@ -184,24 +184,24 @@ class Syncer:
         match effect:
             case Granted():
                 log.info("%s joins at t = %d", effect.life, self.state.t)
-                self._spawn(self._watch(effect.life))
+                self.spawn(self._watch(effect.life))
             case Refused():
                 log.warning("%s may not join: %s", effect.island, effect.why)
             case Ask():
-                self._spawn(self._collect(effect))
+                self.spawn(self._collect(effect))
             case Merge():
-                self._spawn(self._merge(effect))
+                self.spawn(self._merge(effect))
             case Store():
-                self._spawn(self._store(effect))
+                self.spawn(self._store(effect))
             case Publish():
-                self._spawn(self._ports.publish(effect))
+                self.spawn(self._ports.publish(effect))
             case Discard():
                 log.warning("%s discarded, %s: %s", effect.contribution.id, effect.fate, effect.why)
-                self._spawn(self._ports.discard(effect))
+                self.spawn(self._ports.discard(effect))
             case Void():
-                self._spawn(self._ports.cease(effect))
+                self.spawn(self._ports.cease(effect))
             case Release():
-                self._spawn(self._release(effect))
+                self.spawn(self._release(effect))
             case Wake():
                 self._set_alarm(effect.at_s)
             case Finish():
@@ -247,7 +247,8 @@ class Syncer:
     def _ring(self) -> None:
         self.feed(Tick())
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Have this done beside everything else; if it fails, so does the run."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)

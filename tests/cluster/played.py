@@ -11,12 +11,20 @@ from pathlib import Path
 
 import numpy as np
 
+from cluster.comeback import rules_sha256
 from cluster.config import load
 from cluster.files import write, write_json
 from cluster.meaning import rule_of, save_layout, shard_of
 from cluster.runs import SUMMARY
 from cluster.shard import fresh
-from cluster.store import FragmentStore, Tape, fingerprint, save_contribution, save_state
+from cluster.store import (
+    FragmentStore,
+    Snapshot,
+    Tape,
+    fingerprint,
+    save_contribution,
+    save_snapshot,
+)
 from coordinator.advance import advance
 from coordinator.codec import encode
 from coordinator.fragments import Flat, Leaf, cut
@@ -96,7 +104,8 @@ class Played:
                 self.feed(Report(life, self._progress(life), 1.0))
         self.feed(Stop("enough"))
         self._tape.close()
-        save_state(self.run_dir, self.state, seq=self._tape.seq, layout=LAYOUT.fingerprint)
+        kept = Snapshot(self.state, self._tape.seq, self._now_s, None, 0, rules_sha256(self.rule))
+        save_snapshot(self.run_dir, kept, LAYOUT.fingerprint)
         flats = [flat for _, flat in self._shard.whole([Fragment(0), Fragment(1)])]
         write_json(self.run_dir / SUMMARY, {"global_sha256": fingerprint(flats)})
 

@@ -20,15 +20,16 @@ from cluster.store import (
     Arrays,
     Damaged,
     FragmentStore,
+    Snapshot,
     Tape,
     checksum,
     fingerprint,
     load_contribution,
-    load_state,
+    load_snapshot,
     read_tape,
     save_contribution,
     save_model,
-    save_state,
+    save_snapshot,
 )
 from coordinator.advance import advance
 from coordinator.codec import Wire, encode
@@ -214,6 +215,20 @@ def test_a_long_tape_is_flushed_now_and_then(tmp_path: Path) -> None:
     tape.close()
 
 
+@pytest.mark.parametrize(
+    "start", [0, 1, FLUSH_EVENTS, FLUSH_EVENTS + 1, 2 * FLUSH_EVENTS + 3, 9999]
+)
+def test_what_is_before_the_start_is_passed_over(tmp_path: Path, start: int) -> None:
+    events = [*OF_EVERY_KIND, *[Tick()] * (2 * FLUSH_EVENTS)]
+    written(tmp_path, events).close()
+    written(tmp_path, OF_EVERY_KIND[:2], generation=1, first_seq=len(events)).close()
+    told = [*events, *OF_EVERY_KIND[:2]]
+    recording = read_tape(tmp_path, LAYOUT, start)
+    assert [row.event for row in recording.events] == told[start:]
+    assert [row.seq for row in recording.events] == [*range(start, len(told))]
+    assert (recording.length, recording.generations, recording.damage) == (len(told), 2, None)
+
+
 def test_generations_follow_each_other(tmp_path: Path) -> None:
     killed = written(tmp_path, OF_EVERY_KIND[:4])
     killed.flush()  # ... but it will write no end
@@ -317,31 +332,35 @@ def lived() -> State:
     return state
 
 
-def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
-    assert load_state(tmp_path, LAYOUT) is None
-    save_state(tmp_path, lived(), seq=6, layout=LAYOUT)
-    assert load_state(tmp_path, LAYOUT) == (lived(), 6)
+def snapshot() -> Snapshot:
+    return Snapshot(lived(), 6, 5 / 3, {"faults": 1, "first_s": math.inf}, 17, "a source")
+
+
+def test_a_snapshot_comes_back_as_it_was(tmp_path: Path) -> None:
+    assert load_snapshot(tmp_path, LAYOUT) is None
+    save_snapshot(tmp_path, snapshot(), LAYOUT)
+    assert load_snapshot(tmp_path, LAYOUT) == snapshot()
     assert contents(tmp_path) == ["state.json"]
 
 
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ('"format": "2"', '"format": "1"', "another format"),
+        ('"format": "3"', '"format": "2"', "another format"),
         ('\\"t\\":4', '\\"t\\":5', "not as it was written"),
         ('"sha256"', '"sha266"', "cannot be read"),
         ("}", "", "cannot be read"),
     ],
 )
-def test_a_state_that_was_changed_is_refused(
+def test_a_snapshot_that_was_changed_is_refused(
     tmp_path: Path, before: str, after: str, says: str
 ) -> None:
-    save_state(tmp_path, lived(), seq=6, layout=LAYOUT)
+    save_snapshot(tmp_path, snapshot(), LAYOUT)
     path = tmp_path / "state.json"
     assert before in path.read_text()
     path.write_text(path.read_text().replace(before, after))
     with pytest.raises(Damaged, match=says):
-        load_state(tmp_path, LAYOUT)
+        load_snapshot(tmp_path, LAYOUT)
 
 
 # --- arrays ---------------------------------------------------------------------------------------
@@ -402,11 +421,11 @@ def test_a_flipped_bit_in_a_fragment_is_noticed(tmp_path: Path) -> None:
             store.newest(F0)
 
 
-def test_a_flipped_bit_in_a_state_is_noticed(tmp_path: Path) -> None:
-    save_state(tmp_path, lived(), seq=6, layout=LAYOUT)
+def test_a_flipped_bit_in_a_snapshot_is_noticed(tmp_path: Path) -> None:
+    save_snapshot(tmp_path, snapshot(), LAYOUT)
     for _ in flips(tmp_path / "state.json", 7):
         with pytest.raises(Damaged):
-            load_state(tmp_path, LAYOUT)
+            load_snapshot(tmp_path, LAYOUT)
 
 
 @pytest.mark.parametrize("wire", Wire)

@@ -39,6 +39,8 @@ RUN = "story"
 TOKEN = "a-token-of-this-test-only-0123456789"
 SLOWLY = ("--set", "run.steps=1000000", "--set", "islands.0.speed=0.3")
 WITHIN_S = 90.0
+ROUNDING = 1
+"""Tokens of a status are means over fragments, rounded so that they add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,7 @@ def test_it_runs_and_everybody_can_see_it(story: Raylets, prometheus: Prometheus
     assert (status["run"], status["alive"], status["wanted"]) == (RUN, 2, 2)
     until(lambda: prometheus.number("archipelago_islands_alive") == 2, WITHIN_S)
     assert RUN in story.ray("list")
-    assert "of 2 alive" in story.ray("logs", RUN)
+    until(lambda: "of 2 alive" in story.ray("logs", RUN), WITHIN_S)
 
 
 def test_a_name_in_use_is_refused(story: Raylets) -> None:
@@ -319,7 +321,7 @@ def test_a_drained_island_hands_in_and_goes(story: Raylets, prometheus: Promethe
     lost = story.last["figures"]["tokens_lost"]
     assert story.ask("drain", "local-1").code == 0
     story.until_contributing("local-0", "local-2", "local-3")
-    assert story.last["figures"]["tokens_lost"] == lost
+    assert abs(story.last["figures"]["tokens_lost"] - lost) <= ROUNDING
     until(lambda: prometheus.number("archipelago_islands_wanted") == 3, WITHIN_S)
 
 
@@ -327,7 +329,7 @@ def test_scaled_down_to_one_nothing_is_lost(story: Raylets, prometheus: Promethe
     lost = story.last["figures"]["tokens_lost"]
     assert story.ask("scale", "local=1").code == 0
     story.until_contributing("local-0")
-    assert story.last["figures"]["tokens_lost"] == lost
+    assert abs(story.last["figures"]["tokens_lost"] - lost) <= ROUNDING
     until(lambda: prometheus.number("archipelago_islands_alive") == 1, WITHIN_S)
     assert len(processes(story, "Island")) == 1
 

@@ -19,8 +19,8 @@ PLAN = f"""faults.plan=[
     {{at_step = 80, kind = "scale", island = "{SCALED}", factor = 1000.0}},
 ]"""
 WORSE = 1.02
-"""Of the loss without them. Two runs of one configuration differ by 2 % themselves here (2.39 and
-2.44, measured), so what is asked is that the poison does no harm, not that the runs are alike."""
+"""Of the loss without them: what is asked is that the poison does no harm, not that the runs are
+alike, since until it begins the poisoned islands help."""
 
 
 def trained(here: Place, islands: int, *more: str) -> Finished:
@@ -28,6 +28,7 @@ def trained(here: Place, islands: int, *more: str) -> Finished:
     finished = here.run(
         "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
         "--set", "run.steps=240", "--set", f"islands.0.count={islands}",
+        "--set", "sync.quorum=2",  # both sound ones in each merge: else a busy machine decides
         "--set", "islands.0.speed=0.3", "--set", "monitor.refresh_s=0.1", *more,
     )  # fmt: skip
     assert finished.code == 0, finished.err
@@ -55,8 +56,10 @@ def test_two_poisoned_islands_of_four_do_no_harm() -> None:
         poisoned = finished.json
         model = load_file(here.run_dir / "model.safetensors")
         not_finite, too_large = whys(here, NAN), whys(here, SCALED)
+    losses = {"without": without["heldout_loss"], "poisoned": poisoned["heldout_loss"]}
+    print({key: round(loss, 4) for key, loss in losses.items()})
     assert all(np.isfinite(tensor).all() for tensor in model.values())
-    assert poisoned["heldout_loss"] < WORSE * without["heldout_loss"]
+    assert losses["poisoned"] < WORSE * losses["without"]
     assert poisoned["faults"] == 2
     assert poisoned["rejected_contributions"] >= 6, "three and three, until they are barred"
     assert without["rejected_contributions"] == 0

@@ -341,8 +341,8 @@ def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> N
         finished = finish(process)
         assert finished.code == 130, finished.err
         assert finished.json["faults"] == len(finished.json["recovery_s"]) == 1
-        assert finished.json["goodput"] > 0.1
-        assert finished.json["uptime"] > 0.5
+        assert 0 < finished.json["goodput"] < 1, "of the whole run, also of the time before"
+        assert 0 < finished.json["uptime"] <= 1
         assert tapes(here) == 3
         layout = load_layout(here.run_dir)
         rule = rule_of(load(here.run_dir / "config.toml"), layout)

@@ -1,0 +1,75 @@
+"""The method without the machines: islands in lock-step in one process, for ablations.
+
+The same inner step, merge, outer step and adoption as everywhere; no Ray, no rounds that wait, no
+wire, nobody who is late. What this and a real run differ by is the system's, not the method's.
+`python -m cluster.lockstep CONFIG.toml` prints the held-out loss as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cluster.config import Config, load
+from cluster.evaluate import Evaluator
+from cluster.island import optimizer_of, task_of
+from cluster.meaning import schedule_of
+from coordinator import outer
+from coordinator.fragments import Flat
+from coordinator.merge import MergeRule, merge
+from coordinator.outer import OuterRule
+from coordinator.protocol import Fragment, Lease
+from islands.adopt import AdoptRule, FragmentPort
+from islands.inner import Inner
+
+
+def train(config: Config) -> dict[str, float]:
+    """All islands for T steps; a due fragment is handed in by all of them, and adopted by all
+    `overlap` steps later."""
+    sync, evaluator = config.sync, Evaluator(config)
+    task, layout, schedule = task_of(config), evaluator.layout, schedule_of(config)
+    rule, outer_rule = MergeRule(sync.merge), OuterRule(**sync.outer.model_dump())
+    inner = Inner(task, optimizer_of(config))
+    port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0)
+    masters = [np.array(flat) for flat in evaluator.initial()]
+    momenta = [np.zeros_like(flat) for flat in masters]
+    batches = [group.batch_size for group in config.islands for _ in range(group.count)]
+    weights = [size / sum(batches) for size in batches]
+    streams = [task.stream(size) for size in batches]
+    states = [inner.start(task.init(config.run.seed)) for _ in batches]
+    bases = [[np.array(flat) for flat in masters] for _ in batches]
+    under_way = deque[tuple[int, Fragment, Flat, list[jax.Array]]]()
+    leases, tokens = 0, 0
+    for t in range(1, config.run.steps + 1):
+        for i, stream in enumerate(streams):
+            while stream.remaining < batches[i]:
+                stream.add(Lease(leases))
+                leases += 1
+            batch = stream.next()
+            states[i], _ = inner.step(states[i], batch, t - 1)
+            tokens += task.tokens(batch)
+        for p in schedule.due(after=t - 1, upto=t):
+            sent = [port.take(state.params, p) for state in states]
+            deltas = [np.asarray(flat) - base[p] for flat, base in zip(sent, bases, strict=True)]
+            delta = merge(rule, layout.fragments[p], deltas, weights)
+            outer.step(outer_rule, masters[p], momenta[p], delta)
+            under_way.append((t + sync.overlap, p, masters[p].copy(), sent))
+        while under_way and under_way[0][0] <= t:
+            _, p, public, sent = under_way.popleft()
+            for i, state in enumerate(states):
+                states[i] = replace(
+                    state, params=port.put(state.params, p, jnp.asarray(public), sent[i])
+                )
+                bases[i][p] = public
+    return {"heldout_loss": evaluator.loss(masters), "tokens_trained": tokens}
+
+
+if __name__ == "__main__":
+    print(json.dumps(train(load(Path(sys.argv[1])))))

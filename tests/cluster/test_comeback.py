@@ -1,0 +1,152 @@
+"""A syncer that comes back knows what the one before knew, snapshot or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cluster.comeback import Comeback, come_back, rules_sha256
+from cluster.measures import Measures
+from cluster.store import Snapshot, Tape, load_snapshot, save_snapshot
+from coordinator.protocol import Effect, Event, Fragment, Lost, Resume, Version
+from tests.cluster.test_notes import A, Story, figures, measures_from
+from tests.coordinator.given import LAYOUT, rule
+
+
+class Taped(Story):
+    """... and it is all on the disk."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(run_dir)
+        self.run_dir, self.tape = run_dir, Tape(run_dir, 0, LAYOUT)
+
+    def say(self, event: Event) -> tuple[Effect, ...]:
+        effects = super().say(event)
+        self.tape.append(self.now_s, event, effects)
+        return effects
+
+    def keep_snapshot(self) -> None:
+        self.tape.flush()
+        memory, notes = self.measures.memory(), self.notes.length
+        seq, rules = self.tape.seq, rules_sha256(self.rule)
+        kept = Snapshot(self.state, seq, self.now_s, memory, notes, rules)
+        save_snapshot(self.run_dir, kept, LAYOUT)
+
+    def close(self) -> None:
+        self.tape.close()
+        self.notes.close()
+
+    def back(self) -> tuple[Comeback, Measures]:
+        measures = measures_from(self.now_s + 100)  # it cannot know when the run began
+        told = come_back(self.run_dir, self.rule, measures)
+        assert told is not None
+        return told, measures
+
+
+History = Callable[[str | None], Taped]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """Two lives of an island with a fault between, and a snapshot at some moment of it."""
+    with ExitStack() as stack:
+        yield lambda snapshot_at: lived(stack.enter_context(closing(Taped(tmp_path))), snapshot_at)
+
+
+def lived(told: Taped, snapshot_at: str | None) -> Taped:
+    if snapshot_at == "beginning":
+        told.keep_snapshot()
+    first = told.lives(9)
+    told.now_s += 0.5
+    told.notes.fault(A)
+    told.notes.evaluated(9, 4.25)
+    told.notes.held({A: "g"})
+    if snapshot_at == "middle":
+        told.keep_snapshot()
+    told.now_s += 3
+    told.say(Lost(first, "its process ended"))
+    told.now_s += 4
+    told.lives(9)
+    if snapshot_at == "end":
+        told.keep_snapshot()
+    told.tape.flush()
+    return told
+
+
+@pytest.mark.parametrize("snapshot_at", [None, "beginning", "middle", "end"])
+def test_it_knows_the_same_wherever_the_snapshot_was_taken(
+    history: History, tmp_path: Path, snapshot_at: str | None
+) -> None:
+    told = history(snapshot_at)
+    back, measures = told.back()
+    assert back.state == told.state
+    assert (back.seq, back.generation, back.damage) == (len(told.heard), 1, None)
+    assert back.last_s == told.now_s
+    kept = load_snapshot(tmp_path, LAYOUT)
+    assert back.heard == len(told.heard) - (0 if kept is None else kept.seq)
+    before, after = figures(told, told.measures), figures(told, measures)
+    assert after.pop("goodput") == pytest.approx(before.pop("goodput"), rel=0.15), "of 2 s less"
+    assert after == before
+
+
+def test_the_first_generation_has_nothing_to_come_back_to(tmp_path: Path) -> None:
+    assert come_back(tmp_path, rule(), measures_from(0.0)) is None
+
+
+def spoilt(run_dir: Path) -> None:
+    path = run_dir / "state.json"
+    path.write_text(path.read_text().replace("0", "1"))
+
+
+def foreign(run_dir: Path) -> None:
+    kept = load_snapshot(run_dir, LAYOUT)
+    assert kept is not None
+    save_snapshot(run_dir, replace(kept, rules="others"), LAYOUT)
+
+
+def ahead(run_dir: Path) -> None:
+    kept = load_snapshot(run_dir, LAYOUT)
+    assert kept is not None
+    save_snapshot(run_dir, replace(kept, seq=kept.seq + 1), LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (spoilt, "is not as it was written; the whole tape is heard again"),
+        (foreign, "of other rules; the whole tape"),
+        (ahead, "the tape ends at event"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_used_costs_time_and_nothing_else(
+    history: History,
+    tmp_path: Path,
+    harm: Callable[[Path], None],
+    says: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = history("end")
+    harm(tmp_path)
+    back, measures = told.back()
+    assert (back.state, back.heard) == (told.state, len(told.heard))
+    assert measures.summary(back.state, told.now_s)["faults"] == 1
+    assert says in caplog.text
+
+
+def test_merges_that_were_not_durable_are_counted_when_they_are_gone(history: History) -> None:
+    told = history("end")
+    now = told.state.fragments[Fragment(0)].version
+    told.say(Resume(1, (Version(now.generation, now.number - 2),)))
+    shown = told.measures.status(told.rule, told.state, told.now_s)["figures"]
+    assert shown is not None
+    assert shown["merges_lost"] == 2
+
+
+def test_a_memory_has_everything_but_what_the_run_is_told_anew() -> None:
+    measures = measures_from(0.0)
+    counted = {name.removeprefix("_") for name in vars(measures)} - {"run", "sizes", "down"}
+    assert set(measures.memory()) == counted
