@@ -66,6 +66,9 @@ def run(
         str, typer.Option(help="A Ray cluster: auto, HOST:PORT, or local for an embedded one.")
     ] = "local",
     run_dir: Annotated[Path | None, typer.Option(help="Where to write; must be empty.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that died, in its run directory.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train to the end, here; the first Ctrl-C ends it gracefully, a second one at once.
@@ -77,7 +80,9 @@ def run(
 
     config = load(config_path, overrides)
     now = datetime.now().astimezone()
-    chosen, layout = _check(config, config_path, run_dir, now)
+    chosen, layout = _check(config, config_path, run_dir, now, resume=resume)
+    if resume:
+        runs.reopen(chosen, config)
     from cluster import launch
 
     console = Console(file=sys.stderr if as_json else sys.stdout)  # as it is now: see launch.run
@@ -175,21 +180,27 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
 
 
 def _check(
-    config: Config, config_path: Path, run_dir: Path | None, now: datetime
+    config: Config, config_path: Path, run_dir: Path | None, now: datetime, *, resume: bool = False
 ) -> tuple[Path, Layout]:
     """Everything that can be found wrong before anything is started, all of it at once."""
     from cluster.island import task_of
+    from cluster.meaning import same_layout
     from islands.adopt import layout_of
 
     problems: list[str] = []
     chosen, layout = Path(), None
     try:
-        chosen = runs.choose(config, config_path, run_dir, now)
+        if resume:
+            chosen = runs.resume(config, run_dir)
+        else:
+            chosen = runs.choose(config, config_path, run_dir, now)
     except UserMistake as error:
         problems.append(str(error))
     try:
         task = task_of(config)
         layout = layout_of(task, config.sync.fragments)
+        if resume and not problems and not same_layout(chosen, layout):
+            problems.append(f"--resume: the model of {chosen} is another one, its task has changed")
         for group in config.islands:
             task.stream(group.batch_size)
             task.heldout(group.batch_size)

@@ -203,7 +203,7 @@ def run(
         run_dir.mkdir(parents=True, exist_ok=True)
         # Ray's driver prints what it hears from its nodes: kept, but neither on a terminal that
         # shows a table nor where a script reads JSON
-        words = stack.enter_context((run_dir / "ray.log").open("w", buffering=1))
+        words = stack.enter_context((run_dir / "ray.log").open("a", buffering=1))
         stack.enter_context(redirect_stdout(words))
         home = actors.Home(namespace, detached=False)
         fleet = actors.start_fleet(config, run_dir.absolute(), home, _auth())

@@ -64,6 +64,14 @@ def save_layout(run_dir: Path, layout: Layout) -> None:
     write_json(run_dir / LAYOUT, {"fingerprint": layout.fingerprint, "layout": to_plain(layout)})
 
 
+def same_layout(run_dir: Path, layout: Layout) -> bool:
+    """Is this the layout of the run, as far as it has come to have one?
+
+    Errors: `Damaged` if the file is not as it was written.
+    """
+    return not (run_dir / LAYOUT).exists() or load_layout(run_dir) == layout
+
+
 def load_layout(run_dir: Path) -> Layout:
     """The layout of a run that was begun.
 

@@ -7,18 +7,20 @@ import os
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from cluster.files import write_json
+from cluster.files import write, write_json
 from cluster.names import namespace_of
 from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
     from cluster.config import Config
+    from coordinator.protocol import Island
 
 AUTH_MODE = "RAY_AUTH_MODE"
 """Read by Ray when it is imported: a token is needed, or nobody asks for one."""
 LIVE = "live.json"
+KEPT = "fleet.json"
 SUMMARY = "summary.json"
 
 
@@ -37,6 +39,17 @@ class Live:
         imported."""
         if self.auth is not None:
             os.environ.setdefault(AUTH_MODE, self.auth)
+
+
+class Kept(TypedDict):
+    """What outlasts the fleet's process, in fleet.json."""
+
+    desired: list[Island]  # that shall be there
+    held: list[Island]  # that have devices, or wait for them
+    stopping: str | None
+    faults: list[int]  # of the plan, that have happened
+    began: float  # wall clock, seconds since 1970
+    outcome: dict[str, Any] | None  # how the run ended; None while it goes on
 
 
 def name_of(config: Config, config_path: Path, now: datetime) -> str:
@@ -62,6 +75,64 @@ def choose(config: Config, config_path: Path, run_dir: Path | None, now: datetim
             "or another name with --set run.name=NAME"
         )
     return chosen
+
+
+def resume(config: Config, run_dir: Path | None) -> Path:
+    """The directory of a run that died and shall go on, by --run-dir or by its name.
+
+    Errors: `UserMistake` if there is none, it goes on, it has ended, or it was configured
+    otherwise; islands and monitor may differ.
+    """
+    from cluster.config import load
+
+    if run_dir is None and config.run.name is None:
+        raise UserMistake("--resume: say which run, with --run-dir DIR or --set run.name=NAME")
+    chosen = run_dir or Path(config.run.dir) / str(config.run.name)
+    if not (chosen / "config.toml").exists():
+        raise UserMistake(f"--resume: {chosen} is not the directory of a run that was begun")
+    if (live := live_of(chosen)) is not None:
+        raise UserMistake(f"--resume: run {chosen} is going on, as process {live.pid}")
+    if (chosen / SUMMARY).exists():
+        raise UserMistake(f"--resume: run {chosen} has ended; see {chosen / SUMMARY}")
+    was, now = _binding(load(chosen / "config.toml")), _binding(config)
+    if others := [f"{key} was {was[key]}, is {now[key]}" for key in was if was[key] != now[key]]:
+        raise UserMistake(
+            f"--resume: run {chosen} was configured otherwise, and goes on as it began: "
+            + "; ".join(others)
+        )
+    return chosen
+
+
+def _binding(config: Config) -> dict[str, object]:
+    """What a run must keep to: each key of the tables that say what is trained and how."""
+    plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
+    del plain["run"]["name"], plain["run"]["dir"]
+    return {f"{name}.{key}": value for name, table in plain.items() for key, value in table.items()}
+
+
+def reopen(run_dir: Path, config: Config) -> None:
+    """Let a fleet take the run over; with these islands, if they are not those that it had."""
+    from cluster.config import load
+
+    if (kept := kept_of(run_dir)) is None:
+        return  # it died before it had begun
+    kept["outcome"] = None
+    if load(run_dir / "config.toml").islands != config.islands:
+        kept["desired"] = sorted(config.island_names)
+    keep(run_dir, kept)
+    write(run_dir / "config.toml", config.toml().encode())
+
+
+def keep(run_dir: Path, kept: Kept) -> None:
+    write_json(run_dir / KEPT, kept)
+
+
+def kept_of(run_dir: Path) -> Kept | None:
+    """What a fleet has kept; None if none has begun."""
+    try:
+        return json.loads((run_dir / KEPT).read_text())
+    except FileNotFoundError:
+        return None
 
 
 def announce(run_dir: Path, live: Live) -> None:

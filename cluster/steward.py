@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
@@ -52,24 +52,12 @@ AGAIN_S = 0.5
 LEAVE_TIMEOUT_S = 5.0
 LINGER_S = 30.0
 """So long a fleet that nobody follows can still be asked how its run ended."""
-KEPT = "fleet.json"
 SUMMARY_KEYS = (
     "heldout_loss", "initial_heldout_loss", "tokens_trained", "tokens_merged", "tokens_discarded",
     "tokens_lost", "tokens_outstanding", "merges", "mean_participants", "goodput", "uptime",
     "faults", "recovery_s", "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token",
     "rejected_contributions", "wall_s", "global_sha256",
 )  # fmt: skip
-
-
-class Kept(TypedDict):
-    """What outlasts the process of a detached fleet, in fleet.json."""
-
-    desired: list[Island]  # that shall be there
-    held: list[Island]  # that have devices, or wait for them
-    stopping: str | None
-    faults: list[int]  # of the plan, that have happened
-    began: float  # wall clock, seconds since 1970
-    outcome: dict[str, Any] | None  # an `Outcome`; None while the run goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +211,8 @@ class Fleet:
             ray.kill(ray.get_actor(FLEET, namespace=self._namespace), no_restart=True)
 
     def _to_the_end(self) -> Outcome:
-        if (self._run_dir / KEPT).exists():
-            if (outcome := self._take_over()) is not None:
+        if (kept := runs.kept_of(self._run_dir)) is not None:
+            if (outcome := self._take_over(kept)) is not None:
                 return outcome
         else:
             self._bring_up()
@@ -267,12 +255,11 @@ class Fleet:
         self._shard = actors.start_shard(config, home, run_dir)
         self._syncer = actors.start_syncer(config, run_dir.name, home, run_dir)
 
-    def _take_over(self) -> Outcome | None:
-        """This process is a restart: find what the one before has started.
+    def _take_over(self, kept: runs.Kept) -> Outcome | None:
+        """This process comes after another: find what that one has started, if it is still there.
 
         Returns how the run ended, if it had ended then.
         """
-        kept: Kept = json.loads((self._run_dir / KEPT).read_text())
         log.warning("back; taking over %d islands", len(kept["held"]))
         self._desired = frozenset(map(Island, kept["desired"]))
         self._stopping, self._began = kept["stopping"], kept["began"]
@@ -467,12 +454,12 @@ class Fleet:
     # --- helpers ----------------------------------------------------------------------------------
 
     def _keep_in_mind(self, outcome: Outcome | None = None) -> None:
-        """For a process that Ray starts in this one's place: before there is anything to take over,
-        and if Ray starts none, there is nothing to keep."""
-        if not (self._detached and self._brought_up):
+        """For a process that comes after this one; before there is anything to take over, there is
+        nothing to keep."""
+        if not self._brought_up:
             return
         with self._lock:
-            kept = Kept(
+            kept = runs.Kept(
                 desired=sorted(self._desired),
                 held=sorted(self._islands),
                 stopping=self._stopping,
@@ -481,9 +468,9 @@ class Fleet:
                 outcome=None if outcome is None else asdict(outcome),
             )
             try:
-                write_json(self._run_dir / KEPT, kept)
+                runs.keep(self._run_dir, kept)
             except OSError as error:  # the run goes on; only a fleet that died now would not know
-                log.error("%s is not up to date: %s", KEPT, error)
+                log.error("what the fleet must remember could not be written: %s", error)
 
     def _get(self, reference: ray.ObjectRef) -> Any:
         try:

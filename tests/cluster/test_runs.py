@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from cluster import runs
-from cluster.config import Config, parse
+from cluster.config import Config, load, parse
 from cluster.runs import Live
 from coordinator.errors import UserMistake
+from coordinator.protocol import Island
 
 NOW = datetime(2026, 4, 5, 6, 7, 8, tzinfo=UTC)
 FILE = Path("somewhere/demo.toml")
@@ -126,3 +127,64 @@ def test_a_run_is_live_from_its_announcement_to_its_retirement(elsewhere: Path) 
 
 def test_a_run_whose_process_has_gone_is_not_live(elsewhere: Path, gone: int) -> None:
     assert runs.live_of(begun(elsewhere / "first", pid=gone)) is None
+
+
+# --- which one goes on ----------------------------------------------------------------------------
+
+
+def died(folder: Path, *overrides: str) -> Path:
+    """The directory of a run with this configuration, the fleet of which has gone."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(config(*overrides).toml())
+    kept = runs.Kept(
+        desired=[Island("local-0"), Island("local-3")],
+        held=[Island("local-0")],
+        stopping=None,
+        faults=[0],
+        began=1e9,
+        outcome={"error": "the disk is full"},
+    )
+    runs.keep(folder, kept)
+    return folder
+
+
+def test_a_run_that_died_goes_on_by_its_directory_or_its_name() -> None:
+    folder = died(Path("runs/mine"))
+    assert runs.resume(config(), folder) == folder
+    assert runs.resume(config("run.name=mine"), None) == folder
+    with pytest.raises(UserMistake, match="say which run"):
+        runs.resume(config(), None)
+    with pytest.raises(UserMistake, match="is not the directory of a run"):
+        runs.resume(config(), Path("runs/other"))
+
+
+def test_a_run_that_is_over_or_going_on_is_not_begun_again() -> None:
+    folder = died(Path("runs/mine"))
+    runs.announce(folder, Live("mine", "archipelago-mine", "1.2.3.4:5", os.getpid()))
+    with pytest.raises(UserMistake, match=f"is going on, as process {os.getpid()}"):
+        runs.resume(config(), folder)
+    runs.retire(folder)
+    (folder / "summary.json").touch()
+    with pytest.raises(UserMistake, match="has ended"):
+        runs.resume(config(), folder)
+
+
+def test_a_run_goes_on_as_it_began() -> None:
+    folder = died(Path("runs/mine"))
+    with pytest.raises(UserMistake, match=r"sync.every was 8, is 4; .*sync.overlap was 2, is 1"):
+        runs.resume(config("sync.every=4", "sync.overlap=1", "sync.fragments=4"), folder)
+    assert runs.resume(config("monitor.refresh_s=3.0", "islands.0.count=3"), folder) == folder
+
+
+def test_reopened_it_wants_the_islands_it_had_unless_others_are_configured() -> None:
+    folder = died(Path("runs/mine"))
+    runs.reopen(folder, config())
+    kept = runs.kept_of(folder)
+    assert kept is not None
+    assert (kept["desired"], kept["outcome"]) == (["local-0", "local-3"], None)
+    runs.reopen(folder, config("islands.0.count=2"))
+    kept = runs.kept_of(folder)
+    assert kept is not None
+    assert kept["desired"] == ["local-0", "local-1"]
+    assert kept["faults"] == [0]
+    assert load(folder / "config.toml").islands[0].count == 2

@@ -369,6 +369,40 @@ def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() ->
         assert finished.json["merges"] == 4, "one last round of each fragment"
 
 
+def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
+    """... in a new Ray, with every token accounted for and no fault of its plan twice."""
+    with place() as here:
+        plan = f'faults.plan=[{{at_step=1, kind="scale", island="{VICTIM}", factor=1.0}}]'
+        often = ("--set", "monitor.evaluate_every_s=1", "--set", plan)
+        process = live_run(here, *often)
+        until(lambda: here.last_status["faults"] == 1 and len(here.last_status["heldout"]) > 2)
+        for number in here.left_running():
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        assert finish(process).code == -signal.SIGKILL
+        before = here.last_status
+        process = begin(here, "--resume", *often)
+        until(lambda: lives(here, "live") == [2, 2] or process.poll() is not None)
+        until(lambda: here.merges > before["merges"] + 8 or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGINT)
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        after, summary = here.last_status, finished.json
+        assert after["t"] > before["t"]
+        known = len(before["heldout"])
+        assert after["heldout"][:known] == before["heldout"], "one curve"
+        assert min(loss for _, loss in after["heldout"][known:]) < before["heldout"][0][1]
+        assert summary["faults"] == 1
+        assert 0 < summary["tokens_lost"] < summary["tokens_trained"]
+        fates = ("merged", "discarded", "lost", "outstanding")
+        assert summary["tokens_trained"] == sum(summary[f"tokens_{fate}"] for fate in fates)
+        again = here.run("replay", str(here.run_dir), "--json").json
+        assert again["compared"] == {"effects": True, "state": True}
+        over = here.run("run", str(TINY), "--run-dir", str(here.run_dir), "--resume")
+        assert over.code == 2
+        assert "has ended" in over.err
+
+
 def tapes(here: Place) -> int:
     """One for each generation of the syncer."""
     return len(list(here.run_dir.glob("tape-*.arrow")))
