@@ -184,10 +184,18 @@ def live_of(run_dir: Path) -> Live | None:
         live = Live(**json.loads((run_dir / LIVE).read_text()))
     except FileNotFoundError:
         return None
+    return live if _is_alive(live.pid) else None
+
+
+def _is_alive(pid: int) -> bool:
+    """... and no zombie: what nobody waits for after a kill can stay for long."""
     try:
-        os.kill(live.pid, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
-        return None
+        return False
     except PermissionError:
-        return live  # somebody else's, but alive
-    return live
+        pass  # somebody else's
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return True  # a system without /proc, or one that hides others

@@ -129,6 +129,14 @@ def test_a_run_whose_process_has_gone_is_not_live(elsewhere: Path, gone: int) ->
     assert runs.live_of(begun(elsewhere / "first", pid=gone)) is None
 
 
+def test_a_zombie_is_not_alive() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    folder = begun(Path("runs/mine"), pid=process.pid)
+    assert runs.live_of(folder) is None
+    process.wait()
+
+
 # --- which one goes on ----------------------------------------------------------------------------
 
 

@@ -384,6 +384,7 @@ def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
         process = begin(here, "--resume", *often)
         until(lambda: lives(here, "live") == [2, 2] or process.poll() is not None)
         until(lambda: here.merges > before["merges"] + 8 or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
         os.killpg(process.pid, signal.SIGINT)
         finished = finish(process)
         assert finished.code == 130, finished.err
