@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,9 @@ from coordinator.errors import RunFailed, UserMistake
 CONFIG = "archipelago.toml"
 ENTRYPOINT = f"python -m cluster job {CONFIG}"
 SETTLE_S = 0.5
-"""Between two looks at a job that is about to end."""
+"""Between two looks at a job that is about to end, or two attempts to hand one over."""
+NOT_YET, AGENT_TIMEOUT_S = "No available agent", 60.0
+"""What a head says that has only just started, and how long one is patient with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +55,33 @@ def submit(config: Config, name: str, address: str, working_dir: Path | None) ->
         for package, root in package_roots().items():
             shutil.copytree(root, staged / package, dirs_exist_ok=True, ignore=_not_worth_sending)
         (staged / CONFIG).write_text(config.toml())
+        job = Job(client, name, address)
+        _hand_over(job, staged)
+    return job
+
+
+def _hand_over(job: Job, staged: Path) -> None:
+    end_s = time.monotonic() + AGENT_TIMEOUT_S
+    while True:
         try:
-            client.submit_job(
-                entrypoint=f"{ENTRYPOINT} --set run.name={name}",
-                submission_id=name,
+            job.client.submit_job(
+                entrypoint=f"{ENTRYPOINT} --set run.name={job.name}",
+                submission_id=job.name,
                 runtime_env={"working_dir": str(staged)},
-                metadata={"run": name, "job_name": f"archipelago {name}"},
+                metadata={"run": job.name, "job_name": f"archipelago {job.name}"},
             )
+            return
         except RuntimeError as error:
+            if NOT_YET in str(error) and time.monotonic() < end_s:
+                time.sleep(SETTLE_S)
+                continue
             if "already exists" in str(error):
                 raise UserMistake(
-                    f"{address} has a job named {name} already; give this run another name with "
-                    "--set run.name=NAME"
+                    f"{job.address} has a job named {job.name} already; give this run another "
+                    "name with --set run.name=NAME"
                 ) from error
-            raise UserMistake(f"{address} does not take the job: {_first_line(error)}") from error
-    return Job(client, name, address)
+            said = _first_line(error)
+            raise UserMistake(f"{job.address} does not take the job: {said}") from error
 
 
 def _clashes(folder: Path) -> list[str]:

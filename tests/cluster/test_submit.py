@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+import ray
 
 from cluster.config import load
 from cluster.submit import submit
@@ -17,23 +19,41 @@ from coordinator.errors import UserMistake
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 
 
-class OlderRay(BaseHTTPRequestHandler):
-    """A job server of another version, which has no jobs."""
+class Head(BaseHTTPRequestHandler):
+    """A job server that has no jobs, and at first no agent to start one."""
+
+    ray_version = ray.__version__
+    no_agent = 0
 
     def do_GET(self) -> None:
-        told = {"version": "4", "ray_version": "2.59.0"} if "version" in self.path else []
-        self.send_response(200)
+        told = {"version": "4", "ray_version": self.ray_version} if "version" in self.path else []
+        self._answer(200, json.dumps(told))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if Head.no_agent:
+            Head.no_agent -= 1
+            self._answer(500, "No available agent to submit job, please try again later.")
+        else:
+            self._answer(200, json.dumps({"job_id": "name", "submission_id": "name"}))
+
+    def _answer(self, code: int, said: str) -> None:
+        self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
-        self.wfile.write(json.dumps(told).encode())
+        self.wfile.write(said.encode())
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""
 
 
-@pytest.fixture
-def older() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), OlderRay) as server:
+class OlderHead(Head):
+    ray_version = "2.59.0"
+
+
+@contextmanager
+def served(head: type[Head]) -> Generator[str]:
+    with HTTPServer(("127.0.0.1", 0), head) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -41,8 +61,18 @@ def older() -> Iterator[str]:
         thread.join()
 
 
-def test_a_cluster_with_another_ray_is_refused(older: str) -> None:
-    with pytest.raises(UserMistake, match=r"runs Ray 2\.59\.0, and this is Ray 2\.60"):
+def test_a_head_that_has_just_started_is_asked_again() -> None:
+    Head.no_agent = 2
+    with served(Head) as address:
+        assert submit(load(TINY), "name", address, None).name == "name"
+    assert Head.no_agent == 0
+
+
+def test_a_cluster_with_another_ray_is_refused() -> None:
+    with (
+        served(OlderHead) as older,
+        pytest.raises(UserMistake, match=r"runs Ray 2\.59\.0, and this is Ray 2\.60"),
+    ):
         submit(load(TINY), "name", older, None)
 
 
