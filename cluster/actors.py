@@ -339,17 +339,20 @@ class ShardActor:
         for item in order.items:
             payload = self._there.payload(item.contribution.reference)
             layout = item.contribution.fingerprint
-            save_contribution(self._run_dir, item.contribution.id, payload, layout)
+            try:
+                save_contribution(self._run_dir, item.contribution.id, payload, layout)
+            except OSError as error:  # replay will miss it and say so; the run need not stop
+                logging.error("%s is not kept: %s", item.contribution.id, error)
 
-    async def store(self, order: Store) -> bool:
-        """Make the staged version durable, if it is its turn; False if it is not, or cannot be."""
+    async def store(self, order: Store) -> bool | str:
+        """Make the staged version durable; False if it is not its turn, else why it cannot be."""
         if order.version.number % self._config.durability.every:
             return False
         try:
             await self._compute(self._store, order)
         except OSError as error:
             logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
-            return False
+            return error.strerror or str(error)
         return True
 
     def _store(self, order: Store) -> None:
@@ -422,7 +425,7 @@ class RayPorts(Ports):
     async def merge(self, order: Merge) -> None:
         await self._actors[SHARD].merge.remote(order)
 
-    async def store(self, order: Store) -> bool:
+    async def store(self, order: Store) -> bool | str:
         return await self._actors[SHARD].store.remote(order)
 
     async def publish(self, order: Publish) -> None:
@@ -545,19 +548,25 @@ class SyncerActor:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SNAPSHOT_EVERY_S)
-            snapshot, layout = self._snapshot(syncer), syncer.rule.fingerprint
-            try:
-                await loop.run_in_executor(None, save_snapshot, self._run_dir, snapshot, layout)
-            except OSError as error:
-                logging.error("no snapshot: %s", error)
+            if (snapshot := self._snapshot(syncer)) is not None:
+                await loop.run_in_executor(None, self._keep, snapshot, syncer.rule.fingerprint)
 
-    def _snapshot(self, syncer: Syncer) -> Snapshot:
-        """Of this moment; the tape is durable up to it."""
-        assert self._tape is not None
-        self._tape.flush()
+    def _keep(self, snapshot: Snapshot, layout: str) -> None:
+        try:
+            save_snapshot(self._run_dir, snapshot, layout)
+        except OSError as error:  # a restart hears the tape from the one before
+            logging.error("no snapshot: %s", error)
+
+    def _snapshot(self, syncer: Syncer) -> Snapshot | None:
+        """Of this moment; None if the tape cannot be made durable up to it."""
+        tape = self._tape
+        assert tape is not None
+        tape.flush()
+        if tape.trouble is not None:
+            return None
         return Snapshot(
             syncer.state,
-            self._tape.seq,
+            tape.seq,
             self._now_s(),
             syncer.measures.memory(),
             self._notes.length,
@@ -621,6 +630,8 @@ class SyncerActor:
             raise syncer.failure
         if (hopeless := syncer.measures.hopeless(syncer.state.phase)) is not None:
             raise hopeless
+        assert self._tape is not None
+        syncer.measures.trouble("tape", self._tape.trouble)
         return syncer.measures.status(syncer.rule, syncer.state, self._now_s())
 
     async def close(self) -> dict[str, object]:
@@ -628,7 +639,8 @@ class SyncerActor:
         syncer = await self._ready()
         syncer.close()
         assert self._tape is not None
-        save_snapshot(self._run_dir, self._snapshot(syncer), syncer.rule.fingerprint)
+        if (snapshot := self._snapshot(syncer)) is not None:
+            self._keep(snapshot, syncer.rule.fingerprint)
         self._tape.close()
         return syncer.measures.summary(syncer.state, self._now_s())
 

@@ -1,10 +1,13 @@
-"""Whole files: written aside, flushed, renamed, so that nothing is half there."""
+"""Files that are whole: written aside, flushed, renamed; or that grow line by line."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
+
+log = logging.getLogger("archipelago.files")
 
 
 def write(path: Path, content: bytes) -> None:
@@ -28,3 +31,35 @@ def write(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: object) -> None:
     write(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+class Lines:
+    """A file that grows line by line, over several processes; not flushed to the disk.
+
+    What a full disk does not take is left out: these are looks and figures, and the next one comes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Errors: `OSError` if there cannot even be a file."""
+        self._torn = path.exists() and not path.read_bytes().endswith(b"\n")
+        self._file = path.open("ab", buffering=0)
+        self._failing = False
+
+    def write(self, line: str) -> None:
+        whole = b"\n" * self._torn + line.encode() + b"\n"
+        try:
+            written = self._file.write(whole)
+        except OSError as error:
+            if not self._failing:
+                log.error("%s takes no more: %s", self._file.name, error)
+            self._failing = True
+            return
+        self._torn, self._failing = written < len(whole), False
+
+    @property
+    def length(self) -> int:
+        """Bytes so far."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()

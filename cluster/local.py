@@ -158,7 +158,7 @@ class LocalCluster:
     async def merge(self, order: Merge) -> None:
         await asyncio.get_running_loop().run_in_executor(self._arithmetic, self.shard.merge, order)
 
-    async def store(self, order: Store) -> bool:
+    async def store(self, order: Store) -> bool | str:
         return False  # nothing of this shell outlives its process
 
     async def publish(self, order: Publish) -> None:

@@ -91,6 +91,7 @@ class _Memory:
     held_since_s: float
     held_s: float
     merges_lost: int
+    troubles: dict[str, str]
     round_s: float
     grace_s: float
     staleness: float
@@ -124,6 +125,7 @@ class Measures:
         self._faults = 0
         self._heldout: list[tuple[int, float]] = []
         self._merges_lost = 0
+        self._troubles: dict[str, str] = {}
         self._holding, self._held_since_s, self._held_s = frozenset(islands), now_s, 0.0
         self._round_s = self._grace_s = self._staleness = math.nan
 
@@ -247,6 +249,13 @@ class Measures:
         for island, group in islands.items():
             self._islands.setdefault(island, _Watched(group))
 
+    def trouble(self, what: str, why: str | None) -> None:
+        """Something of the run is not durable at present, and why; None: it is again."""
+        if why is not None:
+            self._troubles[what] = why
+        else:
+            self._troubles.pop(what, None)
+
     def evaluated(self, t: int, loss: float) -> None:
         """Held-out loss of the syncer's model, nats per token, as of syncer step `t`."""
         self._heldout.append((t, loss))
@@ -323,6 +332,7 @@ class Measures:
             grace_s=_known(self._grace_s),
             staleness=_known(self._staleness),
             merges_lost=self._merges_lost,
+            not_durable="; ".join(f"{what}: {why}" for what, why in self._troubles.items()),
             up_bytes=self._up_bytes,
             down_bytes=self._down_bytes,
             goodput=self._goodput(now_s),

@@ -105,6 +105,8 @@ METRICS = (
     Declared("merges", Kind.COUNTER, "Outer steps, of all fragments.", _one(lambda s: s["merges"])),
     Declared("merges_lost", Kind.COUNTER, "... not durable when the shard died.",
              _figure("merges_lost")),
+    Declared("not_durable", Kind.GAUGE, "1 while the disk does not take tape or fragments.",
+             _one(lambda s: float(bool(s["figures"] and s["figures"]["not_durable"])))),
     Declared("merge_age_seconds", Kind.GAUGE, "Since the last merge.", _figure("merge_age_s")),
     Declared("islands_alive", Kind.GAUGE, "Islands whose learner is live.",
              _one(lambda s: s["alive"])),

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cluster.files import Lines
 from cluster.measures import Measures
 from cluster.replay import Heard
 from coordinator.protocol import Incarnation, Island, Life, Vitals
@@ -38,11 +39,7 @@ class Notes:
     """Tells the measures what is not an event, and keeps it."""
 
     def __init__(self, run_dir: Path, measures: Measures, now_s: Callable[[], float]) -> None:
-        path = run_dir / NOTES
-        torn = path.exists() and not path.read_bytes().endswith(b"\n")
-        self._file = path.open("a", buffering=1)
-        if torn:
-            self._file.write("\n")
+        self._lines = Lines(run_dir / NOTES)
         self._measures, self._now_s = measures, now_s
         self._vitals: dict[Island, tuple[Life, Vitals, float]] = {}  # the last, and when kept
         self._held: Mapping[Island, str] | None = None
@@ -76,10 +73,10 @@ class Notes:
     @property
     def length(self) -> int:
         """Bytes kept so far, by all generations."""
-        return self._file.tell()
+        return self._lines.length
 
     def close(self) -> None:
-        self._file.close()
+        self._lines.close()
 
     def _tell(self, kind: str, *what: object) -> None:
         now_s = self._now_s()
@@ -87,7 +84,7 @@ class Notes:
         self._keep(now_s, kind, *what)
 
     def _keep(self, now_s: float, kind: str, *what: object) -> None:
-        self._file.write(json.dumps([now_s, kind, what]) + "\n")
+        self._lines.write(json.dumps([now_s, kind, what]))
 
 
 def read_notes(run_dir: Path, start: int = 0) -> list[Note]:

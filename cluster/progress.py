@@ -100,6 +100,13 @@ def _of_the_run(before: Status | None, after: Status) -> Iterator[str]:
     }
     if before is None or before["phase"] != after["phase"]:
         yield phases[after["phase"]]
+    was, now = _not_durable(before), _not_durable(after)
+    if was != now:
+        yield f"not durable: {now}" if now else "durable again"
+
+
+def _not_durable(status: Status | None) -> str:
+    return status["figures"]["not_durable"] if status and status["figures"] else ""
 
 
 def _of_the_islands(before: Status | None, after: Status) -> Iterator[str]:
@@ -176,6 +183,8 @@ def _figures(status: Status) -> RenderableType:
         *_fact("per s", amount(status["tokens_per_s"])),
         *_fact("faults", str(status["faults"]), "red" if status["faults"] else ""),
     )
+    if why := _not_durable(status):
+        return Group(facts, loss, Text(f"not durable: {why}", style="bold red"))
     return Group(facts, loss)
 
 

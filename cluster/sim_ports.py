@@ -60,11 +60,11 @@ class SimPorts(Ports):
         await self.shard.work(self._merge_s())
         self.shard.merge(order)
 
-    async def store(self, order: Store) -> bool:
+    async def store(self, order: Store) -> bool | str:
         slow = SLOWNESS if self.loop.now_s < self.site.disk_slow_s else 1
         await self.loop.pause(self.site.plan.store_s * slow)
         if self.loop.now_s < self.site.disk_fails_s:
-            return False
+            return "the disk fails"
         self.shard.store(order.fragment, order.version)
         return True
 

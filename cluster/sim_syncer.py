@@ -102,3 +102,6 @@ class JudgedMeasures(Measures):
 
     def heard(self, life: Life, vitals: Vitals) -> None:
         """Measurements of learners matter to no rule."""
+
+    def trouble(self, what: str, why: str | None) -> None:
+        """Nor does why the disk will not have it."""

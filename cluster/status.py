@@ -40,6 +40,7 @@ class Figures(TypedDict):
     grace_s: float | None  # of the last round that closed
     staleness: float | None  # of merged contributions, in versions
     merges_lost: int  # published, but not durable when the shard died
+    not_durable: str  # what the disk does not take at present, and why; empty: all is well
     up_bytes: int
     down_bytes: int
     goodput: float

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from cluster import actors, faults, placement, runs
 from cluster.config import Config, Fault
-from cluster.files import write, write_json
+from cluster.files import Lines, write, write_json
 from cluster.fleet import (
     Action,
     Deed,
@@ -222,13 +222,12 @@ class Fleet:
         live = runs.Live(self._run_dir.name, self._namespace, gcs, os.getpid(), self._auth)
         runs.announce(self._run_dir, live)
         self._exporter.start()
-        with (self._run_dir / "metrics.jsonl").open("a") as metrics:
+        with closing(Lines(self._run_dir / "metrics.jsonl")) as metrics:
             while True:
                 time.sleep(self._config.monitor.refresh_s)
                 if (status := self._look()) is None:
                     continue
-                metrics.write(json.dumps(status) + "\n")
-                metrics.flush()
+                metrics.write(json.dumps(status))
                 if status["phase"] == "finished":
                     with suppress(ActorUnavailableError):  # one of them is back at the next look
                         return Outcome(self._end(), asked=self._stopping)

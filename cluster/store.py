@@ -14,11 +14,13 @@ place and the reason, and the newest good one is used.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,16 +103,23 @@ def checksum(effects: Sequence[Effect]) -> int:
 
 
 class Tape:
-    """A write-ahead log of one generation: `append` costs nothing, `flush` makes it durable."""
+    """A write-ahead log of one generation: `append` costs nothing, `flush` makes it durable.
+
+    A disk that will not take it is no reason to stop: what is written down waits in memory, with
+    `trouble` saying why, and goes to the disk with the first flush that it takes.
+    """
 
     def __init__(self, run_dir: Path, generation: int, layout: str, *, first_seq: int = 0) -> None:
+        """Errors: `OSError` if there cannot even be a file."""
         run_dir.mkdir(parents=True, exist_ok=True)
-        self._file = (run_dir / f"tape-{generation}.arrow").open("xb")
+        self._file = (run_dir / f"tape-{generation}.arrow").open("xb", buffering=0)
+        self._length, self._waiting, self._sink = 0, b"", io.BytesIO()
+        self.trouble: str | None = None
         told = {"format": FORMAT, "layout": layout, "generation": str(generation)}
         options = pa.ipc.IpcWriteOptions(compression="zstd")
-        self._writer = pa.ipc.new_stream(self._file, ROW.with_metadata(told), options=options)
+        self._writer = pa.ipc.new_stream(self._sink, ROW.with_metadata(told), options=options)
         self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=ROW))  # the header, now
-        self._file.flush()
+        self._to_the_disk()
         self._rows: list[tuple[int, float, str, str, int, int]] = []
         self.seq, self._chain = first_seq, 0
 
@@ -124,23 +133,49 @@ class Tape:
             self.flush()
 
     def flush(self) -> None:
-        """Everything appended so far survives a crash of the machine once this returns."""
-        if not self._rows:
-            return
+        """Everything appended so far survives a crash of the machine once this returns, unless
+        there is `trouble`."""
+        if self._rows:
+            self._encode()
+        if self._waiting or self._sink.tell():
+            self._to_the_disk()
+
+    def _encode(self) -> None:
         columns = [
             pa.array(column, kind)
             for column, kind in zip(zip(*self._rows, strict=True), ROW.types, strict=True)
         ]
         self._writer.write_batch(pa.record_batch(columns, names=ROW.names))
         self._rows = []
-        self._file.flush()
-        os.fsync(self._file.fileno())
+
+    def _to_the_disk(self) -> None:
+        """Bytes that went there only in part are taken back, so that what is read has no hole."""
+        self._waiting += self._sink.getvalue()
+        self._sink.seek(0)
+        self._sink.truncate()
+        try:
+            self._file.seek(self._length)
+            left = memoryview(self._waiting)
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            if self.trouble is None:
+                log.error("the tape is not durable: %s", error)
+            self.trouble = error.strerror or str(error)
+            with suppress(OSError):
+                self._file.truncate(self._length)
+            return
+        if self.trouble is not None:
+            log.warning("the tape is durable again")
+        self._length, self._waiting, self.trouble = self._length + len(self._waiting), b"", None
 
     def close(self) -> None:
         """Write what is left, and the end of the stream; doing it twice is no harm."""
         if not self._file.closed:
             self.flush()
             self._writer.close()
+            self._to_the_disk()
             self._file.close()
 
 

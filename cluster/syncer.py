@@ -70,8 +70,8 @@ class Ports(Protocol):
 
     async def merge(self, order: Merge) -> None: ...
 
-    async def store(self, order: Store) -> bool:
-        """Make a merged version durable; False if that was not to be had."""
+    async def store(self, order: Store) -> bool | str:
+        """Make a merged version durable; False if it is not its turn, else why it could not be."""
         ...
 
     async def publish(self, order: Publish) -> None: ...
@@ -227,8 +227,10 @@ class Syncer:
         self.feed(Merged(order.fragment, order.version))
 
     async def _store(self, order: Store) -> None:
-        durable = await self._ports.store(order)
-        self.feed(Stored(order.fragment, order.version, durable))
+        said = await self._ports.store(order)
+        if said is not False:
+            self.measures.trouble("fragments", said if isinstance(said, str) else None)
+        self.feed(Stored(order.fragment, order.version, durable=said is True))
 
     async def _release(self, order: Release) -> None:
         """Collect everything the learner has, then let it go."""

@@ -525,8 +525,8 @@ MUTANTS = (
     Mutant(
         "public before it is stored, by the shell",
         SHELL,
-        "        durable = await self._ports.store(order)\n",
-        "        durable = True\n",
+        "        said = await self._ports.store(order)\n",
+        "        said = True\n",
     ),
 )
 

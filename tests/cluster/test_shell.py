@@ -97,7 +97,7 @@ class World(Ports):
     async def merge(self, order: Merge) -> None:
         self.did("merge", order.fragment, order.version)
 
-    async def store(self, order: Store) -> bool:
+    async def store(self, order: Store) -> bool | str:
         self.did("store", order.fragment, order.version)
         return self.durable
 

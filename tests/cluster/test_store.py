@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -227,6 +229,49 @@ def test_what_is_before_the_start_is_passed_over(tmp_path: Path, start: int) -> 
     assert [row.event for row in recording.events] == told[start:]
     assert [row.seq for row in recording.events] == [*range(start, len(told))]
     assert (recording.length, recording.generations, recording.damage) == (len(told), 2, None)
+
+
+class FullDisk:
+    """Takes so many bytes in all, then only parts, then nothing, until there is room again."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self._file, self.room = file, room
+
+    def write(self, content: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self._file.write(bytes(content)[: self.room])
+        self.room -= written
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize("room", [0, 1, 100, 700])
+def test_a_full_disk_delays_a_tape_and_tears_no_hole_into_it(tmp_path: Path, room: int) -> None:
+    tape = written(tmp_path, OF_EVERY_KIND[:2])
+    tape.flush()
+    disk: Any = FullDisk(tape._file, room)
+    tape._file = disk
+    for number, event in enumerate(OF_EVERY_KIND[2:8]):
+        tape.append(9.0, event, ())
+        tape.flush()
+        durable = read(tmp_path)
+        assert durable == [*OF_EVERY_KIND[: len(durable)]], f"after {number + 1} more"
+    assert tape.trouble == "No space left on device"
+    assert len(read(tmp_path)) < 8
+    disk.room = 10**9
+    tape.flush()
+    assert tape.trouble is None
+    assert read(tmp_path) == [*OF_EVERY_KIND[:8]], "what waited is there, also without a new event"
+    tape.append(9.0, OF_EVERY_KIND[8], ())
+    tape.close()
+    recording = read_tape(tmp_path, LAYOUT)
+    assert ([row.event for row in recording.events], recording.damage) == (
+        [*OF_EVERY_KIND[:9]],
+        None,
+    )
 
 
 def test_generations_follow_each_other(tmp_path: Path) -> None:

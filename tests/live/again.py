@@ -50,7 +50,7 @@ class Deaf(Ports):
     async def merge(self, order: Merge) -> None:
         await self._hear("merge", order)
 
-    async def store(self, order: Store) -> bool:
+    async def store(self, order: Store) -> bool | str:
         await self._hear("store", order)
         return True
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
 import signal
 import subprocess
 import time
@@ -402,6 +404,35 @@ def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
         over = here.run("run", str(TINY), "--run-dir", str(here.run_dir), "--resume")
         assert over.code == 2
         assert "has ended" in over.err
+
+
+def test_a_disk_that_takes_nothing_more_stops_nobody() -> None:
+    """... it is alarmed, and when there is room again all of it is written: real errors of the
+    kernel, by a limit on the size of files that is put on the two processes from outside."""
+    with place() as here:
+        process = live_run(here)
+        numbers = [*pids(here, "SyncerActor"), *pids(here, "ShardActor")]
+        before = {n: resource.prlimit(n, resource.RLIMIT_FSIZE) for n in numbers}
+        for number, (_, hard) in before.items():
+            resource.prlimit(number, resource.RLIMIT_FSIZE, (4096, hard))
+
+        def troubles() -> str:
+            return here.last_status["figures"]["not_durable"]
+
+        until(lambda: "tape: File too large" in troubles() and "fragments: File" in troubles())
+        merges = here.merges
+        until(lambda: here.merges > merges + 8 or process.poll() is not None)
+        for number, limits in before.items():
+            resource.prlimit(number, resource.RLIMIT_FSIZE, limits)
+        until(lambda: troubles() == "" or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGINT)
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        assert re.search(r"not durable: .*File too large", finished.err)
+        assert "durable again" in finished.err
+        again = here.run("replay", str(here.run_dir), "--json").json
+        assert again["exact"]
+        assert again["merges"] == finished.json["merges"]
 
 
 def tapes(here: Place) -> int:
