@@ -37,7 +37,8 @@ from ray.util.scheduling_strategies import (
 
 from cluster.clock import Clock
 from cluster.comeback import come_back, rules_sha256
-from cluster.config import Config
+from cluster.config import Config, Harm
+from cluster.faults import Breakable, Cable
 from cluster.meaning import group_of, load_layout, rule_of, save_layout, shard_of
 from cluster.measures import Measures
 from cluster.names import CALL_TIMEOUT_S, EVALUATOR, FLEET, SHARD, SYNCER, island_actor
@@ -83,6 +84,7 @@ from coordinator.state import initial
 if TYPE_CHECKING:
     from cluster.evaluate import Evaluator
     from cluster.steward import Outcome
+    from islands.learner import Learner
 
 AGAIN_S = 0.5
 """Between two attempts to be heard."""
@@ -90,7 +92,7 @@ SNAPSHOT_EVERY_S = 10.0
 """What a syncer that comes back has to hear again at most."""
 DONOR_TIMEOUT_S = 10.0
 """A learner that joins waits no longer for a donor's moments."""
-THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8}
+THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8, "breaking": 4}
 """Threads of an island for calls of each kind, so that none waits behind another kind."""
 
 FLEET_THREADS = 16
@@ -133,8 +135,8 @@ class _Directory:
 class RayLink:
     """A learner's way to the coordinator: each call waits for its answer."""
 
-    def __init__(self, namespace: str) -> None:
-        self._actors = _Directory(namespace)
+    def __init__(self, namespace: str, cable: Cable) -> None:
+        self._actors, self._cable = _Directory(namespace), cable
 
     def join(self, event: Join) -> Granted | Refused:
         while True:
@@ -185,6 +187,8 @@ class RayLink:
     def _ask(
         self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_TIMEOUT_S
     ) -> Any:
+        if not self._cable.passes(timeout_s):
+            raise Unreachable(f"the {actor} cannot be heard: the cable is cut")
         try:
             call = getattr(self._actors[actor], method)
             return ray.get(call.remote(*arguments), timeout=timeout_s)
@@ -192,34 +196,41 @@ class RayLink:
             raise Unreachable(f"the {actor} cannot be heard: {type(error).__name__}") from error
 
 
-class IslandActor:
+class IslandActor(Breakable):
     """One island with its learner; `hand_in` and `offer` are the two ends of its wire."""
 
     def __init__(self, config: str, island: Island, namespace: str) -> None:
         setup_logging()
         plain = Config.model_validate_json(config, strict=False)
+        self._cable = Cable()
         self._process = IslandProcess(
             plain,
             island,
-            lambda: RayLink(namespace),
-            lambda: RayLink(namespace).starting(island),
-            lambda words: RayLink(namespace).broke(island, words),
+            lambda: RayLink(namespace, self._cable),
+            lambda: RayLink(namespace, self._cable).starting(island),
+            lambda words: RayLink(namespace, self._cable).broke(island, words),
         )
+
+    @property
+    def _learner(self) -> Learner | None:
+        """... for whoever called, once the call gets here."""
+        self._cable.passes()
+        return self._process.learner
 
     @ray.method(concurrency_group="asking", num_returns=1)
     def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
-        learner = self._process.learner
+        learner = self._learner
         return None if learner is None else learner.hand_in(life, fragment)
 
     @ray.method(concurrency_group="asking")
     def moments(self, life: Life) -> list[NDArray[Any]] | None:
-        learner = self._process.learner
+        learner = self._learner
         return None if learner is None else learner.moments(life)
 
     @ray.method(concurrency_group="offering")
     def offer(self, life: Life, publication: Publication, boxed: list[ray.ObjectRef]) -> None:
         """`boxed`: a reference to the payload, in a list, so that Ray does not fetch it first."""
-        if (learner := self._process.learner) is None:
+        if (learner := self._learner) is None:
             return
         try:
             payload = ray.get(boxed[0])
@@ -230,28 +241,28 @@ class IslandActor:
 
     @ray.method(concurrency_group="control")
     def refused(self, said: ContributionId) -> None:
-        if (learner := self._process.learner) is not None:
+        if (learner := self._learner) is not None:
             learner.refused(said)
 
     @ray.method(concurrency_group="control")
     def cease(self, over: Void) -> None:
-        if (learner := self._process.learner) is not None:
+        if (learner := self._learner) is not None:
             learner.cease(over)
 
     @ray.method(concurrency_group="control")
     def park(self) -> None:
-        if (learner := self._process.learner) is not None:
+        if (learner := self._learner) is not None:
             learner.park()
 
     @ray.method(concurrency_group="control")
     def leave(self) -> Progress | None:
-        learner = self._process.learner
+        learner = self._learner
         return None if learner is None else learner.leave()
 
     @ray.method(concurrency_group="watching")
     def watch(self, life: Life) -> str:
         """Return when this life is over; if the process dies, whoever called hears it from Ray."""
-        learner = self._process.learner
+        learner = self._learner
         return "its process is another one" if learner is None else learner.outlive(life)
 
     @ray.method(concurrency_group="control")
@@ -260,16 +271,33 @@ class IslandActor:
         if (learner := self._process.learner) is not None:
             learner.spoil = factor
 
-    @ray.method(concurrency_group="control")
-    def kill(self) -> None:
-        """Die at once, like a process that the kernel kills (for fault plans)."""
-        os.kill(os.getpid(), signal.SIGKILL)
+    @ray.method(concurrency_group="breaking")
+    def slow(self, factor: float, for_s: float) -> None:
+        """Have each step take so many times as long, for a while (for fault plans)."""
+        if (learner := self._process.learner) is not None:
+            learner.drag = factor
+            time.sleep(for_s)
+            learner.drag = 1.0
+
+    @ray.method(concurrency_group="breaking")
+    def cut(self, for_s: float) -> None:
+        self._cable.cut(for_s)
+
+    @ray.method(concurrency_group="breaking")
+    def node(self) -> str:
+        """On which node it is, by Ray's id."""
+        return ray.get_runtime_context().get_node_id()
+
+    @ray.method(concurrency_group="breaking")
+    def kill_node(self) -> None:
+        """Kill the raylet, which has started this process, and with it everything on the node."""
+        os.kill(os.getppid(), signal.SIGKILL)
 
 
 # --- the shard ------------------------------------------------------------------------------------
 
 
-class ShardActor:
+class ShardActor(Breakable):
     """A shard and its data path: it calls the learners, and the data is the answer.
 
     A new process has no model until it is told to `seed` or to `recover`.
@@ -468,7 +496,7 @@ def _start_over(error: BaseException | None) -> None:
         os._exit(1)
 
 
-class SyncerActor:
+class SyncerActor(Breakable):
     """The syncer on Ray: an event loop that learners, shell and people call.
 
     A process that finds a tape in the run directory is a restart: it goes on as a new generation.
@@ -645,7 +673,7 @@ class SyncerActor:
         return syncer.measures.summary(syncer.state, self._now_s())
 
 
-class EvaluatorActor:
+class EvaluatorActor(Breakable):
     """Makes the initial model; judges the syncer's model now and then, and at the end."""
 
     def __init__(self, config: str, namespace: str) -> None:
@@ -685,7 +713,7 @@ class EvaluatorActor:
 # --- the fleet ------------------------------------------------------------------------------------
 
 
-class FleetActor:
+class FleetActor(Breakable):
     """The fleet of a run: keeps it on a thread of its own, and can always answer."""
 
     def __init__(
@@ -720,12 +748,11 @@ class FleetActor:
     def broke(self, island: Island, words: str) -> None:
         self._fleet.broke(island, words)
 
+    def harm(self, harm: Mapping[str, Any]) -> None:
+        self._fleet.harm(Harm.model_validate(harm))
+
     def dismiss(self) -> None:
         self._fleet.dismiss()
-
-    def kill(self) -> None:
-        """Die at once (for tests)."""
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 # --- starting them --------------------------------------------------------------------------------

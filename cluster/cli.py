@@ -278,6 +278,54 @@ def drain(
 
 
 @app.command()
+def chaos(
+    name: NamedRun,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="PLAN.toml", help="[[faults]] with after_s, kind, island."),
+    ] = None,
+    every_s: Annotated[
+        float | None,
+        typer.Option("--kill-every", min=0.1, metavar="S", help="By chance, each S s."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the victims; the same seed, the same draws.")] = 0,
+    for_s: Annotated[float, typer.Option("--for", metavar="S", help="For how long.")] = 60.0,
+    kinds: Annotated[
+        list[str], typer.Option("--kind", help="Instead of kill: stop, slow, cut, nan, drain ...")
+    ] = ["kill"],  # noqa: B006 - typer reads it, nobody changes it
+    address: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Break a live run on purpose: islands, syncer, shard, disk; see cluster/faults.py.
+
+    Example: archipelago chaos runs/demo --kill-every 15 --seed 7 --for 120
+    """
+    from cluster.config import Harm
+
+    known = Harm.kinds()
+    if (plan is None) == (every_s is None):
+        raise UserMistake("either --plan PLAN.toml or --kill-every S says what to break, and when")
+    if strange := [kind for kind in kinds if kind not in known]:
+        raise UserMistake(f"--kind {strange[0]}: not known; there are {', '.join(known)}")
+    live = _live(name, address)
+    from cluster import chaos as breaking
+
+    attacks = (
+        breaking.at_random(seed, every_s or for_s, for_s, kinds)
+        if plan is None
+        else breaking.read_plan(plan)
+    )
+    talk = Console(stderr=as_json, highlight=False, markup=False)
+    struck: list[breaking.Struck] = []
+    for each in breaking.strike(live, attacks, seed):
+        struck.append(each)
+        because = f": refused, {each.refused}" if each.refused else ""
+        talk.print(f"{progress.duration(each.at_s)}  {each.kind} {each.island}{because}")
+    if as_json:
+        print(json.dumps({"run": live.run, "faults": [each._asdict() for each in struck]}))
+
+
+@app.command()
 def replay(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR")], as_json: Json = False
 ) -> None:

@@ -29,6 +29,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from cluster.names import EVALUATOR, FLEET, SHARD, SYNCER
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island
@@ -191,11 +192,51 @@ class Durability(Table):
     keep_contributions: bool = False  # what was merged, so that replay gives the same fragments
 
 
-class Fault(Table):
-    at_step: Count  # t of the syncer
-    kind: Literal["kill", "nan", "scale"]  # what it hands in from then on is spoiled
-    island: str
-    factor: Annotated[float, Field(allow_inf_nan=False)] = 1000.0  # of "scale"
+class Harm(Table):
+    """What is broken on purpose; cluster/faults.py says what each kind does."""
+
+    kind: Literal["kill", "stop", "nan", "scale", "slow", "cut", "node", "drain", "disk"]
+    island: str  # or one of SERVICES
+    factor: Annotated[float, Field(allow_inf_nan=False)] = 1000.0  # of "scale" and "slow"
+    for_s: Positive = 20.0  # of "stop", "slow", "cut" and "disk"
+
+    @classmethod
+    def kinds(cls) -> tuple[str, ...]:
+        return get_args(cls.model_fields["kind"].annotation)
+
+    def misfit(self, islands: Sequence[str]) -> str | None:
+        """Why this cannot happen to a run with these islands."""
+        if (kinds := SERVICES.get(self.island)) is not None:
+            possible = self.kind in kinds
+            hint = f"it can be {' or '.join(sorted(kinds))}"
+        elif self.island in islands:
+            possible, hint = self.kind != "disk", "that is for syncer or shard-0"
+        else:
+            return f'the {self.kind} of "{self.island}" names no island; ' + _nearest(
+                self.island, islands
+            )
+        return None if possible else f'"{self.island}" cannot have the fault {self.kind}; {hint}'
+
+
+SERVICES: Mapping[str, frozenset[str]] = {
+    SYNCER: frozenset({"kill", "stop", "disk"}),
+    SHARD: frozenset({"kill", "stop", "disk"}),
+    EVALUATOR: frozenset({"kill", "stop"}),
+    FLEET: frozenset({"kill"}),
+}
+"""What of a run that is no island can be broken, and how."""
+
+
+class Fault(Harm):
+    """... as soon as the syncer's clock gets there and, if it hits an island, that is live."""
+
+    at_step: Count
+
+
+class Attack(Harm):
+    """... at so many seconds after `archipelago chaos` began."""
+
+    after_s: Annotated[float, Field(ge=0)]
 
 
 class Faults(Table):
@@ -449,11 +490,8 @@ def _groups_differ(config: Config) -> Iterator[Problem]:
 @check("islands.*.group", "islands.*.count")
 def _faults_hit(config: Config) -> Iterator[Problem]:
     for fault in config.faults.plan:
-        if fault.island not in config.island_names:
-            hint = _nearest(fault.island, config.island_names)
-            yield Problem(
-                "faults.plan", f'the {fault.kind} of "{fault.island}" names no island; {hint}'
-            )
+        if (why := fault.misfit(config.island_names)) is not None:
+            yield Problem("faults.plan", why)
 
 
 @check("run.steps")

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from cluster.names import CALL_TIMEOUT_S, FLEET
-from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
+from coordinator.errors import ArchipelagoError, RunFailed, Unreachable, UserMistake
 
 if TYPE_CHECKING:
     from cluster.runs import Live
@@ -53,15 +54,34 @@ def drain(live: Live, island: Island) -> None:
 
 
 def _ask(live: Live, call: Callable[[Actor], ray.ObjectRef]) -> Any:
+    with reached(live) as ask:
+        return ask(call)
+
+
+@contextmanager
+def reached(live: Live) -> Generator[Callable[[Callable[[Actor], ray.ObjectRef]], Any]]:
+    """A run's fleet, to be asked more than once; each time for its answer to a call, or
+    `Unreachable` if it is being restarted.
+
+    Errors: `UserMistake` if it is not there, cannot be heard, or refuses.
+    """
     connect(live.address, live.namespace)
     try:
-        return answer(call(ray.get_actor(FLEET, namespace=live.namespace)))
+        fleet = ray.get_actor(FLEET, namespace=live.namespace)
+
+        def ask(call: Callable[[Actor], ray.ObjectRef]) -> Any:
+            try:
+                return answer(call(fleet))
+            except RayError as error:
+                raise Unreachable(type(error).__name__) from error
+
+        yield ask
     except ValueError as error:
         raise UserMistake(
             f"no run named {live.run} goes on in the cluster at {live.address}"
         ) from error
-    except (RayError, RunFailed) as error:
-        raise UserMistake(f"run {live.run} cannot be heard: {type(error).__name__}") from error
+    except (RayError, Unreachable, RunFailed) as error:
+        raise UserMistake(f"run {live.run} cannot be heard: {error}") from error
     finally:
         ray.shutdown()
 

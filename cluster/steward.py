@@ -22,7 +22,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from cluster import actors, faults, placement, runs
-from cluster.config import Config, Fault
+from cluster.config import SERVICES, Config, Harm
 from cluster.files import Lines, write, write_json
 from cluster.fleet import (
     Action,
@@ -160,6 +160,26 @@ class Fleet:
         for island in [i for i, it in self._islands.items() if it.holding.hold is Hold.ASIDE]:
             del self._islands[island]  # who changes a fleet gives failed islands another chance
         self._keep_in_mind()
+
+    def harm(self, harm: Harm) -> None:
+        """Break something on purpose, now.
+
+        Errors: `UserMistake` if it is not there, or would take the fleet with it.
+        """
+        with self._lock:
+            known = sorted(self._islands)
+        if (why := harm.misfit(known)) is not None:
+            raise UserMistake(f"run {self._run_dir.name}: {why}")
+        if harm.kind == "node":
+            actor = actors.find(island_actor(Island(harm.island)), self._namespace)
+            here = ray.get_runtime_context().get_node_id()
+            if actor is None or self._get(actor.node.remote()) == here:
+                raise UserMistake(
+                    f"run {self._run_dir.name}: the node of {harm.island} is the fleet's own"
+                )
+        if harm.island == FLEET and not self._detached:
+            raise UserMistake(f"run {self._run_dir.name} ends with its fleet: it is not submitted")
+        self._break(harm)
 
     def stop(self, why: str) -> None:
         with self._lock:
@@ -304,7 +324,6 @@ class Fleet:
                 self._told_to_stop = True
             for fault in self._plan.due(status):
                 self._keep_in_mind()
-                self._get(self._syncer.fault.remote(Island(fault.island)))
                 self._break(fault)
             self._judge()
         return self._shown_status()
@@ -394,17 +413,33 @@ class Fleet:
             words = f"; its last words:\n{worst.last_words}" if worst.last_words else ""
             raise RunFailed(f"island {worst.holding.island} {worst.why}{words}")
 
-    def _break(self, fault: Fault) -> None:
-        it = self._islands.get(Island(fault.island))
-        if it is None or it.actor is None:
+    def _break(self, harm: Harm) -> None:
+        """Do it, and have it counted."""
+        whom = harm.island if harm.island in SERVICES else island_actor(Island(harm.island))
+        if (actor := actors.find(whom, self._namespace)) is None:
+            log.warning("%s cannot be harmed: it is not there", harm.island)
             return
-        match fault.kind:
+        log.warning("%s %s on purpose", harm.kind, harm.island)
+        self._get(self._syncer.fault.remote(Island(harm.island)))
+        match harm.kind:
             case "kill":
-                it.actor.kill.remote()
+                actor.kill.remote()
+            case "stop":
+                actor.halt.remote(harm.for_s)
             case "nan":
-                it.actor.spoil.remote(math.nan)
+                actor.spoil.remote(math.nan)
             case "scale":
-                it.actor.spoil.remote(fault.factor)
+                actor.spoil.remote(harm.factor)
+            case "slow":
+                actor.slow.remote(harm.factor, harm.for_s)
+            case "cut":
+                actor.cut.remote(harm.for_s)
+            case "node":
+                actor.kill_node.remote()
+            case "drain":
+                self.drain(Island(harm.island))
+            case "disk":
+                actor.fill.remote(harm.for_s)
 
     def _judge(self) -> None:
         """Have the model judged now and then, one judgement at a time."""

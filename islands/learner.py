@@ -111,6 +111,7 @@ class Learner:
         self._task, self._layout, self._inner, self._port = task, layout, inner, port
         self._open_stream, self._link, self._habits, self._now_s = stream, link, habits, now_s
         self.spoil = 1.0  # a fault plan's: what is handed in is multiplied by it
+        self.drag = 1.0  # ... and so many times as long its steps take
         self._state: InnerState | None = None  # of the training thread alone, like the tracks
         self._tracks: dict[Fragment, Track] = {}
         self._stream: StreamLike | None = None
@@ -342,7 +343,7 @@ class Learner:
         self._state, measures = self._inner.step(self._state, batch, clock)
         loss = float(measures.loss)  # waits for the devices
         computed_s = self._now_s() - began_s
-        idle_s = computed_s * (1 / self._habits.speed - 1)
+        idle_s = computed_s * (self.drag / self._habits.speed - 1)
         with self._mail:
             self._progress = Progress(
                 self._progress.steps + 1,

@@ -196,8 +196,8 @@ REFUSALS = {
     "names no island; did you mean eu-2?",
     'faults.plan=[{at_step=301, kind="kill", island="eu-0"}]': 'faults.plan: the kill of "eu-0" '
     "at step 301 would come after the end; run.steps is 300",
-    'faults.plan=[{at_step=3, kind="stop", island="eu-0"}]': "faults.plan.0.kind: "
-    'must be "kill", "nan" or "scale", given "stop"',
+    'faults.plan=[{at_step=3, kind="nap", island="eu-0"}]': "faults.plan.0.kind: "
+    'must be "kill", "stop", "nan", "scale", "slow", "cut", "node", "drain" or "disk", given "nap"',
     'faults.plan=[{kind="kill", island="eu-0"}]': "faults.plan.0.at_step: is missing; "
     "it has no default",
     # of the override itself
@@ -271,7 +271,7 @@ def test_a_check_is_left_out_when_a_field_it_reads_is_unsound(tmp_path: Path) ->
 def test_elements_of_a_list_keep_their_places(tmp_path: Path) -> None:
     """Two unsound ones are left out, and the sound one between them is still judged."""
     assert complaints(
-        'faults.plan=[1, {at_step=3, kind="kill", island="mars-0"}, {at_step=3, kind="stop"}, 4]',
+        'faults.plan=[1, {at_step=3, kind="kill", island="mars-0"}, {at_step=3, kind="nap"}, 4]',
         tmp=tmp_path,
     ) == [
         "faults.plan.0: must be a table, given 1",

@@ -28,7 +28,8 @@ def trained(here: Place, islands: int, *more: str) -> Finished:
     finished = here.run(
         "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
         "--set", "run.steps=240", "--set", f"islands.0.count={islands}",
-        "--set", "sync.quorum=2",  # both sound ones in each merge: else a busy machine decides
+        "--set", "sync.quorum=2",  # both sound ones in each merge, at a rate at which equal runs
+        "--set", "optimizer.learning_rate=2e-3",  # end alike: else a busy machine decides
         "--set", "islands.0.speed=0.3", "--set", "monitor.refresh_s=0.1", *more,
     )  # fmt: skip
     assert finished.code == 0, finished.err

@@ -435,6 +435,75 @@ def test_a_disk_that_takes_nothing_more_stops_nobody() -> None:
         assert again["merges"] == finished.json["merges"]
 
 
+CHAOS = """
+[[faults]]
+after_s = 0.0
+kind = "stop"        # it hangs for longer than a learner may be silent
+island = "local-1"
+for_s = 16.0
+[[faults]]
+after_s = 0.5
+kind = "slow"
+island = "local-0"
+factor = 3.0
+for_s = 4.0
+[[faults]]
+after_s = 1.0
+kind = "cut"
+island = "local-2"
+for_s = 4.0
+[[faults]]
+after_s = 2.0
+kind = "disk"
+island = "shard-0"
+for_s = 3.0
+[[faults]]
+after_s = 8.0
+kind = "kill"
+island = "syncer"
+[[faults]]
+after_s = 9.0
+kind = "kill"
+island = "nobody-7"
+[[faults]]
+after_s = 20.0
+kind = "drain"
+island = "local-2"
+"""
+
+
+def test_chaos_from_another_terminal_is_survived() -> None:
+    """... an island that hangs is left out, and taken back when it goes on."""
+    with place() as here:
+        process = live_run(here, "--set", "islands.0.count=3", "--set", "islands.0.speed=0.5")
+        (here.folder / "plan.toml").write_text(CHAOS)
+        chaos = here.start(
+            "chaos", str(here.run_dir), "--plan", str(here.folder / "plan.toml"), "--json"
+        )
+        until(lambda: "lost" in states(here) or process.poll() is not None)
+        merges = here.merges
+        until(lambda: here.merges > merges + 3 or process.poll() is not None)
+        done = finish(chaos)
+        assert done.code == 0, done.err
+        struck = done.json["faults"]
+        assert [f["kind"] for f in struck if f["refused"]] == ["kill"]
+        assert 'the kill of "nobody-7" names no island' in struck[5]["refused"]
+        until(lambda: states(here) == ["live", "live"] or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGINT)
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        assert finished.json["faults"] == 6
+        assert "local-1 is lost: silent" in finished.err
+        assert "local-1 is back as life 2" in finished.err
+        assert "not durable: fragments: File too large" in finished.err
+        again = here.run("replay", str(here.run_dir), "--json").json
+        assert again["exact"]
+
+
+def states(here: Place) -> list[str]:
+    return [each["state"] for each in here.last_status.get("islands", ())]
+
+
 def tapes(here: Place) -> int:
     """One for each generation of the syncer."""
     return len(list(here.run_dir.glob("tape-*.arrow")))

@@ -1,0 +1,98 @@
+"""Plans of what to break, before they reach a run; tests/live breaks it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster import faults
+from cluster.chaos import ANY, at_random, read_plan
+from cluster.config import Fault, Harm
+from coordinator.errors import UserMistake
+from tests.cluster.test_progress import a_status
+
+
+def test_a_plan_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        '[[faults]]\nafter_s = 9.0\nkind = "kill"\nisland = "syncer"\n'
+        '[[faults]]\nafter_s = 2.5\nkind = "stop"\nisland = "*"\nfor_s = 3.0\n'
+    )
+    told = [
+        (attack.after_s, attack.kind, attack.island, attack.for_s) for attack in read_plan(path)
+    ]
+    assert told == [(2.5, "stop", "*", 3.0), (9.0, "kill", "syncer", 20.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[faults", "is not valid TOML"),
+        ('[[faults]]\nkind = "kill"\nisland = "a"\n', r"faults\.0\.after_s: Field required"),
+        ('[[faults]]\nafter_s = 1.0\nkind = "nap"\nisland = "a"\n', r"faults\.0\.kind"),
+        ("", r"a list of tables \[\[faults\]\]"),
+        ('[[harm]]\nafter_s = 1.0\nkind = "kill"\nisland = "a"\n', r"\[\[faults\]\]"),
+    ],
+)
+def test_a_plan_with_a_mistake_is_refused_in_words(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with pytest.raises(UserMistake, match=says):
+        read_plan(path)
+    with pytest.raises(UserMistake, match="cannot be read: No such file"):
+        read_plan(tmp_path / "other.toml")
+
+
+def test_chance_is_seeded() -> None:
+    kinds = ["kill", "stop", "slow"]
+    plan = at_random(7, 15.0, 600.0, kinds)
+    assert plan == at_random(7, 15.0, 600.0, kinds)
+    assert plan != at_random(8, 15.0, 600.0, kinds)
+    assert [attack.after_s for attack in plan] == [15.0 * n for n in range(1, 41)]
+    assert {attack.kind for attack in plan} == {*kinds}
+    assert {attack.island for attack in plan} == {ANY}
+
+
+@pytest.mark.parametrize(
+    ("kind", "island", "why"),
+    [
+        ("kill", "eu-0", None),
+        ("node", "eu-0", None),
+        ("kill", "fleet", None),
+        ("disk", "shard-0", None),
+        ("disk", "eu-0", "cannot have the fault disk; that is for syncer or shard-0"),
+        ("nan", "syncer", "cannot have the fault nan; it can be disk or kill or stop"),
+        ("kill", "eu-9", "names no island"),
+    ],
+)
+def test_what_cannot_be_broken_that_way_is_refused(kind: str, island: str, why: str | None) -> None:
+    said = Harm.model_validate({"kind": kind, "island": island}).misfit(["eu-0", "eu-1"])
+    assert (said is None) == (why is None)
+    assert why is None or why in str(said)
+
+
+def test_each_fault_of_a_plan_happens_once_also_after_a_restart() -> None:
+    status = a_status(islands=2)
+    first, second = (each["island"] for each in status["islands"])
+    table = {"kind": "kill", "at_step": status["t"]}
+    harms = [
+        Fault.model_validate({**table, **more})
+        for more in (
+            {"island": first},
+            {"island": first},
+            {"island": "syncer"},
+            {"island": second, "at_step": status["t"] + 1},
+        )
+    ]
+    plan = faults.Plan(harms)
+    status["islands"][0]["state"] = "joining"
+    assert plan.due(status) == [harms[2]], "an island that is not live waits"
+    status["islands"][0]["state"] = "live"
+    assert plan.due(status) == harms[:2], "two of the same are two"
+    assert plan.due(status) == []
+    again = faults.Plan(harms, plan.done)
+    assert again.due(status) == []
+    status["t"] += 1
+    assert again.due(status) == [harms[3]]
+    assert again.done == [0, 1, 2, 3]
