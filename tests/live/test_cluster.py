@@ -317,6 +317,30 @@ def test_a_killed_fleet_takes_its_run_over(story: Raylets) -> None:
     story.until_contributing("local-0", "local-1", "local-2", "local-3")
 
 
+def test_a_node_that_dies_gives_its_islands_to_the_others(story: Raylets) -> None:
+    """SIGKILL to a raylet, with all that is on it, from another terminal."""
+    lives = {each["island"]: each["life"] for each in story.last["islands"]}
+    plan = story.here.folder / "plan.toml"
+    for island in sorted(lives):
+        plan.write_text(f'[[faults]]\nafter_s = 0.0\nkind = "node"\nisland = "{island}"\n')
+        (struck,) = story.ask("chaos", "--plan", str(plan), "--json").json["faults"]
+        if struck["refused"] is None:
+            break
+        assert "is the fleet's own" in struck["refused"]
+    else:
+        raise AssertionError("all islands are on the fleet's node")
+    began_s, merges = time.monotonic(), story.last["merges"]
+
+    def back() -> bool:
+        now = {each["island"]: each["life"] for each in story.last["islands"]}
+        return now[island] > lives[island]
+
+    until(back, WITHIN_S)
+    assert story.last["merges"] > merges, "the others went on"
+    story.until_contributing("local-0", "local-1", "local-2", "local-3")
+    story.figures["node_back_s"] = time.monotonic() - began_s
+
+
 def test_a_drained_island_hands_in_and_goes(story: Raylets, prometheus: Prometheus) -> None:
     lost = story.last["figures"]["tokens_lost"]
     assert story.ask("drain", "local-1").code == 0

@@ -458,15 +458,15 @@ kind = "disk"
 island = "shard-0"
 for_s = 3.0
 [[faults]]
-after_s = 8.0
+after_s = 19.0
 kind = "kill"
 island = "syncer"
 [[faults]]
-after_s = 9.0
+after_s = 19.5
 kind = "kill"
 island = "nobody-7"
 [[faults]]
-after_s = 20.0
+after_s = 24.0
 kind = "drain"
 island = "local-2"
 """
