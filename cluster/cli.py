@@ -315,7 +315,7 @@ def chaos(
         if plan is None
         else breaking.read_plan(plan)
     )
-    talk = Console(stderr=as_json, highlight=False, markup=False)
+    talk = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, markup=False)
     struck: list[breaking.Struck] = []
     for each in breaking.strike(live, attacks, seed):
         struck.append(each)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -75,7 +76,8 @@ def reached(live: Live) -> Generator[Callable[[Callable[[Actor], ray.ObjectRef]]
             except RayError as error:
                 raise Unreachable(type(error).__name__) from error
 
-        yield ask
+        with redirect_stdout(sys.stderr):  # where Ray prints what it hears of nodes
+            yield ask
     except ValueError as error:
         raise UserMistake(
             f"no run named {live.run} goes on in the cluster at {live.address}"

@@ -275,8 +275,8 @@ def test_elements_of_a_list_keep_their_places(tmp_path: Path) -> None:
         tmp=tmp_path,
     ) == [
         "faults.plan.0: must be a table, given 1",
-        'faults.plan.2.kind: must be "kill", "stop", "nan", "scale", "slow", "cut", "node", "drain" '
-        'or "disk", given "nap"',
+        'faults.plan.2.kind: must be "kill", "stop", "nan", "scale", "slow", "cut", "node", '
+        '"drain" or "disk", given "nap"',
         "faults.plan.2.island: is missing; it has no default",
         "faults.plan.3: must be a table, given 4",
         'faults.plan: the kill of "mars-0" names no island; known are eu-0, eu-1, eu-2',
