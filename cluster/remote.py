@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Actor = Any
 """A handle of an actor: Ray gives it no type."""
+Asking = Callable[[Callable[[Actor], "ray.ObjectRef"]], Any]
 KNOCK_TIMEOUT_S = 10.0
 """A cluster that does not even accept a connection in this time is taken to be unreachable."""
 
@@ -60,32 +61,34 @@ def _ask(live: Live, call: Callable[[Actor], ray.ObjectRef]) -> Any:
 
 
 @contextmanager
-def reached(live: Live) -> Generator[Callable[[Callable[[Actor], ray.ObjectRef]], Any]]:
+def reached(live: Live) -> Generator[Asking]:
     """A run's fleet, to be asked more than once; each time for its answer to a call, or
     `Unreachable` if it is being restarted.
 
     Errors: `UserMistake` if it is not there, cannot be heard, or refuses.
     """
-    connect(live.address, live.namespace)
-    try:
-        fleet = ray.get_actor(FLEET, namespace=live.namespace)
+    with redirect_stdout(sys.stderr):  # Ray prints what it hears of nodes, also as it leaves
+        connect(live.address, live.namespace)
+        try:
+            yield _asking(ray.get_actor(FLEET, namespace=live.namespace))
+        except ValueError as error:
+            raise UserMistake(
+                f"no run named {live.run} goes on in the cluster at {live.address}"
+            ) from error
+        except (RayError, Unreachable, RunFailed) as error:
+            raise UserMistake(f"run {live.run} cannot be heard: {error}") from error
+        finally:
+            ray.shutdown()
 
-        def ask(call: Callable[[Actor], ray.ObjectRef]) -> Any:
-            try:
-                return answer(call(fleet))
-            except RayError as error:
-                raise Unreachable(type(error).__name__) from error
 
-        with redirect_stdout(sys.stderr):  # where Ray prints what it hears of nodes
-            yield ask
-    except ValueError as error:
-        raise UserMistake(
-            f"no run named {live.run} goes on in the cluster at {live.address}"
-        ) from error
-    except (RayError, Unreachable, RunFailed) as error:
-        raise UserMistake(f"run {live.run} cannot be heard: {error}") from error
-    finally:
-        ray.shutdown()
+def _asking(fleet: Actor) -> Asking:
+    def ask(call: Callable[[Actor], ray.ObjectRef]) -> Any:
+        try:
+            return answer(call(fleet))
+        except RayError as error:
+            raise Unreachable(type(error).__name__) from error
+
+    return ask
 
 
 def answer(reference: ray.ObjectRef, timeout_s: float = CALL_TIMEOUT_S) -> Any:
