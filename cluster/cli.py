@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -416,6 +416,60 @@ def parity(
         lock_step=lock_step,
         say=talk.print,
     )
+    _tell(figures, talk, as_json=as_json)
+
+
+@bench.command()
+def recovery(
+    repeats: Annotated[int, typer.Option(min=1, help="Kills of each kind.")] = 3,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How long does it take until who was killed is back, and what do the others notice?
+
+    Example: archipelago bench recovery --json
+    """
+    from cluster import bench_faults
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    figures = bench_faults.recovery(
+        preset="byte-tiny" if quick else "byte-1m",
+        repeats=1 if quick else repeats,
+        overrides=overrides,
+        say=talk.print,
+    )
+    _tell(figures, talk, as_json=as_json)
+
+
+@bench.command()
+def faults(
+    islands: Annotated[int, typer.Option(min=2, help="On this machine.")] = 8,
+    every_s: Annotated[float, typer.Option("--kill-every", min=1.0, metavar="S")] = 15.0,
+    for_s: Annotated[float, typer.Option("--for", min=30.0, metavar="S")] = 120.0,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What is left of the merged tokens per second when an island is killed every so often?
+
+    Example: archipelago bench faults --islands 8 --kill-every 15 --for 600 --json
+    """
+    from cluster import bench_faults
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    figures = bench_faults.faults(
+        preset="byte-tiny",
+        islands=2 if quick else islands,
+        kill_every_s=every_s,
+        for_s=30.0 if quick else for_s,
+        overrides=overrides,
+        say=talk.print,
+    )
+    _tell(figures, talk, as_json=as_json)
+
+
+def _tell(figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(figures))
     else:

@@ -1,0 +1,294 @@
+"""`archipelago bench recovery` and `bench faults`: what it costs when things die.
+
+Both run the real command line in processes of its own, break it with `chaos`, and read the figures
+off what the run leaves: its tape, its notes and its looks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cluster.bench import Median, demo, median
+from cluster.chaos import at_random, strike
+from cluster.config import Attack
+from cluster.meaning import load_layout
+from cluster.notes import read_notes
+from cluster.runs import live_of
+from cluster.store import read_tape
+from coordinator.errors import RunFailed
+from coordinator.protocol import Arrived, Island, Merged
+
+LONGEST_WAIT_S = 300.0
+VICTIM = Island("local-1")
+FOREVER = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """A run in processes of its own."""
+
+    process: subprocess.Popen[str]
+    run_dir: Path
+    islands: int
+
+    @property
+    def looks(self) -> list[dict[str, Any]]:
+        """All that it has said of itself so far."""
+        try:
+            lines = (self.run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def until(self, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """Wait until this holds of what it said last.
+
+        Errors: `RunFailed` if it ends first, or that takes minutes.
+        """
+        end_s = time.monotonic() + LONGEST_WAIT_S
+        while not ((looks := self.looks) and what(looks[-1])):
+            if self.process.poll() is not None or time.monotonic() > end_s:
+                raise RunFailed(f"the run got stuck or ended:\n{self.end()[1][-2000:]}")
+            time.sleep(0.2)
+        return looks[-1]
+
+    def until_all_contribute(self, life: int = 1) -> dict[str, Any]:
+        """... all live, and the victim in this life at least."""
+        return self.until(
+            lambda look: (
+                sum(each["state"] == "live" for each in look["islands"]) == self.islands
+                and all(each["contributions"] > 0 for each in look["islands"])
+                and _of(look, VICTIM)["life"] >= life
+                and all(VICTIM in each["participants"] for each in look["fragments"])
+            )
+        )
+
+    def strike(self, plan: Sequence[Attack]) -> None:
+        """Break it, from a driver of our own.
+
+        Errors: `RunFailed` if it is not to be broken.
+        """
+        live = live_of(self.run_dir)
+        assert live is not None, "it is going on"
+        live.prepare()
+        for struck in strike(live, plan, seed=0):
+            if struck.refused is not None and "live" not in struck.refused:
+                raise RunFailed(f"{struck.kind} {struck.island}: {struck.refused}")
+
+    def end(self) -> tuple[dict[str, Any], str]:
+        """Stop it gracefully; its summary, and what it said."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGINT)
+        out, err = self.process.communicate(timeout=LONGEST_WAIT_S)
+        return (json.loads(out) if out.strip() else {}), err
+
+
+def _of(look: dict[str, Any], island: Island) -> dict[str, Any]:
+    return next(each for each in look["islands"] if each["island"] == island)
+
+
+@contextmanager
+def going(preset: str, overrides: Sequence[str], home: Path) -> Generator[Going]:
+    """A run that does not end by itself; ended with the block."""
+    config = demo(preset, steps=FOREVER, seed=0, overrides=overrides)
+    with TemporaryDirectory(prefix="archipelago-bench-") as folder:
+        path, run_dir = Path(folder) / "bench.toml", Path(folder) / "run"
+        path.write_text(config.toml())
+        command = ["run", str(path), "--json", "--run-dir", str(run_dir)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cluster", *command],
+            env={**os.environ, "HOME": str(home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        run = Going(process, run_dir, len(config.island_names))
+        try:
+            yield run
+        finally:
+            run.end()
+
+
+# --- recovery -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """When what happened in a run, in seconds of its own clock."""
+
+    merges: list[float]
+    arrivals: dict[Island, list[float]]
+    faults: list[tuple[float, str]]
+    held: list[tuple[float, set[str]]]
+
+    @staticmethod
+    def of(run_dir: Path) -> Story:
+        rows = read_tape(run_dir, load_layout(run_dir).fingerprint).events
+        arrivals: dict[Island, list[float]] = {}
+        for row in rows:
+            if isinstance(row.event, Arrived):
+                arrivals.setdefault(row.event.contribution.id.life.island, []).append(row.now_s)
+        notes = read_notes(run_dir)
+        return Story(
+            [row.now_s for row in rows if isinstance(row.event, Merged)],
+            arrivals,
+            [(note.now_s, note.what[0]) for note in notes if note.kind == "fault"],
+            [(note.now_s, {*note.what[0]}) for note in notes if note.kind == "held"],
+        )
+
+    def gap_s(self, from_s: float, to_s: float) -> float:
+        """The longest time without a merge that touches this time."""
+        around = [b - a for a, b in pairwise(self.merges) if b > from_s and a < to_s]
+        return max(around)
+
+    def next_merge_s(self, after_s: float) -> float:
+        return next(at_s for at_s in self.merges if at_s > after_s)
+
+    def cold_starts_s(self) -> list[float]:
+        """From an island's devices to its first contribution."""
+        known: dict[str, float] = {}
+        for at_s, islands in self.held:
+            for island in islands:
+                known.setdefault(island, at_s)
+        return [self.arrivals[Island(i)][0] - at_s for i, at_s in known.items()]
+
+
+def recovery(
+    *, preset: str, repeats: int, overrides: Sequence[str], say: Callable[[str], None]
+) -> dict[str, object]:
+    """SIGKILL to a learner, then to the syncer, again and again, on a run with four islands.
+
+    The first start is in an empty home, so without compiled programs; `learner_back_s` has them.
+    """
+    figures: dict[str, list[float]] = {
+        "merge_period_s": [], "learner_gap_s": [], "learner_back_s": [], "syncer_gap_s": [],
+        "cold_start_s": [],
+    }  # fmt: skip
+    with (
+        TemporaryDirectory(prefix="archipelago-home-") as home,
+        going(preset, overrides, Path(home)) as run,
+    ):
+        run.until_all_contribute()
+        time.sleep(5.0)  # some merges of an ordinary period
+        for _ in range(repeats):
+            life = _of(run.looks[-1], VICTIM)["life"]
+            run.strike([Attack(kind="kill", island=VICTIM, after_s=0.0)])
+            run.until_all_contribute(life + 1)
+        for _ in range(repeats):
+            life = _of(run.looks[-1], VICTIM)["life"]
+            run.strike([Attack(kind="kill", island="syncer", after_s=0.0)])
+            run.until_all_contribute(life + 1)
+        run.end()
+        story = Story.of(run.run_dir)
+    first_s = story.faults[0][0]
+    settled_s = max(arrivals[0] for arrivals in story.arrivals.values())
+    figures["cold_start_s"] = story.cold_starts_s()
+    figures["merge_period_s"] = [
+        b - a for a, b in pairwise(story.merges) if a > settled_s and b < first_s
+    ]
+    for at_s, whom in story.faults:
+        if whom == VICTIM:
+            back_s = next(s for s in story.arrivals[VICTIM] if s > at_s + 1.0)
+            figures["learner_back_s"].append(back_s - at_s)
+            figures["learner_gap_s"].append(story.gap_s(at_s, back_s))
+        else:
+            figures["syncer_gap_s"].append(story.next_merge_s(at_s + 1.0) - at_s)
+    shown = {name: median(samples) for name, samples in figures.items()}
+    for name, middle in shown.items():
+        say(f"{name} {middle.value:.2f} ({middle.low:.2f} to {middle.high:.2f})")
+    result: dict[str, object] = {"repeats": repeats, "node_back_s": None}
+    for name, middle in shown.items():
+        result |= _told(name, middle)
+    return result
+
+
+def _told(name: str, middle: Median) -> dict[str, object]:
+    return {name: middle.value, f"{name}_low": middle.low, f"{name}_high": middle.high}
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a run did in the seconds from when everybody was there."""
+
+    merged_per_s: float
+    seconds: float
+    summary: dict[str, Any]
+    lost_merges: int
+
+
+def faults(
+    *,
+    preset: str,
+    islands: int,
+    kill_every_s: float,
+    for_s: float,
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> dict[str, object]:
+    """Merged tokens per second with an island killed every so often, against the same without.
+
+    Paced: the islands together use half of the machine's cores, so that a restart takes from nobody
+    else; the unpaced ratio is beside it.
+    """
+    cores = os.cpu_count() or 1
+    paced = ["islands.0.speed=" + str(min(1.0, 0.5 * cores / islands))]
+    result: dict[str, object] = {"islands": islands, "kill_every_s": kill_every_s, "for_s": for_s}
+    with TemporaryDirectory(prefix="archipelago-home-") as home:
+        for name, pace in (("", paced), ("raw_", [])):
+            mine = [*overrides, f"islands.0.count={islands}", *pace]
+            without = _window(preset, mine, Path(home), for_s, [])
+            plan = at_random(0, kill_every_s, for_s - kill_every_s, ["kill"])
+            with_plan = _window(preset, mine, Path(home), for_s, plan)
+            retained = with_plan.merged_per_s / without.merged_per_s
+            say(f"{name}retained {retained:.3f}: {with_plan.merged_per_s:.0f} tokens/s merged")
+            result[f"{name}retained"] = retained
+            if name:
+                continue
+            away_s = sum(with_plan.summary["recovery_s"])
+            possible = 1 - away_s / (islands * with_plan.seconds)
+            result |= {
+                "possible": possible,
+                "retained_of_possible": retained / possible,
+                "uptime": with_plan.summary["uptime"],
+                "mean_participants": with_plan.summary["mean_participants"],
+                "heldout_loss_delta": (
+                    with_plan.summary["heldout_loss"] - without.summary["heldout_loss"]
+                ),
+                "lost_merges": with_plan.lost_merges,
+                "faults": with_plan.summary["faults"],
+                "recovery_s": statistics.median(with_plan.summary["recovery_s"]),
+            }
+    return result
+
+
+def _window(
+    preset: str, overrides: Sequence[str], home: Path, for_s: float, plan: Sequence[Attack]
+) -> Window:
+    with going(preset, overrides, home) as run:
+        first = run.until_all_contribute()
+        began_s = time.monotonic()
+        if plan:
+            run.strike(plan)
+        time.sleep(max(0.0, began_s + for_s - time.monotonic()))
+        last = run.looks[-1]
+        summary, _ = run.end()
+    seconds = last["elapsed_s"] - first["elapsed_s"]
+    merged = last["figures"]["tokens_merged"] - first["figures"]["tokens_merged"]
+    return Window(merged / seconds, seconds, summary, last["figures"]["merges_lost"])
