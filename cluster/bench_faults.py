@@ -22,11 +22,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cluster.bench import Median, demo, median
-from cluster.chaos import at_random, strike
-from cluster.config import Attack
 from cluster.meaning import load_layout
+from cluster.names import SYNCER
 from cluster.notes import read_notes
-from cluster.runs import live_of
 from cluster.store import read_tape
 from coordinator.errors import RunFailed
 from coordinator.protocol import Arrived, Island, Merged
@@ -43,6 +41,7 @@ class Going:
     process: subprocess.Popen[str]
     run_dir: Path
     islands: int
+    environment: dict[str, str]
 
     @property
     def looks(self) -> list[dict[str, Any]]:
@@ -76,17 +75,27 @@ class Going:
             )
         )
 
-    def strike(self, plan: Sequence[Attack]) -> None:
-        """Break it, from a driver of our own.
+    def break_it(self, *arguments: str) -> None:
+        """With `archipelago chaos`.
 
         Errors: `RunFailed` if it is not to be broken.
         """
-        live = live_of(self.run_dir)
-        assert live is not None, "it is going on"
-        live.prepare()
-        for struck in strike(live, plan, seed=0):
-            if struck.refused is not None and "live" not in struck.refused:
-                raise RunFailed(f"{struck.kind} {struck.island}: {struck.refused}")
+        done = subprocess.run(
+            [sys.executable, "-m", "cluster", "chaos", str(self.run_dir), "--json", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0 or not any(
+            each["refused"] is None for each in json.loads(done.stdout)["faults"]
+        ):
+            raise RunFailed(f"it could not be broken: {done.stdout}{done.stderr[-2000:]}")
+
+    def kill(self, whom: str) -> None:
+        plan = self.run_dir.with_name("plan.toml")
+        plan.write_text(f'[[faults]]\nafter_s = 0.0\nkind = "kill"\nisland = "{whom}"\n')
+        self.break_it("--plan", str(plan))
 
     def end(self) -> tuple[dict[str, Any], str]:
         """Stop it gracefully; its summary, and what it said."""
@@ -108,15 +117,16 @@ def going(preset: str, overrides: Sequence[str], home: Path) -> Generator[Going]
         path, run_dir = Path(folder) / "bench.toml", Path(folder) / "run"
         path.write_text(config.toml())
         command = ["run", str(path), "--json", "--run-dir", str(run_dir)]
+        environment = {**os.environ, "HOME": str(home)}
         process = subprocess.Popen(
             [sys.executable, "-m", "cluster", *command],
-            env={**os.environ, "HOME": str(home)},
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        run = Going(process, run_dir, len(config.island_names))
+        run = Going(process, run_dir, len(config.island_names), environment)
         try:
             yield run
         finally:
@@ -186,11 +196,11 @@ def recovery(
         time.sleep(5.0)  # some merges of an ordinary period
         for _ in range(repeats):
             life = _of(run.looks[-1], VICTIM)["life"]
-            run.strike([Attack(kind="kill", island=VICTIM, after_s=0.0)])
+            run.kill(VICTIM)
             run.until_all_contribute(life + 1)
         for _ in range(repeats):
             life = _of(run.looks[-1], VICTIM)["life"]
-            run.strike([Attack(kind="kill", island="syncer", after_s=0.0)])
+            run.kill(SYNCER)
             run.until_all_contribute(life + 1)
         run.end()
         story = Story.of(run.run_dir)
@@ -253,9 +263,8 @@ def faults(
     with TemporaryDirectory(prefix="archipelago-home-") as home:
         for name, pace in (("", paced), ("raw_", [])):
             mine = [*overrides, f"islands.0.count={islands}", *pace]
-            without = _window(preset, mine, Path(home), for_s, [])
-            plan = at_random(0, kill_every_s, for_s - kill_every_s, ["kill"])
-            with_plan = _window(preset, mine, Path(home), for_s, plan)
+            without = _window(preset, mine, Path(home), for_s, None)
+            with_plan = _window(preset, mine, Path(home), for_s, kill_every_s)
             retained = with_plan.merged_per_s / without.merged_per_s
             say(f"{name}retained {retained:.3f}: {with_plan.merged_per_s:.0f} tokens/s merged")
             result[f"{name}retained"] = retained
@@ -279,13 +288,13 @@ def faults(
 
 
 def _window(
-    preset: str, overrides: Sequence[str], home: Path, for_s: float, plan: Sequence[Attack]
+    preset: str, overrides: Sequence[str], home: Path, for_s: float, kill_every_s: float | None
 ) -> Window:
     with going(preset, overrides, home) as run:
         first = run.until_all_contribute()
         began_s = time.monotonic()
-        if plan:
-            run.strike(plan)
+        if kill_every_s is not None:
+            run.break_it("--kill-every", str(kill_every_s), "--for", str(for_s - kill_every_s))
         time.sleep(max(0.0, began_s + for_s - time.monotonic()))
         last = run.looks[-1]
         summary, _ = run.end()
