@@ -239,8 +239,22 @@ class Attack(Harm):
     after_s: Annotated[float, Field(ge=0)]
 
 
+class Policy(Table):
+    """What is done about which failure of an island."""
+
+    deaths: Count = 5  # of its processes without a contribution between ...
+    exceptions: Count = 3  # ... or so many that ended with an exception of the program ...
+    then: Literal["set aside", "stop"] = "set aside"  # ... and it is, or the run stops
+    first_delay_s: Positive = 2.0  # before its second restart; then twice as long each time ...
+    longest_delay_s: Positive = 60.0  # ... at most
+    hang: Literal["replace", "wait"] = "replace"  # one that is silent and not dead ...
+    hang_s: Positive = 300.0  # ... after so long
+    drain_s: Positive = 60.0  # a draining one that says nothing for so long is taken for dead
+
+
 class Faults(Table):
     plan: Annotated[tuple[Fault, ...], Field(strict=False)] = ()
+    policy: Policy = Policy()
 
 
 class Monitor(Table):

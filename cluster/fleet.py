@@ -9,19 +9,55 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from cluster.status import IslandState
 from coordinator.protocol import Island
 
-FIRST_DELAY_S, LONGEST_DELAY_S = 2.0, 60.0
-"""A process that fails again waits before it starts anew: twice as long each time."""
-FAILURES_UNTIL_SET_ASIDE = 5
-"""So many processes of one island that ended before they contributed, and it is set aside ..."""
-BREAKAGES_UNTIL_SET_ASIDE = 3
-"""... or so many that ended with an exception: a fault of the program, not of the machine."""
-DRAIN_TIMEOUT_S = 60.0
-"""A draining island that says nothing for so long is taken for dead."""
 GONE: frozenset[IslandState] = frozenset({"left", "lost", "quarantined"})
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is done about which failure of an island: the table `[faults.policy]`.
+
+    An island is given up after so many `deaths` of its processes, or `exceptions` (a fault of the
+    program, not of the machine), without a contribution between; `then` it is set aside, or the run
+    stops. Its second restart waits `first_delay_s`, each one after twice as long, `longest_delay_s`
+    at most. A learner that is silent without a death gets new devices after `hang_s` if `hang` is
+    "replace". A draining island that says nothing for `drain_s` is taken for dead.
+    """
+
+    deaths: int = 5
+    exceptions: int = 3
+    then: Literal["set aside", "stop"] = "set aside"
+    first_delay_s: float = 2.0
+    longest_delay_s: float = 60.0
+    hang: Literal["replace", "wait"] = "replace"
+    hang_s: float = 300.0
+    drain_s: float = 60.0
+
+    def failing(self, holding: Holding) -> str | None:
+        """Why another start would not help; None while there is hope."""
+        if holding.breakages >= self.exceptions:
+            return f"broke {holding.breakages} times without a contribution between"
+        if holding.failures >= self.deaths:
+            return f"{holding.failures} processes ended without a contribution between"
+        return None
+
+    def hanging(self, holding: Holding, now_s: float) -> str | None:
+        """Why it should have a new process in another place; None if it need not."""
+        since_s = holding.silent_since_s
+        if self.hang == "wait" or since_s is None or now_s - since_s <= self.hang_s:
+            return None
+        return f"silent for {now_s - since_s:.0f} s and not dead: replaced"
+
+    def delay_s(self, failures: int) -> float:
+        """How long a process waits before it starts, the island's `failures`-th in a row having
+        ended: the first restart is at once."""
+        if failures < 2:
+            return 0.0
+        return min(self.longest_delay_s, self.first_delay_s * 2.0 ** min(failures - 2, 60))
 
 
 class Hold(StrEnum):
@@ -40,6 +76,7 @@ class Holding:
 
     `since_s`: when it got to `hold`. `learner`: what the syncer says of its learner. `failures`:
     processes that ended since its last contribution; `breakages`: those with an exception.
+    `silent_since_s`: when its learner was given up, and no process has started since.
     """
 
     island: Island
@@ -48,6 +85,7 @@ class Holding:
     learner: IslandState = "starting"
     failures: int = 0
     breakages: int = 0
+    silent_since_s: float | None = None
 
 
 class Deed(StrEnum):
@@ -66,7 +104,10 @@ class Action:
 
 
 def reconcile(
-    desired: Iterable[Island], actual: Mapping[Island, Holding], now_s: float
+    desired: Iterable[Island],
+    actual: Mapping[Island, Holding],
+    now_s: float,
+    policy: Policy = Policy(),
 ) -> list[Action]:
     """What to do now so that the islands that are there become those that shall be.
 
@@ -77,12 +118,13 @@ def reconcile(
     known = [
         action
         for island in sorted(actual)
-        if (action := _next(actual[island], wanted=island in wanted, now_s=now_s)) is not None
+        if (action := _next(actual[island], policy, wanted=island in wanted, now_s=now_s))
+        is not None
     ]
     return [*known, *new]  # what is given back first may be what the new ones wait for
 
 
-def _next(holding: Holding, *, wanted: bool, now_s: float) -> Action | None:
+def _next(holding: Holding, policy: Policy, *, wanted: bool, now_s: float) -> Action | None:
     island = holding.island
     match holding.hold:
         case Hold.WAITING if not wanted:
@@ -96,33 +138,20 @@ def _next(holding: Holding, *, wanted: bool, now_s: float) -> Action | None:
                 why = f"no longer wanted, its learner is {holding.learner}"
                 return Action(Deed.GIVE_BACK, island, why)
             return Action(Deed.DRAIN, island, "no longer wanted")
-        case Hold.RUNNING if (why := failing(holding)) is not None:
+        case Hold.RUNNING if (why := policy.failing(holding)) is not None:
             return Action(Deed.SET_ASIDE, island, why)
+        case Hold.RUNNING if (why := policy.hanging(holding, now_s)) is not None:
+            return Action(Deed.GIVE_BACK, island, why)
         case Hold.DRAINING:
             if holding.learner in GONE:
                 return Action(Deed.GIVE_BACK, island, f"its learner is {holding.learner}")
-            if now_s - holding.since_s > DRAIN_TIMEOUT_S:
-                return Action(Deed.GIVE_BACK, island, f"not drained in {DRAIN_TIMEOUT_S:.0f} s")
+            if now_s - holding.since_s > policy.drain_s:
+                return Action(Deed.GIVE_BACK, island, f"not drained in {policy.drain_s:.0f} s")
             return None
         case Hold.ASIDE if not wanted:
             return Action(Deed.GIVE_BACK, island, "no longer wanted")
         case _:
             return None
-
-
-def failing(holding: Holding) -> str | None:
-    """Why another start would not help; None while there is hope."""
-    if holding.breakages >= BREAKAGES_UNTIL_SET_ASIDE:
-        return f"broke {holding.breakages} times without a contribution between"
-    if holding.failures >= FAILURES_UNTIL_SET_ASIDE:
-        return f"{holding.failures} processes ended without a contribution between"
-    return None
-
-
-def restart_delay_s(failures: int) -> float:
-    """How long a process waits before it starts, the islands' `failures`-th in a row having ended:
-    the first restart is at once."""
-    return 0.0 if failures < 2 else min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** (failures - 2))
 
 
 def resized(islands: Iterable[Island], group: str, count: int) -> frozenset[Island]:

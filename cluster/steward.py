@@ -29,10 +29,10 @@ from cluster.fleet import (
     Deed,
     Hold,
     Holding,
+    Policy,
     group_name,
     reconcile,
     resized,
-    restart_delay_s,
 )
 from cluster.meaning import group_of, load_layout
 from cluster.metrics import Exporter
@@ -102,6 +102,7 @@ class Fleet:
         self._judgement: ray.ObjectRef | None = None
         self._judged_s = time.monotonic()
         self._plan = faults.Plan(config.faults.plan)
+        self._policy = Policy(**config.faults.policy.model_dump())
         self._exporter = Exporter(run_dir, config.monitor, self._shown_status)
         self._dismissed = threading.Event()
         self.outcome: Outcome | None = None
@@ -194,8 +195,8 @@ class Fleet:
                 return 0.0
             it.starts += 1
             failures = it.starts - 1
-            it.holding = replace(it.holding, failures=failures)
-        return restart_delay_s(failures)
+            it.holding = replace(it.holding, failures=failures, silent_since_s=None)
+        return self._policy.delay_s(failures)
 
     def broke(self, island: Island, words: str) -> None:
         """A process of this island ended with an exception; `words` is its traceback."""
@@ -314,7 +315,7 @@ class Fleet:
         with self._lock:
             desired = self._desired if self._stopping is None else frozenset(self._islands)
             stopping = self._stopping
-        for action in reconcile(desired, self._holdings(), now_s):
+        for action in reconcile(desired, self._holdings(), now_s, self._policy):
             self._do(action, now_s)
         self._seen = status
         if status["phase"] in ("starting", "running"):
@@ -339,7 +340,12 @@ class Fleet:
                 if (it := self._islands.get(Island(said["island"]))) is None:
                     continue
                 if it.holding.hold in (Hold.RUNNING, Hold.DRAINING):
-                    it.holding = replace(it.holding, learner=said["state"])
+                    silent_s = it.holding.silent_since_s
+                    if said["state"] != "lost":
+                        silent_s = None
+                    elif it.holding.learner != "lost":
+                        silent_s = time.monotonic()
+                    it.holding = replace(it.holding, learner=said["state"], silent_since_s=silent_s)
                 if said["contributions"] > it.contributions:
                     it.contributions, it.starts = said["contributions"], 1
                     it.holding = replace(it.holding, failures=0, breakages=0)
@@ -391,6 +397,8 @@ class Fleet:
                 self._free(it)
                 with self._lock:
                     self._move(it, Hold.ASIDE, action.why)
+                if self._policy.then == "stop":
+                    raise _given_up(it)
 
     def _free(self, it: _Island) -> None:
         """End an island's process and return its devices."""
@@ -409,9 +417,7 @@ class Fleet:
             aside = [it for it in self._islands.values() if it.holding.hold is Hold.ASIDE]
             left = len(self._desired) - len(aside)
         if aside and left < self._config.sync.quorum:
-            worst = max(aside, key=lambda it: bool(it.last_words))
-            words = f"; its last words:\n{worst.last_words}" if worst.last_words else ""
-            raise RunFailed(f"island {worst.holding.island} {worst.why}{words}")
+            raise _given_up(max(aside, key=lambda it: bool(it.last_words)))
 
     def _break(self, harm: Harm) -> None:
         """Do it, and have it counted."""
@@ -532,6 +538,11 @@ class Fleet:
                 _overlaid(said.get(island), it) for island, it in sorted(self._islands.items())
             ]
         return {**seen, "islands": shown, "wanted": len(self._desired)}
+
+
+def _given_up(it: _Island) -> RunFailed:
+    words = f"; its last words:\n{it.last_words}" if it.last_words else ""
+    return RunFailed(f"island {it.holding.island} {it.why}{words}")
 
 
 def _overlaid(said: IslandStatus | None, it: _Island) -> IslandStatus:

@@ -125,7 +125,7 @@ REFUSALS = {
     "run.fragments=3": "run.fragments: is not known here; did you mean sync.fragments?",
     "sync.learning_rate=1": "sync.learning_rate: is not known here; did you mean "
     "optimizer.learning_rate or sync.outer.learning_rate?",
-    "faults.qqq=1": "faults.qqq: is not known; known are plan",
+    "faults.qqq=1": "faults.qqq: is not known; known are plan, policy",
     "islands.eu.cuont=1": "islands.0.cuont: is not known; did you mean count?",
     # of the wrong type
     'run.steps="8"': 'run.steps: must be a whole number, given "8"',

@@ -8,24 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster import config
 from cluster.fleet import (
-    BREAKAGES_UNTIL_SET_ASIDE,
-    DRAIN_TIMEOUT_S,
-    FAILURES_UNTIL_SET_ASIDE,
-    LONGEST_DELAY_S,
     Action,
     Deed,
     Hold,
     Holding,
+    Policy,
     group_name,
     reconcile,
     resized,
-    restart_delay_s,
 )
 from cluster.status import IslandState
 from coordinator.protocol import Island
 
 A, B = Island("eu-0"), Island("eu-1")
+POLICY = Policy()
 
 
 def deeds(actions: list[Action]) -> list[tuple[str, str]]:
@@ -71,8 +69,8 @@ def test_what_is_not_wanted_goes_and_what_has_work_hands_it_in_first(
 
 def test_a_draining_island_has_its_time() -> None:
     draining = holding(Hold.DRAINING, "draining")
-    assert reconcile([], draining, DRAIN_TIMEOUT_S) == []
-    (action,) = reconcile([], draining, DRAIN_TIMEOUT_S + 1)
+    assert reconcile([], draining, POLICY.drain_s) == []
+    (action,) = reconcile([], draining, POLICY.drain_s + 1)
     assert (action.deed, action.why) == (Deed.GIVE_BACK, "not drained in 60 s")
 
 
@@ -85,11 +83,11 @@ def test_an_island_wanted_again_while_it_drains_is_let_go_and_placed_anew() -> N
 
 
 def test_who_fails_again_and_again_is_set_aside_and_left_there() -> None:
-    broken = holding(Hold.RUNNING, "starting", breakages=BREAKAGES_UNTIL_SET_ASIDE)
+    broken = holding(Hold.RUNNING, "starting", breakages=POLICY.exceptions)
     (action,) = reconcile([A], broken, 0.0)
     assert action.deed is Deed.SET_ASIDE
     assert action.why == "broke 3 times without a contribution between"
-    dying = holding(Hold.RUNNING, "lost", failures=FAILURES_UNTIL_SET_ASIDE)
+    dying = holding(Hold.RUNNING, "lost", failures=POLICY.deaths)
     assert deeds(reconcile([A], dying, 0.0)) == [("set aside", A)]
     assert reconcile([A], holding(Hold.RUNNING, "lost", failures=4, breakages=2), 0.0) == []
     assert reconcile([A], holding(Hold.ASIDE, "lost"), 1e6) == []
@@ -100,8 +98,29 @@ def test_what_is_given_back_comes_before_what_is_placed() -> None:
 
 
 def test_the_first_restart_is_at_once_and_then_the_delays_grow() -> None:
-    assert [restart_delay_s(n) for n in range(9)] == [0, 0, 2, 4, 8, 16, 32, 60, 60]
-    assert restart_delay_s(1000) == LONGEST_DELAY_S
+    assert [POLICY.delay_s(n) for n in range(9)] == [0, 0, 2, 4, 8, 16, 32, 60, 60]
+    assert POLICY.delay_s(1000) == POLICY.longest_delay_s
+
+
+def test_one_that_is_silent_and_not_dead_is_replaced_if_that_is_the_policy() -> None:
+    hung = {A: Holding(A, Hold.RUNNING, 0.0, "lost", silent_since_s=10.0)}
+    assert reconcile([A], hung, 10.0 + POLICY.hang_s) == []
+    (action,) = reconcile([A], hung, 11.0 + POLICY.hang_s)
+    assert (action.deed, action.why) == (Deed.GIVE_BACK, "silent for 301 s and not dead: replaced")
+    assert reconcile([A], hung, 1e6, Policy(hang="wait")) == []
+    dead = {A: Holding(A, Hold.RUNNING, 0.0, "lost")}
+    assert reconcile([A], dead, 1e6) == [], "Ray starts it again"
+
+
+def test_the_configured_policy_is_this_one() -> None:
+    """... with the same defaults."""
+    configured = config.Policy()
+    assert Policy(**configured.model_dump()) == Policy()
+    strict = config.Policy(deaths=1, exceptions=2, first_delay_s=1.0, longest_delay_s=3.0)
+    policy = Policy(**strict.model_dump())
+    assert [policy.delay_s(n) for n in range(5)] == [0, 0, 1, 2, 3]
+    assert policy.failing(Holding(A, Hold.RUNNING, 0.0, failures=1)) is not None
+    assert policy.failing(Holding(A, Hold.RUNNING, 0.0, breakages=1)) is None
 
 
 def test_new_islands_take_free_numbers_and_the_last_ones_go_first() -> None:

@@ -501,6 +501,21 @@ def test_chaos_from_another_terminal_is_survived() -> None:
         assert again["exact"]
 
 
+def test_an_island_that_hangs_is_replaced_if_that_is_the_policy() -> None:
+    """... its process ended, though it hears nothing."""
+    with place() as here:
+        process = live_run(here, "--set", "faults.policy.hang_s=1.0")
+        hung = pids(here, "IslandActor")[0]
+        os.kill(hung, signal.SIGSTOP)
+        until(lambda: hung not in here.left_running() or process.poll() is not None)
+        until(lambda: 2 in lives(here, "live") or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGINT)
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        assert "is lost: silent for" in finished.err
+        assert "is back as life 2" in finished.err
+
+
 def states(here: Place) -> list[str]:
     return [each["state"] for each in here.last_status.get("islands", ())]
 
