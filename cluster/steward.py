@@ -343,7 +343,7 @@ class Fleet:
                     silent_s = it.holding.silent_since_s
                     if said["state"] != "lost":
                         silent_s = None
-                    elif it.holding.learner != "lost":
+                    elif it.holding.learner not in ("starting", "lost"):  # nor was before it began
                         silent_s = time.monotonic()
                     it.holding = replace(it.holding, learner=said["state"], silent_since_s=silent_s)
                 if said["contributions"] > it.contributions:
