@@ -117,7 +117,8 @@ def setup_logging() -> None:
 
 
 class _Directory:
-    """Handles of a run's actors, looked up by name once each."""
+    """Handles of a run's actors, looked up by name once each, or when one seems to be dead: an
+    island that was given back and is placed again has a new actor of the same name."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -127,6 +128,9 @@ class _Directory:
         if name not in self._known:
             self._known[name] = ray.get_actor(name, namespace=self._namespace)
         return self._known[name]
+
+    def forget(self, name: str) -> None:
+        self._known.pop(name, None)
 
 
 # --- an island ------------------------------------------------------------------------------------
@@ -193,6 +197,7 @@ class RayLink:
             call = getattr(self._actors[actor], method)
             return ray.get(call.remote(*arguments), timeout=timeout_s)
         except (RayActorError, GetTimeoutError, ValueError) as error:
+            self._actors.forget(actor)
             raise Unreachable(f"the {actor} cannot be heard: {type(error).__name__}") from error
 
 
@@ -344,9 +349,11 @@ class ShardActor(Breakable):
 
     async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
         """Have the learner hand in; keep what it returns, measured."""
+        name = island_actor(life.island)
         try:
-            handed = await self._actors[island_actor(life.island)].hand_in.remote(life, fragment)
+            handed = await self._actors[name].hand_in.remote(life, fragment)
         except RayActorError as error:
+            self._actors.forget(name)
             return f"{type(error).__name__}: {life} could not be asked"
         except RayTaskError as error:
             if isinstance(error.cause, LOST_OBJECTS):
@@ -402,9 +409,11 @@ class ShardActor(Breakable):
             task.add_done_callback(self._offered)
 
     async def _offer(self, life: Life, said: Publication, boxed: list[ray.ObjectRef]) -> None:
+        name = island_actor(life.island)
         try:
-            await self._actors[island_actor(life.island)].offer.remote(life, said, boxed)
+            await self._actors[name].offer.remote(life, said, boxed)
         except RayActorError as error:  # a learner that is back takes the public fragments whole
+            self._actors.forget(name)
             logging.info("%s did not hear of %s: %s", life, said.version, type(error).__name__)
 
     def _offered(self, task: asyncio.Task[None]) -> None:
@@ -442,8 +451,10 @@ class RayPorts(Ports):
         self._actors = _Directory(namespace)
 
     async def watch(self, life: Life) -> str:
+        name = island_actor(life.island)
+        self._actors.forget(name)  # it has just joined: there is none newer than who did
         try:
-            return await self._actors[island_actor(life.island)].watch.remote(life)
+            return await self._actors[name].watch.remote(life)
         except RayActorError as error:
             return f"its process ended ({type(error).__name__})"
 

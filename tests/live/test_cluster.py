@@ -368,6 +368,20 @@ def test_ten_scalings_in_a_row_leave_nothing_behind(story: Raylets) -> None:
     assert groups == 1
 
 
+def test_scaled_up_again_an_island_of_the_same_name_takes_part(story: Raylets) -> None:
+    before = story.contributions()["local-0"]
+    assert story.ask("scale", "local=2").code == 0
+
+    def takes_part() -> bool:
+        return all("local-1" in each["participants"] for each in story.last["fragments"])
+
+    until(takes_part, WITHIN_S)
+    story.until_contributing("local-0", "local-1")
+    assert story.contributions()["local-0"] > before
+    assert story.ask("scale", "local=1").code == 0
+    story.until_contributing("local-0")
+
+
 def test_the_board_and_the_alerts_are_answered(story: Raylets, prometheus: Prometheus) -> None:
     queries = [e for e in expressions() if not e.startswith("label_values")]
     silent = [e for e in queries if not re.search(r"[<>] |== 1", e) and not prometheus.ask(e)]
