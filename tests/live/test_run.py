@@ -406,6 +406,7 @@ def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
         assert "has ended" in over.err
 
 
+@pytest.mark.long
 def test_a_disk_that_takes_nothing_more_stops_nobody() -> None:
     """... it is alarmed, and when there is room again all of it is written: real errors of the
     kernel, by a limit on the size of files that is put on the two processes from outside."""
@@ -472,6 +473,7 @@ island = "local-2"
 """
 
 
+@pytest.mark.long
 def test_chaos_from_another_terminal_is_survived() -> None:
     """... an island that hangs is left out, and taken back when it goes on."""
     with place() as here:
@@ -501,6 +503,7 @@ def test_chaos_from_another_terminal_is_survived() -> None:
         assert again["exact"]
 
 
+@pytest.mark.long
 def test_an_island_that_hangs_is_replaced_if_that_is_the_policy() -> None:
     """... its process ended, though it hears nothing."""
     with place() as here:
