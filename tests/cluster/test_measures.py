@@ -196,6 +196,19 @@ def test_a_run_that_nobody_may_join_is_hopeless() -> None:
     assert told.hopeless() is None, "whoever comes too late is refused, and rightly"
 
 
+def test_an_island_that_has_left_gives_no_hope() -> None:
+    told = Told()
+    told.join(0, A)
+    told.measures.refused(B, "another layout")
+    assert told.hopeless() is None
+    told.measures.held({B: "g"}, 1)
+    failure = told.hopeless()
+    assert failure is not None
+    assert "another layout" in str(failure)
+    told.measures.held({}, 2)
+    assert told.hopeless() is None, "nobody is there yet"
+
+
 # --- merges, bytes, tokens ------------------------------------------------------------------------
 
 
