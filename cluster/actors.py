@@ -845,7 +845,7 @@ def start_island(
     memory = resources.pop("memory", None)
     env = {
         "JAX_COMPILATION_CACHE_DIR": str(Path.home() / ".cache" / "archipelago" / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # the many small ones cost most
     }
     if not gpus and not resources.get("TPU") and group.topology is None:
         env |= CPU_ENV | KEEP_PAGES
