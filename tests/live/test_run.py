@@ -454,7 +454,7 @@ kind = "cut"
 island = "local-2"
 for_s = 4.0
 [[faults]]
-after_s = 2.0
+after_s = 6.0
 kind = "disk"
 island = "shard-0"
 for_s = 3.0
@@ -478,6 +478,7 @@ def test_chaos_from_another_terminal_is_survived() -> None:
     """... an island that hangs is left out, and taken back when it goes on."""
     with place() as here:
         process = live_run(here, "--set", "islands.0.count=3", "--set", "islands.0.speed=0.5")
+        until(lambda: states(here) == ["live"] * 3 or process.poll() is not None)
         (here.folder / "plan.toml").write_text(CHAOS)
         chaos = here.start(
             "chaos", str(here.run_dir), "--plan", str(here.folder / "plan.toml"), "--json"
