@@ -49,6 +49,8 @@ ANSWER_TIMEOUT_S = 120.0
 """For an answer of the run's own actors, imports and compilation included."""
 AGAIN_S = 0.5
 """Between two attempts to hear an actor that is being restarted."""
+UP_TIMEOUT_S = 20.0
+"""So long a wish waits for a fleet that is only just there."""
 LEAVE_TIMEOUT_S = 5.0
 LINGER_S = 30.0
 """So long a fleet that nobody follows can still be asked how its run ended."""
@@ -96,7 +98,7 @@ class Fleet:
         self._lock = threading.RLock()  # guards the two above and the wishes below
         self._stopping: str | None = None
         self._told_to_stop = False
-        self._brought_up = False
+        self._up = threading.Event()  # brought up, or taken over
         self._seen: Status | None = None
         self._began = time.time()
         self._judgement: ray.ObjectRef | None = None
@@ -119,6 +121,7 @@ class Fleet:
         Errors: `UserMistake` if one is not there, or could never be; then nothing is changed.
         """
         groups, nodes = {each.group: each for each in self._config.islands}, None
+        self._up.wait(UP_TIMEOUT_S)  # a fleet that comes back does not know yet what it wants
         with self._lock:
             wanted = self._desired
             for group, count in counts.items():
@@ -139,6 +142,7 @@ class Fleet:
 
         Errors: `UserMistake` if there is no such island, or too few would be left.
         """
+        self._up.wait(UP_TIMEOUT_S)
         with self._lock:
             if island not in self._desired:
                 known = ", ".join(sorted(self._desired))
@@ -237,7 +241,7 @@ class Fleet:
                 return outcome
         else:
             self._bring_up()
-        self._brought_up = True
+        self._up.set()
         self._keep_in_mind()
         gcs = ray.get_runtime_context().gcs_address
         live = runs.Live(self._run_dir.name, self._namespace, gcs, os.getpid(), self._auth)
@@ -281,8 +285,9 @@ class Fleet:
         Returns how the run ended, if it had ended then.
         """
         log.warning("back; taking over %d islands", len(kept["held"]))
-        self._desired = frozenset(map(Island, kept["desired"]))
-        self._stopping, self._began = kept["stopping"], kept["began"]
+        with self._lock:
+            self._desired = frozenset(map(Island, kept["desired"]))
+            self._stopping, self._began = self._stopping or kept["stopping"], kept["began"]
         self._plan = faults.Plan(self._config.faults.plan, kept["faults"])
         now_s = time.monotonic()
         for island in sorted({*self._desired, *map(Island, kept["held"])}):
@@ -496,7 +501,7 @@ class Fleet:
     def _keep_in_mind(self, outcome: Outcome | None = None) -> None:
         """For a process that comes after this one; before there is anything to take over, there is
         nothing to keep."""
-        if not self._brought_up:
+        if not self._up.is_set():
             return
         with self._lock:
             kept = runs.Kept(
