@@ -360,11 +360,11 @@ def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() ->
     """... with no round for hours: an island that joins would wait for its model for ever."""
     with place() as here:
         process = begin(here, "--set", "sync.every=100000")
-        until(lambda: lives(here, "live") == [1, 1] or process.poll() is not None)
+        until(lambda: all_live(here, 2) or process.poll() is not None)
         assert process.poll() is None, process.communicate()
         (pid,) = pids(here, "ShardActor")
         os.kill(pid, signal.SIGKILL)
-        until(lambda: lives(here, "live") == [2, 2] or process.poll() is not None)
+        until(lambda: all_live(here, 2, life=2) or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
         finished = finish(process)
         assert finished.code == 130, finished.err
@@ -384,7 +384,7 @@ def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
         assert finish(process).code == -signal.SIGKILL
         before = here.last_status
         process = begin(here, "--resume", *often)
-        until(lambda: lives(here, "live") == [2, 2] or process.poll() is not None)
+        until(lambda: all_live(here, 2, life=2) or process.poll() is not None)
         until(lambda: here.merges > before["merges"] + 8 or process.poll() is not None)
         assert process.poll() is None, process.communicate()
         os.killpg(process.pid, signal.SIGINT)
@@ -478,7 +478,7 @@ def test_chaos_from_another_terminal_is_survived() -> None:
     """... an island that hangs is left out, and taken back when it goes on."""
     with place() as here:
         process = live_run(here, "--set", "islands.0.count=3", "--set", "islands.0.speed=0.5")
-        until(lambda: states(here) == ["live"] * 3 or process.poll() is not None)
+        until(lambda: all_live(here, 3) or process.poll() is not None)
         (here.folder / "plan.toml").write_text(CHAOS)
         chaos = here.start(
             "chaos", str(here.run_dir), "--plan", str(here.folder / "plan.toml"), "--json"
@@ -491,7 +491,7 @@ def test_chaos_from_another_terminal_is_survived() -> None:
         struck = done.json["faults"]
         assert [f["kind"] for f in struck if f["refused"]] == ["kill"]
         assert 'the kill of "nobody-7" names no island' in struck[5]["refused"]
-        until(lambda: states(here) == ["live", "live"] or process.poll() is not None)
+        until(lambda: all_live(here, 2) or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
         finished = finish(process)
         assert finished.code == 130, finished.err
@@ -512,7 +512,7 @@ def test_an_island_that_hangs_is_replaced_if_that_is_the_policy() -> None:
         hung = pids(here, "IslandActor")[0]
         os.kill(hung, signal.SIGSTOP)
         until(lambda: hung not in here.left_running() or process.poll() is not None)
-        until(lambda: 2 in lives(here, "live") or process.poll() is not None)
+        until(lambda: all_live(here, 2) or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
         finished = finish(process)
         assert finished.code == 130, finished.err
@@ -529,10 +529,10 @@ def tapes(here: Place) -> int:
     return len(list(here.run_dir.glob("tape-*.arrow")))
 
 
-def lives(here: Place, state: str) -> list[int]:
-    """Which life each island that is in this state is in."""
+def all_live(here: Place, count: int, *, life: int = 1) -> bool:
+    """So many islands, each live and in this life at least."""
     islands = here.last_status.get("islands", ())
-    return [each["life"] for each in islands if each["state"] == state]
+    return [each["state"] == "live" and each["life"] >= life for each in islands] == [True] * count
 
 
 def pids(here: Place, actor: str) -> list[int]:
