@@ -1,6 +1,7 @@
 """A Ray cluster of one head and three raylets on this machine, until standard input ends.
 
-Prints its address as JSON; its job server listens at the port given. The head holds no island.
+Prints its address as JSON; its job server listens at the first port given, its agent at the second.
+The head holds no island.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ def main() -> None:
         "include_dashboard": True,
         "dashboard_host": "127.0.0.1",
         "dashboard_port": int(sys.argv[1]),
+        "dashboard_agent_listen_port": int(sys.argv[2]),  # Ray's own choice another Ray may have
     }
     cluster = Cluster(initialize_head=True, head_node_args=head)
     for region in REGIONS:

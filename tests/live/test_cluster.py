@@ -125,14 +125,17 @@ def raylets() -> Generator[Raylets]:
         port, mine = free_port(), {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # its `python` is this one
         process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("raylets.py")), str(port)],
+            [
+                sys.executable, str(Path(__file__).with_name("raylets.py")),
+                str(port), str(free_port()),
+            ],
             env={**here.environment, **mine, "PATH": path, "HOME": str(here.folder)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
             start_new_session=True,
-        )
+        )  # fmt: skip
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         try:
