@@ -125,8 +125,12 @@ class _Directory:
         self._known: dict[str, Actor] = {}
 
     def __getitem__(self, name: str) -> Actor:
+        """Errors: `RayActorError` if it is not there, as a call to it would raise."""
         if name not in self._known:
-            self._known[name] = ray.get_actor(name, namespace=self._namespace)
+            try:
+                self._known[name] = ray.get_actor(name, namespace=self._namespace)
+            except ValueError as error:
+                raise RayActorError(error_msg=f"there is no {name}") from error
         return self._known[name]
 
     def forget(self, name: str) -> None:
@@ -196,7 +200,7 @@ class RayLink:
         try:
             call = getattr(self._actors[actor], method)
             return ray.get(call.remote(*arguments), timeout=timeout_s)
-        except (RayActorError, GetTimeoutError, ValueError) as error:
+        except (RayActorError, GetTimeoutError) as error:
             self._actors.forget(actor)
             raise Unreachable(f"the {actor} cannot be heard: {type(error).__name__}") from error
 
