@@ -166,8 +166,9 @@ def test_nothing_of_a_dead_life_is_admitted_after_its_loss(killed: Killed) -> No
     dead = killed.lives[0]
     arrived: set[ContributionId] = set()
     for (_, event), after in zip(killed.events, killed.states[1:], strict=True):
-        if isinstance(event, Arrived) and after.members[VICTIM].life == dead:
-            arrived.add(event.contribution.id)
+        said = event.contribution.id if isinstance(event, Arrived) else None
+        if said is not None and said.life == dead and after.members[VICTIM].life == dead:
+            arrived.add(said)
         for fragment in after.fragments:
             held = (*fragment.inbox, *(fragment.round.items if fragment.round else ()))
             assert {c.id for c in held if c.id.life == dead} <= arrived
