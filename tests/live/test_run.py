@@ -372,6 +372,7 @@ def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() ->
         assert finished.json["merges"] == 4, "one last round of each fragment"
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
     """... in a new Ray, with every token accounted for and no fault of its plan twice."""
     with place() as here:
