@@ -92,7 +92,7 @@ def _option(value: object) -> object:
 
 Grace: TypeAlias = Literal["auto"] | float
 Option = Annotated[bool | int | float | str, PlainValidator(_option)]
-WireName = Annotated[Wire, Field(strict=False), coming("int8", "int4", now=Wire)]
+WireName = Annotated[Wire, Field(strict=False)]
 
 
 class Table(BaseModel):

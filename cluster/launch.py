@@ -95,8 +95,8 @@ def store_bytes(config: Config, layout: Layout) -> int:
     """
     learners, model = len(config.island_names), 4 * layout.parameters
     largest = max(layout.sizes)
-    up, down = config.sync.wire_up.bytes_per_element, config.sync.wire_down.bytes_per_element
-    rounds = 2 * largest * (learners * up + down)
+    up, down = config.sync.wire_up.bytes_of(largest), config.sync.wire_down.bytes_of(largest)
+    rounds = 2 * (learners * up + down)
     return math.ceil(STORE_SLACK * (learners * model + rounds))
 
 

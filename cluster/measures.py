@@ -112,7 +112,7 @@ class Measures:
         *,
         now_s: float,
     ) -> None:
-        self._run, self._sizes, self._down = run, sizes, wire_down.bytes_per_element
+        self._run, self._sizes, self._down = run, sizes, wire_down
         self._islands = {island: _Watched(group) for island, group in islands.items()}
         self._began_s, self._first_s, self._stopping_s = now_s, math.nan, math.nan
         self._ended_s = math.nan
@@ -171,7 +171,7 @@ class Measures:
                 self._closed(before.fragments[effect.fragment], effect, now_s)
             if isinstance(effect, Publish):
                 size = self._sizes[effect.fragment]
-                self._down_bytes += size * self._down * len(effect.to)
+                self._down_bytes += self._down.bytes_of(size) * len(effect.to)
         if after.merges > before.merges:
             merged = next(
                 new.participants

@@ -177,4 +177,5 @@ class _Arrays:
 
 
 def _copy(arrays: Arrays) -> Arrays:
-    return Arrays(arrays.version, np.array(arrays.master), np.array(arrays.momentum), arrays.public)
+    copies = (np.array(each) for each in (arrays.master, arrays.momentum, arrays.public))
+    return Arrays(arrays.version, *copies)

@@ -1,30 +1,35 @@
 """The shard: holds the arrays, does the arithmetic, decides nothing.
 
 Per fragment: the fp32 master, the outer momentum, and the public fragment that all learners share
-(12 bytes a parameter), plus what was handed in for merges to come. A merged version is *staged*:
-it becomes public only when the syncer has it published, so that nothing is seen before it is
-durable. One thread at a time may call; reading a public fragment is safe from any.
+(12 bytes a parameter), plus what was handed in for merges to come. All three change in place. A
+merged version is *staged*: only its encoded difference to the public fragment exists, which is
+added when the syncer has it published, so that nothing is seen before it is durable. One thread at
+a time may call; `whole` may be called from any.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from cluster.store import Arrays
-from coordinator import outer
-from coordinator.codec import Payload, Wire, decode, encode
+from coordinator.codec import Payload, Wire, add_decoded, decode, encode_difference, wire_of
 from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat, Layout
-from coordinator.merge import MergeRule, merge, norm
+from coordinator.kernels import frozen
+from coordinator.merge import MergeRule, Part, Spread, merge_into, norms
 from coordinator.outer import OuterRule
 from coordinator.protocol import (
     Anchor,
     Contribution,
     Fragment,
     HandIn,
+    Item,
     Merge,
     Publication,
     Publish,
@@ -44,8 +49,16 @@ class _Holding:
     master: Flat
     momentum: Flat
     public: Flat
-    staged: tuple[Version, Flat, Payload] | None = None
+    staged: tuple[Version, Payload] | None = None
     former: dict[Version, Flat] = field(default_factory=dict[Version, Flat])
+
+
+class _Held(NamedTuple):
+    """What was handed in and not merged yet, with the norm of each piece."""
+
+    fragment: Fragment
+    payload: Payload
+    norms: Sequence[float]
 
 
 def fresh(flats: Sequence[Flat], *, generation: int = 0) -> dict[Fragment, Arrays]:
@@ -74,8 +87,9 @@ class Shard:
         wire_down: Wire,
         anchor: Anchor = Anchor.BASE,
         max_staleness: int = 0,
+        spread: Spread = map,
     ) -> None:
-        """Own these arrays, from here on.
+        """Own these arrays, from here on; `spread` gives the work on large fragments to threads.
 
         With the anchor `CURRENT` the public fragments of `max_staleness` versions before the
         present one are kept, 4 bytes a parameter each: the gate admits nothing older.
@@ -85,17 +99,20 @@ class Shard:
         self._kept = max_staleness if anchor is Anchor.CURRENT else 0
         self._anchor = anchor
         self._holdings = {p: _hold(each) for p, each in arrays.items()}
-        self._inbox: dict[Reference, tuple[Fragment, Payload]] = {}
+        self._inbox: dict[Reference, _Held] = {}
+        self._spread, self._publishing = spread, threading.Lock()
 
     def receive(self, hand_in: HandIn, payload: Payload) -> Contribution:
         """Keep what was handed in, measured; the norm of what cannot be decoded is not a number."""
-        p = hand_in.id.fragment
+        p, lengths = hand_in.id.fragment, [math.nan]
         try:
-            size = float(norm(decode(payload, self._layout.sizes[p])))
+            wire_of(payload, self._layout.sizes[p])
+            payload = frozen(payload)
+            lengths = norms(payload, self._layout.fragments[p], self._spread)
         except CorruptPayload:
-            size = float("nan")
+            pass  # as good as not a number
         reference = Reference(str(hand_in.id))
-        self._inbox[reference] = (p, payload)
+        self._inbox[reference] = _Held(p, payload, lengths)
         return Contribution(
             id=hand_in.id,
             base=hand_in.base,
@@ -103,7 +120,7 @@ class Shard:
             tokens=hand_in.tokens,
             fingerprint=hand_in.fingerprint,
             progress=hand_in.progress,
-            norm=size,
+            norm=math.hypot(*lengths),
             bytes=payload.nbytes,
             reference=reference,
         )
@@ -115,28 +132,37 @@ class Shard:
     def merge(self, order: Merge) -> None:
         """Merge the contributions named, in their order; stage the next version."""
         p = order.fragment
-        holding, pieces = self._holdings[p], self._layout.fragments[p]
-        deltas = [self._delta(holding, item.contribution) for item in order.items]
-        delta = merge(self._merge_rule, pieces, deltas, [item.weight for item in order.items])
-        outer.step(self._outer_rule, holding.master, holding.momentum, delta)
-        payload = encode(self._wire_down, holding.master - holding.public)
-        public = holding.public + decode(payload, holding.public.size)
-        holding.staged = (order.version, public, payload)
+        holding = self._holdings[p]
+        merge_into(
+            holding.master,
+            holding.momentum,
+            rule=self._merge_rule,
+            outer=self._outer_rule,
+            pieces=self._layout.fragments[p],
+            parts=[self._part(holding, item) for item in order.items],
+            spread=self._spread,
+        )
+        payload = encode_difference(self._wire_down, holding.master, holding.public)
+        holding.staged = (order.version, payload)
         for item in order.items:
             self.drop(item.contribution.reference)
 
-    def _delta(self, holding: _Holding, contribution: Contribution) -> Flat:
+    def _part(self, holding: _Holding, item: Item) -> Part:
         """What was handed in, as a difference to the anchor."""
-        delta = decode(self._inbox[contribution.reference][1], holding.master.size)
+        contribution = item.contribution
+        p, payload, lengths = self._inbox[contribution.reference]
         if self._anchor is Anchor.BASE or contribution.base == holding.version:
-            return delta
+            return Part(payload, item.weight, lengths)
         base = holding.former.get(contribution.base)
         assert base is not None, f"{contribution.id} starts from {contribution.base}, not kept"
-        return np.add(delta, base - holding.public, dtype=np.float32)
+        delta = base - holding.public
+        add_decoded(delta, payload)
+        moved = frozen(delta)
+        return Part(moved, item.weight, norms(moved, self._layout.fragments[p], self._spread))
 
     def payload(self, reference: Reference) -> Payload:
         """What was handed in, as it was encoded."""
-        return self._inbox[reference][1]
+        return self._inbox[reference].payload
 
     def arrays(self, p: Fragment) -> Arrays:
         """The fragment as it is; not to be called while a version is staged."""
@@ -148,7 +174,8 @@ class Shard:
         """The merged version that is not public yet, to be made durable."""
         holding = self._holdings[p]
         assert holding.staged is not None, f"fragment {p} has no version that is not public"
-        version, public, _ = holding.staged
+        version, payload = holding.staged
+        public = holding.public + decode(payload, holding.public.size)
         return Arrays(version, holding.master, holding.momentum, public)
 
     def recover(self, p: Fragment, version: Version, stored: Callable[[], Arrays]) -> Version:
@@ -157,7 +184,7 @@ class Shard:
         Returns the version that was to be had. What was handed in is void, and so is every life
         that started from a version before.
         """
-        self._inbox = {r: held for r, held in self._inbox.items() if held[0] != p}
+        self._inbox = {r: held for r, held in self._inbox.items() if held.fragment != p}
         holding = self._holdings[p]
         holding.former.clear()
         if holding.version != version or holding.staged is not None:
@@ -168,25 +195,28 @@ class Shard:
         """Make the staged version public; returns what to send to every learner."""
         holding = self._holdings[order.fragment]
         assert holding.staged is not None, f"{order.version} was never merged"
-        version, public, payload = holding.staged
+        version, payload = holding.staged
         assert version == order.version, f"{version} is staged, {order.version} is to be published"
         if self._kept:
-            holding.former[holding.version] = holding.public
+            holding.former[holding.version] = holding.public.copy()
             for old in list(holding.former)[: -self._kept]:
                 del holding.former[old]
-        holding.version, holding.public, holding.staged = version, public, None
+        with self._publishing:
+            add_decoded(holding.public, payload)
+            holding.version, holding.staged = version, None
         said = Publication(order.fragment, version, order.previous, order.merged)
         return said, payload
 
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
-        """Public fragments at their present versions; never written to again, so no copies."""
-        return [(h.version, h.public) for h in (self._holdings[p] for p in fragments)]
+        """Copies of public fragments, with their present versions."""
+        with self._publishing:
+            return [(h.version, h.public.copy()) for h in (self._holdings[p] for p in fragments)]
 
     @property
     def bytes_held(self) -> int:
         """Of all arrays, and of what was handed in and is not merged yet."""
         arrays = sum(h.master.nbytes * (3 + len(h.former)) for h in self._holdings.values())
-        return arrays + sum(payload.nbytes for _, payload in self._inbox.values())
+        return arrays + sum(held.payload.nbytes for held in self._inbox.values())
 
 
 def _hold(arrays: Arrays) -> _Holding:
@@ -194,5 +224,5 @@ def _hold(arrays: Arrays) -> _Holding:
         arrays.version,
         master=np.require(arrays.master, requirements="W"),
         momentum=np.require(arrays.momentum, requirements="W"),
-        public=arrays.public,
+        public=np.require(arrays.public, requirements="W"),
     )

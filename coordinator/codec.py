@@ -3,20 +3,29 @@
 What travels is one contiguous NumPy array of a plain dtype, because Ray moves those without a copy
 (a bf16 array of ml_dtypes would be pickled in band), and the rounding error stays with the sender
 as a residual that the next message carries ("error feedback", arXiv:1901.09847).
+
+int8 and int4 are written in blocks of 32 elements that share a scale, a power of two (as in the
+Open Compute Project's Microscaling formats, MX v1.0): [n] exponent bytes, then [n * 32] or [n * 16]
+bytes of codes, n = ceil(size / 32), the last block filled up with zeros. An element is off by at
+most half a step of its block, the largest ones (above 7.5 or 127.5 steps) by less than a whole one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator import kernels
 from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat
+from coordinator.kernels import BLOCK, INVERSES, SCALES, TILE, frozen
 
-Payload = NDArray[np.float32] | NDArray[np.uint16]
+Payload = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8]
 
 
 class Wire(StrEnum):
@@ -24,10 +33,46 @@ class Wire(StrEnum):
 
     F32 = "f32"
     BF16 = "bf16"
+    INT8 = "int8"
+    INT4 = "int4"
 
-    @property
-    def bytes_per_element(self) -> int:
-        return {Wire.F32: 4, Wire.BF16: 2}[self]
+    def bytes_of(self, size: int) -> int:
+        """Of a payload with `size` elements."""
+        match self:
+            case Wire.F32:
+                return 4 * size
+            case Wire.BF16:
+                return 2 * size
+            case Wire.INT8:
+                return blocks_of(size) * (1 + BLOCK)
+            case Wire.INT4:
+                return blocks_of(size) * (1 + BLOCK // 2)
+
+
+_WORDS: Mapping[Wire, np.dtype[Any]] = {
+    Wire.F32: np.dtype(np.float32),
+    Wire.BF16: np.dtype(np.uint16),
+    Wire.INT8: np.dtype(np.uint8),
+    Wire.INT4: np.dtype(np.uint8),
+}
+ONE = np.ones(1, np.float32)
+
+
+class Room(NamedTuple):
+    """What one thread needs to work on a tile."""
+
+    total: NDArray[np.float32]
+    bits: NDArray[np.uint32]
+    lanes: NDArray[np.float64]
+
+    @classmethod
+    def make(cls) -> Room:
+        tile = TILE + 2 * BLOCK  # one that begins and ends within blocks
+        return cls(np.empty(tile, np.float32), np.empty(tile, np.uint32), np.empty(kernels.LANES))
+
+
+def blocks_of(size: int) -> int:
+    return -(-size // BLOCK)
 
 
 def encode(wire: Wire, values: Flat) -> Payload:
@@ -37,17 +82,140 @@ def encode(wire: Wire, values: Flat) -> Payload:
             return values
         case Wire.BF16:
             return values.astype(ml_dtypes.bfloat16).view(np.uint16)
+        case Wire.INT8 | Wire.INT4:
+            payload = _blank(wire, values.size)
+            for start in range(0, values.size, TILE):
+                encode_tile(wire, payload, values[start : start + TILE], start, values.size)
+            return payload
+
+
+def _blank(wire: Wire, size: int) -> Payload:
+    return np.empty(wire.bytes_of(size) // _WORDS[wire].itemsize, _WORDS[wire])
+
+
+def encode_tile(wire: Wire, payload: NDArray[Any], values: Flat, start: int, size: int) -> None:
+    """Write the elements from `start` on, at the start of a tile, into a payload of `size`."""
+    stop = start + values.size
+    if wire is Wire.F32:
+        payload[start:stop] = values
+    elif wire is Wire.BF16:
+        payload[start:stop] = values.astype(ml_dtypes.bfloat16).view(np.uint16)
+    else:
+        if values.size % BLOCK:
+            values = np.append(values, np.zeros(-values.size % BLOCK, np.float32))
+        exponents, codes = _parts(payload, size, start, start + values.size)
+        values = frozen(values)
+        bits = values.view(np.uint32)
+        if wire is Wire.INT8:
+            kernels.choose_scales(exponents, bits, kernels.INT8_DOWN)
+            kernels.write_int8(exponents, codes, values, INVERSES)
+        else:
+            kernels.choose_scales(exponents, bits, kernels.INT4_DOWN)
+            kernels.write_int4(exponents, codes, values, INVERSES)
 
 
 def decode(payload: Payload, size: int) -> Flat:
-    """Read `size` values back; the dtype says how they were written.
+    """Read `size` values back; dtype and length say how they were written.
 
-    Errors: `CorruptPayload` if shape or dtype cannot be such a fragment.
+    Errors: `CorruptPayload` if they cannot be such a fragment.
     """
-    if payload.shape != (size,):
-        raise CorruptPayload(f"payload of shape {payload.shape}, the fragment has {size} elements")
-    if payload.dtype == np.float32:
+    wire = wire_of(payload, size)
+    if wire is Wire.F32:
         return payload.view(np.float32)
-    if payload.dtype == np.uint16:
+    if wire is Wire.BF16:
         return payload.view(ml_dtypes.bfloat16).astype(np.float32)
-    raise CorruptPayload(f"payload of dtype {payload.dtype}, known are float32 and uint16 (bf16)")
+    values, payload, room = np.empty(size, np.float32), frozen(payload), Room.make()
+    for start in range(0, size, TILE):
+        stop = min(size, start + TILE)
+        values[start:stop] = decoded(payload, start, stop, size, room)
+    return values
+
+
+def encode_difference(wire: Wire, newer: Flat, older: Flat) -> Payload:
+    """`encode(newer - older)`, tile by tile."""
+    size, tile = newer.size, np.empty(TILE, np.float32)
+    payload = _blank(wire, size)
+    for start in range(0, size, TILE):
+        stop = min(size, start + TILE)
+        difference = np.subtract(newer[start:stop], older[start:stop], out=tile[: stop - start])
+        encode_tile(wire, payload, difference, start, size)
+    return payload
+
+
+def add_decoded(total: Flat, payload: Payload) -> None:
+    """total += decode(payload), tile by tile."""
+    size, payload, room = total.size, frozen(payload), Room.make()
+    for start in range(0, size, TILE):
+        stop = min(size, start + TILE)
+        total[start:stop] += decoded(payload, start, stop, size, room)
+
+
+def wire_of(payload: Payload, size: int) -> Wire:
+    """How a fragment of this size was written. Errors: `CorruptPayload` if this is none."""
+    for wire, word in _WORDS.items():
+        if payload.dtype == word and payload.shape == (wire.bytes_of(size) // word.itemsize,):
+            return wire
+    raise CorruptPayload(
+        f"payload of dtype {payload.dtype} and shape {payload.shape}, the fragment has {size} "
+        "elements; known are float32, uint16 (bf16) and uint8 (int8, int4)"
+    )
+
+
+def _parts(
+    payload: NDArray[Any], size: int, start: int, stop: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Exponents and codes of the whole blocks from `start` to `stop`."""
+    blocks = blocks_of(size)
+    each = payload.size // blocks - 1
+    first, last = start // BLOCK, stop // BLOCK
+    return payload[first:last], payload[blocks + first * each : blocks + last * each]
+
+
+def decoded(payload: Payload, start: int, stop: int, size: int, room: Room) -> Flat:
+    """Elements `start` to `stop` of a frozen payload, at most a tile; f32 are not copied."""
+    if payload.dtype == np.float32:
+        return payload[start:stop].view(np.float32)
+    return weighted([payload], ONE, start, stop, size, room)
+
+
+def weighted(
+    payloads: Sequence[Payload], weights: Flat, start: int, stop: int, size: int, room: Room
+) -> Flat:
+    """sum w v over elements `start` to `stop`, at most a tile of them, decoded on the way.
+
+    Payloads are frozen and written alike; added up in the order given. The result is in `room`,
+    until the next call.
+    """
+    total = room.total[: stop - start]
+    match wire_of(payloads[0], size):
+        case Wire.F32:
+            total[:] = 0
+            flats = [payload[start:stop].view(np.float32) for payload in payloads]
+            _add_floats(total, flats, weights)
+            return total
+        case Wire.BF16:
+            total[:] = 0
+            bits = room.bits[: stop - start]
+            for payload, weight in zip(payloads, weights, strict=True):
+                kernels.widen(bits, payload[start:stop].view(np.uint16))
+                kernels.add(total, weight, frozen(bits.view(np.float32)))
+            return total
+        case Wire.INT8 | Wire.INT4 as wire:
+            first, last = start // BLOCK * BLOCK, blocks_of(stop) * BLOCK
+            total = room.total[: last - first]
+            total[:] = 0
+            for payload, weight in zip(payloads, weights, strict=True):
+                exponents, codes = _parts(payload, size, first, last)
+                if wire is Wire.INT8:
+                    kernels.add_int8(total, weight, exponents, codes, SCALES)
+                else:
+                    kernels.add_int4(total, weight, exponents, codes, SCALES)
+            return total[start - first : stop - first]
+
+
+def _add_floats(total: Flat, flats: Sequence[Flat], weights: Flat) -> None:
+    fours = len(flats) // 4 * 4
+    for i in range(0, fours, 4):
+        kernels.add_four(total, weights[i : i + 4], *flats[i : i + 4])
+    for flat, weight in zip(flats[fours:], weights[fours:], strict=True):
+        kernels.add(total, weight, flat)

@@ -1,4 +1,4 @@
-"""Contributions -> one merged delta, piece by piece, in a fixed order of summation.
+"""Contributions -> a merged delta -> the next master, tile by tile, in a fixed order of summation.
 
 Mean: the weighted mean. RDA, radial-directional averaging (arXiv:2604.21428): the mean of the norms
 times the direction of the mean of the directions,
@@ -7,21 +7,39 @@ times the direction of the mean of the directions,
 
 per tensor, because plain averaging shortens what points in different directions. Embeddings, whose
 rows are touched by few tokens each, take the mean under either rule.
+
+Contributions are decoded in cache and go from there into master and momentum: nothing of a
+fragment's size is ever allocated. RDA reads them twice, the first time for the length of the mean
+direction; their own norms were taken when they arrived (`norms`). Work is cut into jobs that do not
+depend on who does them, so that `spread` may be `map` or that of any number of threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from coordinator import kernels
+from coordinator.codec import Payload, Room, decoded, weighted
 from coordinator.fragments import Flat, Piece
+from coordinator.kernels import TILE, frozen
+from coordinator.outer import OuterRule, step
 
 CANCELLED = 1e-6
 """A mean direction shorter than this points nowhere: fall back to the weighted mean."""
 VANISHING = float(np.finfo(np.float32).tiny)
 """A shorter delta points nowhere either: dividing by such a length would overflow."""
+JOB = 8 * TILE
+"""Elements that one thread works on before it asks for more: some 100 us."""
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class MergeRule(StrEnum):
@@ -31,44 +49,159 @@ class MergeRule(StrEnum):
     RDA = "rda"
 
 
+class Spread(Protocol):
+    """`map`, or one that uses several threads: results in the order of the items."""
+
+    def __call__(self, work: Callable[[S], T], items: Iterable[S], /) -> Iterable[T]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A contribution in a merge: its frozen payload, its share, and the norm of each piece."""
+
+    payload: Payload
+    weight: float
+    norms: Sequence[float]
+
+
+class _Tile(NamedTuple):
+    """Elements of a fragment that belong to one piece of it, at most TILE."""
+
+    piece: int
+    start: int
+    stop: int
+
+
+class _Recipe(NamedTuple):
+    """How the delta of a piece is made: `factor` times the sum of the parts by these weights."""
+
+    weights: Flat
+    factor: float
+
+
 def merge(
     rule: MergeRule, pieces: Sequence[Piece], deltas: Sequence[Flat], weights: Sequence[float]
 ) -> Flat:
     """Merge whole fragments into a new array; `weights` sum to one, in the order of `deltas`."""
+    parts = [
+        Part(frozen(delta), weight, norms(frozen(delta), pieces))
+        for delta, weight in zip(deltas, weights, strict=True)
+    ]
     merged = np.empty_like(deltas[0])
-    offset = 0
-    for piece in pieces:
-        inside = slice(offset, offset + piece.size)
-        blocks = [delta[inside] for delta in deltas]
-        if rule is MergeRule.MEAN or piece.embedding:
-            merged[inside] = mean(blocks, weights)
-        else:
-            merged[inside] = radial_directional(blocks, weights)
-        offset += piece.size
+
+    def keep(inside: slice, delta: Flat, factor: float) -> None:
+        np.multiply(delta, np.float32(factor), out=merged[inside])
+
+    _merge(rule, pieces, parts, keep, map)
     return merged
 
 
-def mean(blocks: Sequence[Flat], weights: Sequence[float]) -> Flat:
-    """sum w v, added up in the order given."""
-    total = blocks[0] * np.float32(weights[0])
-    for block, weight in zip(blocks[1:], weights[1:], strict=True):
-        total += block * np.float32(weight)
-    return total
+def merge_into(
+    master: Flat,
+    momentum: Flat,
+    *,
+    rule: MergeRule,
+    outer: OuterRule,
+    pieces: Sequence[Piece],
+    parts: Sequence[Part],
+    spread: Spread = map,
+) -> None:
+    """Merge, and take the outer step with the result; `master` and `momentum` change in place."""
+
+    def use(inside: slice, delta: Flat, factor: float) -> None:
+        step(outer, master[inside], momentum[inside], delta, factor)
+
+    _merge(rule, pieces, parts, use, spread)
 
 
-def radial_directional(blocks: Sequence[Flat], weights: Sequence[float]) -> Flat:
-    """RDA of one tensor; a zero vector has a norm of zero and no direction."""
-    norms = [norm(block) for block in blocks]
-    radius = sum(weight * n for weight, n in zip(weights, norms, strict=True))
-    turned = [w / n if n > VANISHING else 0.0 for w, n in zip(weights, norms, strict=True)]
-    direction = mean(blocks, turned)
-    length = norm(direction)
-    if length < CANCELLED:
-        return mean(blocks, weights)
-    direction *= np.float32(radius / length)
-    return direction
+def norms(payload: Payload, pieces: Sequence[Piece], spread: Spread = map) -> list[float]:
+    """The Euclidean norm of each piece; not finite if an element of it is not."""
+    size = sum(piece.size for piece in pieces)
+
+    def square(tile: _Tile, room: Room) -> float:
+        values = decoded(payload, tile.start, tile.stop, size, room)
+        return kernels.sum_of_squares(values, room.lanes)
+
+    return _lengths(pieces, range(len(pieces)), square, spread)
 
 
-def norm(values: Flat) -> float:
-    """Euclidean norm, summed pairwise in f64: the same on every machine and thread count."""
-    return float(np.sqrt(np.sum(np.square(values, dtype=np.float64))))
+def _merge(
+    rule: MergeRule,
+    pieces: Sequence[Piece],
+    parts: Sequence[Part],
+    use: Callable[[slice, Flat, float], None],
+    spread: Spread,
+) -> None:
+    """Make each tile of the merged delta and have it used."""
+    payloads = [part.payload for part in parts]
+    recipes, size = _recipes(rule, pieces, parts, spread), sum(piece.size for piece in pieces)
+
+    def work(job: Sequence[_Tile]) -> None:
+        room = Room.make()
+        for i, start, stop in job:
+            delta = weighted(payloads, recipes[i].weights, start, stop, size, room)
+            use(slice(start, stop), delta, recipes[i].factor)
+
+    for _ in spread(work, _jobs(pieces, range(len(pieces)))):
+        pass
+
+
+def _recipes(
+    rule: MergeRule, pieces: Sequence[Piece], parts: Sequence[Part], spread: Spread
+) -> list[_Recipe]:
+    """For each piece, from its norms and the length of its mean direction."""
+    plain = _Recipe(np.array([part.weight for part in parts], np.float32), 1.0)
+    recipes = [plain for _ in pieces]
+    if rule is MergeRule.MEAN:
+        return recipes
+    turning = [i for i, piece in enumerate(pieces) if not piece.embedding]
+    turned = {
+        i: np.array([p.weight / p.norms[i] if p.norms[i] > VANISHING else 0.0 for p in parts], "f4")
+        for i in turning
+    }
+    payloads, size = [part.payload for part in parts], sum(piece.size for piece in pieces)
+
+    def square(tile: _Tile, room: Room) -> float:
+        direction = weighted(payloads, turned[tile.piece], tile.start, tile.stop, size, room)
+        return kernels.sum_of_squares(direction, room.lanes)
+
+    for i, length in zip(turning, _lengths(pieces, turning, square, spread), strict=True):
+        if length >= CANCELLED:
+            radius = sum(part.weight * part.norms[i] for part in parts)
+            recipes[i] = _Recipe(turned[i], radius / length)
+    return recipes
+
+
+def _lengths(
+    pieces: Sequence[Piece],
+    which: Sequence[int],
+    square: Callable[[_Tile, Room], float],
+    spread: Spread,
+) -> list[float]:
+    """The norm of each of these pieces, from the sums of `square` over its tiles."""
+
+    def work(job: Sequence[_Tile]) -> list[float]:
+        room = Room.make()
+        return [square(tile, room) for tile in job]
+
+    jobs = list(_jobs(pieces, which))
+    squares = dict.fromkeys(which, 0.0)
+    for job, answers in zip(jobs, spread(work, jobs), strict=True):
+        for tile, answer in zip(job, answers, strict=True):
+            squares[tile.piece] += answer
+    return [math.sqrt(squares[i]) for i in which]
+
+
+def _jobs(pieces: Sequence[Piece], which: Iterable[int]) -> Iterator[list[_Tile]]:
+    """The tiles of these pieces, in order, by some JOB elements."""
+    job, held = list[_Tile](), 0
+    stops = list(accumulate(piece.size for piece in pieces))
+    for i in which:
+        for start in range(stops[i] - pieces[i].size, stops[i], TILE):
+            job.append(_Tile(i, start, min(stops[i], start + TILE)))
+            held += job[-1].stop - start
+            if held >= JOB:
+                yield job
+                job, held = [], 0
+    if job:
+        yield job

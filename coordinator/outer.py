@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coordinator import kernels
 from coordinator.fragments import Flat
 
 
@@ -23,14 +24,7 @@ class OuterRule:
     nesterov: bool = True
 
 
-def step(rule: OuterRule, master: Flat, momentum: Flat, delta: Flat) -> None:
-    """Move `master` by the merged `delta`, updating `momentum`; both in place, `delta` is spent."""
+def step(rule: OuterRule, master: Flat, momentum: Flat, delta: Flat, factor: float = 1.0) -> None:
+    """Move `master` by `factor` times the merged `delta`, updating `momentum`; both in place."""
     eta, mu = np.float32(rule.learning_rate), np.float32(rule.momentum)
-    np.multiply(momentum, mu, out=momentum)
-    np.subtract(momentum, delta, out=momentum)
-    if rule.nesterov:
-        np.subtract(delta, mu * momentum, out=delta)
-    else:
-        np.negative(momentum, out=delta)
-    np.multiply(delta, eta, out=delta)
-    np.add(master, delta, out=master)
+    kernels.step(master, momentum, delta, np.float32(factor), eta, mu, rule.nesterov)

@@ -155,16 +155,12 @@ REFUSALS = {
     "sync.quorum=0": "sync.quorum: must be at least 1, given 0",
     "sync.overlap=-1": "sync.overlap: must be at least 0, given -1",
     "sync.merge=max": 'sync.merge: must be "rda" or "mean", given "max"',
-    "sync.wire_up=f64": 'sync.wire_up: must be "f32" or "bf16", given "f64"',
+    "sync.wire_up=f64": 'sync.wire_up: must be "f32", "bf16", "int8" or "int4", given "f64"',
     "sync.grace=-1": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given -1',
     "sync.grace=inf": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given inf',
     "sync.grace=true": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given true',
     "task.target=mine": 'task.target: must look like module:attribute, given "mine"',
     # not built yet
-    "sync.wire_up=int8": "sync.wire_up: is not built yet, comes later; use f32 or bf16, "
-    'given "int8"',
-    "sync.wire_down=int4": "sync.wire_down: is not built yet, comes later; use f32 or bf16, "
-    'given "int4"',
     "islands.eu.hosts=2": "islands.0.hosts: is not built yet; leave it at 1, given 2",
     "islands.eu.region=E U": "islands.0.region: must be of small letters and digits, with dashes "
     'only within, given "E U"',

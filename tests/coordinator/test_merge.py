@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,8 +13,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from coordinator.codec import Wire, decode, encode
 from coordinator.fragments import Flat, Layout, Leaf, Piece, cut
-from coordinator.merge import MergeRule, mean, merge, radial_directional
+from coordinator.kernels import TILE, frozen
+from coordinator.merge import MergeRule, Part, merge, merge_into, norms
+from coordinator.outer import OuterRule, step
 from coordinator.rounds import weigh
 from tests.coordinator.given import contribution, life
 
@@ -27,6 +33,18 @@ seeds = st.integers(0, 2**32 - 1)
 def shares(n: int, seed: int) -> list[float]:
     raw = np.random.default_rng(seed).uniform(0.1, 1, n)
     return list(raw / raw.sum())
+
+
+def one_tensor(size: int) -> tuple[Piece]:
+    return (Piece(0, None, 0, size, (size,), False),)
+
+
+def mean(blocks: Sequence[Flat], weights: Sequence[float]) -> Flat:
+    return merge(MergeRule.MEAN, one_tensor(blocks[0].size), blocks, weights)
+
+
+def radial_directional(blocks: Sequence[Flat], weights: Sequence[float]) -> Flat:
+    return merge(MergeRule.RDA, one_tensor(blocks[0].size), blocks, weights)
 
 
 def naive_mean(blocks: np.ndarray, weights: list[float]) -> np.ndarray:
@@ -171,3 +189,99 @@ def test_weights_and_deltas_of_different_number_are_refused(rule: MergeRule) -> 
     blocks: list[Flat] = [np.ones(SIZE, np.float32)] * 2
     with pytest.raises(ValueError, match="zip"):
         merge(rule, PIECES, blocks, [0.5, 0.25, 0.25])
+
+
+# --- large fragments, encoded, in place ---
+
+LARGE = cut([Leaf("w", (700, 500)), Leaf("t", (300, 77), embedding=True), Leaf("b", (31,))], 1)
+LARGE_PIECES, LARGE_SIZE = LARGE.fragments[0], LARGE.parameters
+OUTER = OuterRule(0.7, 0.9)
+
+
+def normal(seed: int) -> Flat:
+    return np.random.default_rng(seed).standard_normal(LARGE_SIZE).astype(np.float32)
+
+
+def parts_of(wire: Wire, n: int) -> list[Part]:
+    payloads = [frozen(encode(wire, normal(10 + i))) for i in range(n)]
+    weights = shares(n, seed=3)
+    return [Part(p, w, norms(p, LARGE_PIECES)) for p, w in zip(payloads, weights, strict=True)]
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+@pytest.mark.parametrize("rule", list(MergeRule))
+@pytest.mark.parametrize("n", [1, 3, 4, 9])
+def test_merging_in_place_is_decoding_merging_and_stepping(
+    wire: Wire, rule: MergeRule, n: int
+) -> None:
+    """... of which the first two are those of the naive twin, piece by piece."""
+    master, momentum, parts = normal(1), normal(2), parts_of(wire, n)
+    wanted = [master.copy(), momentum.copy()]
+    blocks = np.array([decode(part.payload, LARGE_SIZE) for part in parts])
+    delta, offset = np.empty(LARGE_SIZE, np.float32), 0
+    for piece in LARGE_PIECES:
+        inside = slice(offset, offset + piece.size)
+        twin = naive_mean if piece.embedding or rule is MergeRule.MEAN else naive_rda
+        delta[inside] = twin(blocks[:, inside], [part.weight for part in parts])
+        offset += piece.size
+    step(OUTER, wanted[0], wanted[1], delta)
+    merge_into(master, momentum, rule=rule, outer=OUTER, pieces=LARGE_PIECES, parts=parts)
+    np.testing.assert_allclose(master, wanted[0], rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(momentum, wanted[1], rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+@pytest.mark.parametrize("rule", list(MergeRule))
+def test_the_number_of_threads_changes_no_bit(wire: Wire, rule: MergeRule) -> None:
+    results: set[bytes] = set()
+    for threads in (1, 2, 5):
+        master, momentum = normal(1), normal(2)
+        with ThreadPoolExecutor(threads) as pool:
+            merge_into(
+                master,
+                momentum,
+                rule=rule,
+                outer=OUTER,
+                pieces=LARGE_PIECES,
+                parts=parts_of(wire, 5),
+                spread=pool.map,
+            )
+        results.add(master.tobytes() + momentum.tobytes())
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+def test_nothing_of_a_fragments_size_is_allocated(wire: Wire) -> None:
+    master, momentum, parts = normal(1), normal(2), parts_of(wire, 5)
+
+    def once() -> None:
+        merge_into(
+            master, momentum, rule=MergeRule.RDA, outer=OUTER, pieces=LARGE_PIECES, parts=parts
+        )
+
+    once()  # compiled
+    tracemalloc.start()
+    once()
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 16 * TILE < 4 * LARGE_SIZE
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+def test_norms_are_those_of_each_piece(wire: Wire) -> None:
+    payload = encode(wire, normal(4))
+    values, offset = decode(payload, LARGE_SIZE).astype(np.float64), 0
+    for piece, length in zip(LARGE_PIECES, norms(frozen(payload), LARGE_PIECES), strict=True):
+        inside = values[offset : offset + piece.size]
+        assert length == pytest.approx(np.linalg.norm(inside), rel=1e-12)
+        offset += piece.size
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("wire", list(Wire))
+@pytest.mark.parametrize("place", [0, 349_999, LARGE_SIZE - 1])
+def test_a_norm_is_finite_exactly_if_everything_is(wire: Wire, poison: float, place: int) -> None:
+    values = normal(4)
+    assert np.isfinite(norms(frozen(encode(wire, values)), LARGE_PIECES)).all()
+    values[place] = poison
+    assert not np.isfinite(norms(frozen(encode(wire, values)), LARGE_PIECES)).all()

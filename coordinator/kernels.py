@@ -1,0 +1,204 @@
+"""The inner loops over elements, compiled by numba: each runs over one tile that stays in cache.
+
+No GIL is held, and nothing is reordered or fused (no `fastmath`): the same inputs give the same
+bits with any number of threads and on any processor. Arrays that are only read come as read-only
+views (`frozen`), since a function is compiled anew for each kind of argument. Callers walk over a
+fragment in tiles of `TILE` elements: larger ones leave the cache, smaller ones cost more to call
+than to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F32: TypeAlias = NDArray[np.float32]
+U8: TypeAlias = NDArray[np.uint8]
+U16: TypeAlias = NDArray[np.uint16]
+U32: TypeAlias = NDArray[np.uint32]
+
+TILE = 1 << 15
+"""Elements of a tile: 128 kB of f32, which stay in the second level cache. A multiple of BLOCK."""
+BLOCK = 32
+"""Elements that share a scale, as in the Open Compute Project's Microscaling formats (MX v1.0)."""
+HALF = BLOCK // 2
+MAGNITUDE, MANTISSA_BITS, BIAS = np.uint32(0x7FFFFFFF), np.uint32(23), 127
+"""Of an f32: all bits but its sign, those of its fraction, and what its exponent is raised by."""
+INT8_DOWN, INT4_DOWN = 6, 2
+"""A scale lies so many powers of two below the largest element of its block."""
+NOTHING = 27
+"""Blocks with no element of 2**-100 (this exponent) or more are zero: nothing is ever denormal."""
+NOT_FINITE = 255
+"""The scale of a block that holds NaN or infinity, as in MX; all of it decodes to NaN."""
+LANES = 256
+"""Partial sums of a norm, 2 kB of f64, added up in a fixed order."""
+
+
+def _powers(sign: int, not_finite: float) -> F32:
+    powers = np.exp2(sign * (np.arange(1.0, NOT_FINITE) - BIAS))
+    values = np.array([0, *powers, not_finite], np.float32)
+    values.flags.writeable = False
+    return values
+
+
+SCALES, INVERSES = _powers(1, np.nan), _powers(-1, 0)
+"""[256] f32: exponent byte e -> the scale 2**(e - 127), and one over it; 0 for a block of zeros."""
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """The array as kernels read it: contiguous, aligned, read-only; copied only if it must be."""
+    view = np.require(array, requirements=["C", "A"]).view()
+    view.flags.writeable = False
+    return view
+
+
+def _compiled(function: Callable[P, R]) -> Callable[P, R]:
+    jitted = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    return cast("Callable[P, R]", jitted)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+@_compiled
+def add(total: F32, weight: np.float32, a: F32) -> None:
+    """total += weight * a."""
+    for i in range(total.size):
+        total[i] += weight * a[i]
+
+
+@_compiled
+def add_four(total: F32, weights: F32, a: F32, b: F32, c: F32, d: F32) -> None:
+    """total += weights . (a, b, c, d), in this order; four streams at once keep memory busy."""
+    s, t, u, v = weights[0], weights[1], weights[2], weights[3]
+    for i in range(total.size):
+        total[i] = (((total[i] + s * a[i]) + t * b[i]) + u * c[i]) + v * d[i]
+
+
+@_compiled
+def widen(bits: U32, a: U16) -> None:
+    """bf16 -> the bits of f32."""
+    for i in range(a.size):
+        bits[i] = np.uint32(a[i]) << np.uint32(16)
+
+
+@_compiled
+def add_int8(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32) -> None:
+    """total += weight * decoded, in whole blocks of BLOCK bytes; see `write_int8`."""
+    for block in range(exponents.size):
+        scale, start = weight * scales[exponents[block]], block * BLOCK
+        for i in range(HALF):
+            low, high = np.int32(codes[start + i]), np.int32(codes[start + HALF + i])
+            total[start + i] += scale * np.float32(low - 128)
+            total[start + HALF + i] += scale * np.float32(high - 128)
+
+
+@_compiled
+def add_int4(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32) -> None:
+    """total += weight * decoded, in whole blocks of HALF bytes; see `write_int4`."""
+    for block in range(exponents.size):
+        scale = weight * scales[exponents[block]]
+        for i in range(HALF):
+            both = codes[block * HALF + i]
+            total[block * BLOCK + i] += scale * np.float32(np.int32(both & 15) - 8)
+            total[block * BLOCK + HALF + i] += scale * np.float32(np.int32(both >> 4) - 8)
+
+
+@_compiled
+def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
+    """... in f64, which no finite f32 overflows: not finite exactly if an element is not.
+
+    `lanes`: room for LANES partial sums.
+    """
+    lanes[:] = 0.0
+    rows = a.size // (4 * LANES)
+    for row in range(rows):
+        start = row * 4 * LANES
+        b, c = a[start : start + LANES], a[start + LANES : start + 2 * LANES]
+        d, e = a[start + 2 * LANES : start + 3 * LANES], a[start + 3 * LANES : start + 4 * LANES]
+        for i in range(LANES):
+            w, x, y, z = np.float64(b[i]), np.float64(c[i]), np.float64(d[i]), np.float64(e[i])
+            lanes[i] += (w * w + x * x) + (y * y + z * z)
+    for i in range(rows * 4 * LANES, a.size):
+        lanes[i % LANES] += np.float64(a[i]) * np.float64(a[i])
+    total = 0.0
+    for i in range(LANES):
+        total += lanes[i]
+    return total
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+@_compiled
+def choose_scales(exponents: U8, bits: U32, down: int) -> None:
+    """Each block's scale: `down` powers of two below its largest element.
+
+    `bits`: the elements as integers.
+    """
+    for block in range(exponents.size):
+        largest = np.uint32(0)
+        for i in range(BLOCK):
+            magnitude = bits[block * BLOCK + i] & MAGNITUDE
+            if magnitude > largest:
+                largest = magnitude
+        exponent = np.int64(largest >> MANTISSA_BITS)
+        some = NOTHING <= exponent < NOT_FINITE
+        exponents[block] = exponent - down if some else (NOT_FINITE if exponent > NOTHING else 0)
+
+
+@_compiled
+def write_int8(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
+    """Whole blocks in steps of their scale, half to even, at most 127 either way, plus 128."""
+    most = np.float32(127)
+    for block in range(exponents.size):
+        inverse, start = inverses[exponents[block]], block * BLOCK
+        for i in range(HALF):
+            low, high = a[start + i] * inverse, a[start + HALF + i] * inverse
+            low, high = low if low < most else most, high if high < most else most
+            low, high = low if low > -most else -most, high if high > -most else -most
+            codes[start + i] = np.uint8(np.int32(np.rint(low)) + 128)
+            codes[start + HALF + i] = np.uint8(np.int32(np.rint(high)) + 128)
+
+
+@_compiled
+def write_int4(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
+    """... at most 7 either way. Byte i of a block holds its elements i (low four bits) and i + HALF
+    (high), each plus 8."""
+    most = np.float32(7)
+    for block in range(exponents.size):
+        inverse, start = inverses[exponents[block]], block * BLOCK
+        for i in range(HALF):
+            low, high = a[start + i] * inverse, a[start + HALF + i] * inverse
+            low, high = low if low < most else most, high if high < most else most
+            low, high = low if low > -most else -most, high if high > -most else -most
+            low_code, high_code = np.int32(np.rint(low)) + 8, np.int32(np.rint(high)) + 8
+            codes[block * HALF + i] = np.uint8(low_code | (high_code << 4))
+
+
+# --- stepping -------------------------------------------------------------------------------------
+
+
+@_compiled
+def step(
+    master: F32,
+    momentum: F32,
+    delta: F32,
+    factor: np.float32,
+    eta: np.float32,
+    mu: np.float32,
+    nesterov: bool,
+) -> None:
+    """One outer step by `factor * delta`; see coordinator/outer.py."""
+    for i in range(master.size):
+        move = factor * delta[i]
+        kept = mu * momentum[i] - move
+        momentum[i] = kept
+        move = move - mu * kept if nesterov else -kept
+        master[i] += eta * move
