@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ from cluster.measures import Measures
 from cluster.names import CALL_TIMEOUT_S, EVALUATOR, FLEET, SHARD, SYNCER, island_actor
 from cluster.notes import Notes
 from cluster.process import IslandProcess
-from cluster.shard import Shard, fresh
+from cluster.shard import Shard, fresh, warm_up
 from cluster.source import source_sha256
 from cluster.status import Status
 from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot
@@ -102,6 +102,7 @@ LOST_OBJECTS = (ObjectLostError, OwnerDiedError)
 """An object went with the process or the node that held it."""
 Actor = Any
 """A handle of an actor: Ray gives it no type."""
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -318,6 +319,8 @@ class ShardActor(Breakable):
         self._run_dir = Path(run_dir)
         self._actors = _Directory(namespace)
         self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
+        self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
+        self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self._offers: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
         self._shard: Shard | None = None
@@ -325,7 +328,7 @@ class ShardActor(Breakable):
     async def seed(self, layout: Layout, flats: list[Flat]) -> None:
         """Take in the initial model, and make it durable."""
         arrays = fresh(flats)
-        self._shard = shard_of(self._config, layout, arrays)
+        self._shard = shard_of(self._config, layout, arrays, self._spread)
         for p, each in arrays.items():
             await self._compute(self._files(layout).save, p, each, True)
 
@@ -339,7 +342,7 @@ class ShardActor(Breakable):
         versions = [(Fragment(p), version) for p, version in enumerate(wanted)]
         if self._shard is None:
             arrays = {p: files.newest(p, upto=version) for p, version in versions}
-            self._shard = shard_of(self._config, layout, arrays)
+            self._shard = shard_of(self._config, layout, arrays, self._spread)
         shard = self._shard
         return [
             shard.recover(p, version, functools.partial(files.newest, p, version))
@@ -439,6 +442,11 @@ class ShardActor(Breakable):
     def _there(self) -> Shard:
         assert self._shard is not None, "the shard has no model yet"
         return self._shard
+
+    def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
+        """Large fragments occupy all cores, small ones the arithmetic's own thread."""
+        jobs = list(items)
+        return map(work, jobs) if len(jobs) == 1 else self._hands.map(work, jobs)
 
     async def _compute(self, call: Callable[..., T], *arguments: object) -> T:
         loop = asyncio.get_running_loop()

@@ -73,10 +73,10 @@ def parity(
             path = Path(folder) / "parity.toml"
             path.write_text(config.toml())
             run = ["-m", "cluster", "run", str(path), "--json", "--run-dir", f"{folder}/run"]
-            ours = _child(["-m", "cluster.lockstep", str(path)] if lock_step else run)
+            ours = child(["-m", "cluster.lockstep", str(path)] if lock_step else run)
             batch = sum(group.count * group.batch_size for group in config.islands)
             equal = round(ours["tokens_trained"] / (batch * config.data.window))
-            theirs = _child(["-m", "cluster.data_parallel", str(path), str(equal)])
+            theirs = child(["-m", "cluster.data_parallel", str(path), str(equal)])
         decoupled.append(ours["heldout_loss"])
         baseline.append(theirs["heldout_loss"])
         gaps.append(100 * (ours["heldout_loss"] / theirs["heldout_loss"] - 1))
@@ -106,7 +106,7 @@ def demo(preset: str, *, steps: int, seed: int, overrides: Sequence[str]) -> Con
     return parse(tables, origin="bench", overrides=overrides)
 
 
-def _child(arguments: Sequence[str]) -> dict[str, float]:
+def child(arguments: Sequence[str]) -> dict[str, float]:
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RunFailed(

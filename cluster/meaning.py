@@ -13,7 +13,7 @@ from cluster.shard import Shard
 from cluster.store import Arrays, Damaged
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
-from coordinator.merge import MergeRule
+from coordinator.merge import MergeRule, Spread
 from coordinator.outer import OuterRule
 from coordinator.protocol import Anchor, Fragment, Island
 from coordinator.schedule import Schedule
@@ -47,7 +47,9 @@ def rule_of(config: Config, layout: Layout) -> Rule:
     )
 
 
-def shard_of(config: Config, layout: Layout, arrays: Mapping[Fragment, Arrays]) -> Shard:
+def shard_of(
+    config: Config, layout: Layout, arrays: Mapping[Fragment, Arrays], spread: Spread = map
+) -> Shard:
     sync = config.sync
     return Shard(
         layout,
@@ -57,6 +59,7 @@ def shard_of(config: Config, layout: Layout, arrays: Mapping[Fragment, Arrays]) 
         wire_down=sync.wire_down,
         anchor=Anchor(sync.anchor),
         max_staleness=sync.max_staleness,
+        spread=spread,
     )
 
 

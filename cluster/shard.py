@@ -11,16 +11,25 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from cluster.store import Arrays
-from coordinator.codec import Payload, Wire, add_decoded, decode, encode_difference, wire_of
+from coordinator import kernels
+from coordinator.codec import (
+    Payload,
+    Wire,
+    add_decoded,
+    decode,
+    encode,
+    encode_difference,
+    wire_of,
+)
 from coordinator.errors import CorruptPayload
-from coordinator.fragments import Flat, Layout
+from coordinator.fragments import Flat, Layout, Leaf, cut
 from coordinator.kernels import frozen
 from coordinator.merge import MergeRule, Part, Spread, merge_into, norms
 from coordinator.outer import OuterRule
@@ -72,6 +81,26 @@ def fresh(flats: Sequence[Flat], *, generation: int = 0) -> dict[Fragment, Array
         )
         for p, flat in enumerate(flats)
     }
+
+
+def warm_up(wires: Iterable[Wire]) -> None:
+    """Have everything compiled that a shard of these wires calls: some seconds on a machine's first
+    run, a fraction of one later."""
+    for wire in wires:
+        layout = cut([Leaf("warm", (kernels.BLOCK,))], 1)
+        values = np.ones(kernels.BLOCK, np.float32)
+        master, momentum = values.copy(), values.copy()
+        payload = frozen(encode(wire, values))
+        parts = [Part(payload, 0.2, norms(payload, layout.fragments[0]))] * 5
+        merge_into(
+            master,
+            momentum,
+            rule=MergeRule.RDA,
+            outer=OuterRule(),
+            pieces=layout.fragments[0],
+            parts=parts,
+        )
+        add_decoded(master, encode_difference(wire, master, momentum))
 
 
 class Shard:

@@ -9,10 +9,10 @@ than to compute.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,8 +59,20 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _compiled(function: Callable[P, R]) -> Callable[P, R]:
-    jitted = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    return cast("Callable[P, R]", jitted)
+    """... at its first call, or read from the cache beside this file; numba is imported no sooner,
+    for a learner that sends f32 or bf16 has no need of it."""
+
+    @functools.cache
+    def compiled() -> Callable[P, R]:
+        import numba
+
+        return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        return compiled()(*arguments, **named)
+
+    return call
 
 
 # --- reading --------------------------------------------------------------------------------------
