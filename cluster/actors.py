@@ -41,10 +41,10 @@ from cluster.config import Config, Harm
 from cluster.faults import Breakable, Cable
 from cluster.meaning import group_of, load_layout, rule_of, save_layout, shard_of
 from cluster.measures import Measures
-from cluster.names import CALL_TIMEOUT_S, EVALUATOR, FLEET, SHARD, SYNCER, island_actor
+from cluster.names import CALL_TIMEOUT_S, EVALUATOR, FLEET, SYNCER, island_actor, shards_of
 from cluster.notes import Notes
 from cluster.process import IslandProcess
-from cluster.shard import Shard, fresh, warm_up
+from cluster.shard import Shard, first, warm_up
 from cluster.source import source_sha256
 from cluster.status import Status
 from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot
@@ -138,14 +138,21 @@ class _Directory:
         self._known.pop(name, None)
 
 
+def _holder(config: Config) -> dict[Fragment, str]:
+    """The shard that has it, for each fragment."""
+    shards = shards_of(config.sync.shards, config.sync.fragments)
+    return {p: name for name, fragments in shards.items() for p in fragments}
+
+
 # --- an island ------------------------------------------------------------------------------------
 
 
 class RayLink:
     """A learner's way to the coordinator: each call waits for its answer."""
 
-    def __init__(self, namespace: str, cable: Cable) -> None:
-        self._actors, self._cable = _Directory(namespace), cable
+    def __init__(self, namespace: str, cable: Cable, holder: Mapping[Fragment, str]) -> None:
+        """`holder`: the shard that has it, for each fragment."""
+        self._actors, self._cable, self._holder = _Directory(namespace), cable, holder
 
     def join(self, event: Join) -> Granted | Refused:
         while True:
@@ -168,9 +175,16 @@ class RayLink:
         self._ask(SYNCER, "left", event)
 
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
+        found: dict[Fragment, tuple[Version, Flat]] = {}
+        for name in {self._holder[p] for p in fragments}:
+            own = [p for p in fragments if self._holder[p] == name]
+            found |= dict(zip(own, self._whole(name, own), strict=True))
+        return [found[p] for p in fragments]
+
+    def _whole(self, shard: str, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
         while True:
             try:
-                if (flats := self._ask(SHARD, "whole", fragments)) is not None:
+                if (flats := self._ask(shard, "whole", fragments)) is not None:
                     return flats
             except Unreachable as error:
                 logging.info("%s; trying again", error)
@@ -213,12 +227,16 @@ class IslandActor(Breakable):
         setup_logging()
         plain = Config.model_validate_json(config, strict=False)
         self._cable = Cable()
+
+        def link() -> RayLink:
+            return RayLink(namespace, self._cable, _holder(plain))
+
         self._process = IslandProcess(
             plain,
             island,
-            lambda: RayLink(namespace, self._cable),
-            lambda: RayLink(namespace, self._cable).starting(island),
-            lambda words: RayLink(namespace, self._cable).broke(island, words),
+            link,
+            lambda: link().starting(island),
+            lambda words: link().broke(island, words),
         )
 
     @property
@@ -325,29 +343,28 @@ class ShardActor(Breakable):
         self._broken: BaseException | None = None
         self._shard: Shard | None = None
 
-    async def seed(self, layout: Layout, flats: list[Flat]) -> None:
-        """Take in the initial model, and make it durable."""
-        arrays = fresh(flats)
+    async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> None:
+        """Take in these fragments of the initial model, and make them durable."""
+        arrays = {p: first(flat) for p, flat in flats.items()}
         self._shard = shard_of(self._config, layout, arrays, self._spread)
         for p, each in arrays.items():
             await self._compute(self._files(layout).save, p, each, True)
 
-    async def recover(self, wanted: Sequence[Version]) -> list[Version]:
+    async def recover(self, wanted: Mapping[Fragment, Version]) -> dict[Fragment, Version]:
         """Go back to these published versions, or to the newest before them that are stored."""
         return await self._compute(self._recover, wanted)
 
-    def _recover(self, wanted: Sequence[Version]) -> list[Version]:
+    def _recover(self, wanted: Mapping[Fragment, Version]) -> dict[Fragment, Version]:
         layout = load_layout(self._run_dir)
         files = self._files(layout)
-        versions = [(Fragment(p), version) for p, version in enumerate(wanted)]
         if self._shard is None:
-            arrays = {p: files.newest(p, upto=version) for p, version in versions}
+            arrays = {p: files.newest(p, upto=version) for p, version in wanted.items()}
             self._shard = shard_of(self._config, layout, arrays, self._spread)
         shard = self._shard
-        return [
-            shard.recover(p, version, functools.partial(files.newest, p, version))
-            for p, version in versions
-        ]
+        return {
+            p: shard.recover(p, version, functools.partial(files.newest, p, version))
+            for p, version in wanted.items()
+        }
 
     async def watch(self) -> None:
         """Never return, unless this process has no model: then it is not the one that was meant."""
@@ -457,10 +474,13 @@ class ShardActor(Breakable):
 
 
 class RayPorts(Ports):
-    """What the syncer reaches: the shard for arrays, the islands for words."""
+    """What the syncer reaches: the shards for arrays, the islands for words."""
 
-    def __init__(self, namespace: str) -> None:
-        self._actors = _Directory(namespace)
+    def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
+        self._actors, self._holder = _Directory(namespace), holder
+
+    def _shard(self, p: Fragment) -> Actor:
+        return self._actors[self._holder[p]]
 
     async def watch(self, life: Life) -> str:
         name = island_actor(life.island)
@@ -471,19 +491,19 @@ class RayPorts(Ports):
             return f"its process ended ({type(error).__name__})"
 
     async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
-        return await self._actors[SHARD].collect.remote(life, fragment)
+        return await self._shard(fragment).collect.remote(life, fragment)
 
     async def merge(self, order: Merge) -> None:
-        await self._actors[SHARD].merge.remote(order)
+        await self._shard(order.fragment).merge.remote(order)
 
     async def store(self, order: Store) -> bool | str:
-        return await self._actors[SHARD].store.remote(order)
+        return await self._shard(order.fragment).store.remote(order)
 
     async def publish(self, order: Publish) -> None:
-        await self._actors[SHARD].publish.remote(order)
+        await self._shard(order.fragment).publish.remote(order)
 
     async def discard(self, order: Discard) -> None:
-        await self._actors[SHARD].discard.remote(order)
+        await self._shard(order.contribution.id.fragment).discard.remote(order)
         if order.returns_residual:
             await self._tell(order.contribution.id.life, "refused", order.contribution.id)
 
@@ -564,7 +584,9 @@ class SyncerActor(Breakable):
         down, now_s = config.sync.wire_down, time.time()
         measures = Measures(self._run, groups, layout.sizes, down, now_s=now_s)
         back = come_back(self._run_dir, rule, measures)
-        shard, resume = _Directory(self._namespace)[SHARD], None
+        known = _Directory(self._namespace)
+        fragments_of = shards_of(config.sync.shards, config.sync.fragments)
+        shards, resume = [known[name] for name in fragments_of], None
         if back is not None:
             logging.warning(
                 "back as generation %d at event %d, %d heard again%s",
@@ -574,7 +596,12 @@ class SyncerActor(Breakable):
                 f"; {back.damage}" if back.damage else "",
             )
             wanted = [fragment.version for fragment in back.state.fragments]
-            resume = Resume(back.generation, tuple(await shard.recover.remote(wanted)))
+            asked = [
+                shard.recover.remote({p: wanted[p] for p in own})
+                for shard, own in zip(shards, fragments_of.values(), strict=True)
+            ]
+            found = {p: v for each in await asyncio.gather(*asked) for p, v in each.items()}
+            resume = Resume(back.generation, tuple(found[p] for p in sorted(found)))
         generation, seq = (0, 0) if back is None else (back.generation, back.seq)
         self._now_s = Clock(0.0 if back is None else back.last_s)
         self._notes = Notes(self._run_dir, measures, self._now_s)
@@ -582,7 +609,7 @@ class SyncerActor(Breakable):
         syncer = Syncer(
             rule,
             initial(rule) if back is None else back.state,
-            RayPorts(self._namespace),
+            RayPorts(self._namespace, _holder(config)),
             now_s=self._now_s,
             tape=self._tape,
             measures=measures,
@@ -590,7 +617,8 @@ class SyncerActor(Breakable):
         )
         if resume is not None:
             syncer.feed(resume)
-        syncer.spawn(self._watch(shard))
+        for shard in shards:
+            syncer.spawn(self._watch(shard))
         syncer.spawn(self._keep_snapshots(syncer))
         return syncer
 
@@ -724,10 +752,11 @@ class EvaluatorActor(Breakable):
         fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
         try:
             status: Status = ray.get(self._actors[SYNCER].status.remote())
-            whole: Any = ray.get(self._actors[SHARD].whole.remote(fragments))
-            if whole is None:
-                return  # the shard is just coming back
-            loss = self._evaluator.sample([flat for _, flat in whole])
+            holder = _holder(self._config)
+            wholes: Any = ray.get([self._actors[holder[p]].whole.remote([p]) for p in fragments])
+            if None in wholes:
+                return  # a shard is just coming back
+            loss = self._evaluator.sample([whole[0][1] for whole in wholes])
             ray.get(self._actors[SYNCER].evaluated.remote(status["t"], loss))
         except RayActorError as error:  # one of them is being restarted: another time
             logging.info("not judged this time: %s", type(error).__name__)
@@ -835,8 +864,8 @@ def start_syncer(config: Config, run: str, home: Home, run_dir: Path) -> Actor:
     )
 
 
-def start_shard(config: Config, home: Home, run_dir: Path) -> Actor:
-    return _start(ShardActor, SHARD, home, {}).remote(
+def start_shard(config: Config, name: str, home: Home, run_dir: Path) -> Actor:
+    return _start(ShardActor, name, home, {}).remote(
         config.model_dump_json(), home.namespace, str(run_dir)
     )
 

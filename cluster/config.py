@@ -160,6 +160,7 @@ class Sync(Table):
     blend: Annotated[float, Field(gt=0, lt=1)] | None = None  # alpha, the share of the local one
     wire_up: WireName = Wire.BF16
     wire_down: WireName = Wire.BF16
+    shards: Count = 1  # processes that share the fragments between them, on the fleet's node
     outer: Outer = Outer()
 
 
@@ -462,6 +463,15 @@ def _overlap_fits(config: Config) -> Iterator[Problem]:
             "sync.overlap",
             f"{given} steps would reach the fragment's next round, as sync.every is {every}; "
             f"use less than {every}",
+        )
+
+
+@check("sync.shards", "sync.fragments")
+def _shards_have_fragments(config: Config) -> Iterator[Problem]:
+    given, fragments = config.sync.shards, config.sync.fragments
+    if given > fragments:
+        yield Problem(
+            "sync.shards", f"{given} processes cannot share {fragments} fragments; use fewer"
         )
 
 

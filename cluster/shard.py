@@ -72,15 +72,17 @@ class _Held(NamedTuple):
 
 def fresh(flats: Sequence[Flat], *, generation: int = 0) -> dict[Fragment, Arrays]:
     """The arrays of an initial model, copied: number 0 of each fragment."""
-    return {
-        Fragment(p): Arrays(
-            Version(generation, 0),
-            master=np.array(flat, np.float32),
-            momentum=np.zeros(flat.shape, np.float32),
-            public=np.array(flat, np.float32),
-        )
-        for p, flat in enumerate(flats)
-    }
+    return {Fragment(p): first(flat, generation) for p, flat in enumerate(flats)}
+
+
+def first(flat: Flat, generation: int = 0) -> Arrays:
+    """Number 0 of one fragment."""
+    return Arrays(
+        Version(generation, 0),
+        master=np.array(flat, np.float32),
+        momentum=np.zeros(flat.shape, np.float32),
+        public=np.array(flat, np.float32),
+    )
 
 
 def warm_up(wires: Iterable[Wire]) -> None:

@@ -36,12 +36,13 @@ from cluster.fleet import (
 )
 from cluster.meaning import group_of, load_layout
 from cluster.metrics import Exporter
-from cluster.names import EVALUATOR, FLEET, SHARD, SYNCER, island_actor
+from cluster.names import EVALUATOR, FLEET, SYNCER, island_actor, shards_of
 from cluster.remote import answer
 from cluster.status import IslandStatus, Status
 from cluster.store import fingerprint, save_model
 from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
-from coordinator.protocol import Fragment, Island
+from coordinator.fragments import Flat
+from coordinator.protocol import Fragment, Island, Version
 
 log = logging.getLogger("archipelago.fleet")
 
@@ -105,6 +106,7 @@ class Fleet:
         self._judged_s = time.monotonic()
         self._plan = faults.Plan(config.faults.plan)
         self._policy = Policy(**config.faults.policy.model_dump())
+        self._fragments_of = shards_of(config.sync.shards, config.sync.fragments)
         self._exporter = Exporter(run_dir, config.monitor, self._shown_status)
         self._dismissed = threading.Event()
         self.outcome: Outcome | None = None
@@ -267,7 +269,9 @@ class Fleet:
         write(run_dir / "config.toml", config.toml().encode())
         self._core()
         layout, flats = self._insist(self._evaluator.initial.remote)
-        self._insist(lambda: self._shard.seed.remote(layout, flats))
+        for name, fragments in self._fragments_of.items():
+            own = {p: flats[p] for p in fragments}
+            self._insist(lambda name=name, own=own: self._shards[name].seed.remote(layout, own))
         self._insist(lambda: self._syncer.open.remote(layout))
         self._evaluator.initial_loss.remote()  # which it keeps for the summary
 
@@ -276,7 +280,9 @@ class Fleet:
         config, run_dir, namespace = self._config, self._run_dir, self._namespace
         home = actors.Home(namespace, detached=self._detached)
         self._evaluator = actors.start_evaluator(config, home)
-        self._shard = actors.start_shard(config, home, run_dir)
+        self._shards = {
+            name: actors.start_shard(config, name, home, run_dir) for name in self._fragments_of
+        }
         self._syncer = actors.start_syncer(config, run_dir.name, home, run_dir)
 
     def _take_over(self, kept: runs.Kept) -> Outcome | None:
@@ -473,9 +479,11 @@ class Fleet:
         goodbyes = [actor.leave.remote() for actor in running]
         if goodbyes:
             ray.wait(goodbyes, num_returns=len(goodbyes), timeout=LEAVE_TIMEOUT_S)
-        fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
-        whole = self._get(self._shard.whole.remote(fragments))
-        flats, versions = [flat for _, flat in whole], [version for version, _ in whole]
+        whole: dict[Fragment, tuple[Version, Flat]] = {}
+        for name, own in self._fragments_of.items():
+            found = self._get(self._shards[name].whole.remote(own))
+            whole |= dict(zip(own, found, strict=True))
+        versions, flats = zip(*(whole[p] for p in sorted(whole)), strict=True)
         layout = load_layout(self._run_dir)
         save_model(self._run_dir / "model.safetensors", layout, flats, versions)
         measured["heldout_loss"] = self._get(self._evaluator.loss.remote(flats))
@@ -492,7 +500,7 @@ class Fleet:
         runs.retire(self._run_dir)
         for it in self._islands.values():
             self._free(it)
-        for name in (SYNCER, SHARD, EVALUATOR):
+        for name in (SYNCER, *self._fragments_of, EVALUATOR):
             if (actor := actors.find(name, self._namespace)) is not None:
                 ray.kill(actor, no_restart=True)
 

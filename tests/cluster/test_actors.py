@@ -10,7 +10,7 @@ import pytest
 from cluster.actors import ShardActor, SyncerActor
 from cluster.config import load
 from coordinator.errors import RunFailed
-from coordinator.protocol import Join, Version
+from coordinator.protocol import Fragment, Join, Version
 from tests.cluster.played import LAYOUT, Played
 
 
@@ -30,12 +30,13 @@ def syncer_of(run: Played) -> SyncerActor:
 
 
 def test_a_shard_that_comes_back_uses_the_version_before_a_damaged_one(played: Played) -> None:
-    wanted = [fragment.version for fragment in played.state.fragments]
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     newest = sorted((played.run_dir / "fragments").glob("f0000-*"))[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
     found = asyncio.run(shard.recover(wanted))
-    assert found == [Version(0, wanted[0].number - 1), wanted[1]]
+    f0, f1 = wanted
+    assert found == {f0: Version(0, wanted[f0].number - 1), f1: wanted[f1]}
 
 
 def test_a_syncer_under_other_rules_does_not_come_back(played: Played) -> None:

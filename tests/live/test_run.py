@@ -329,13 +329,15 @@ def test_a_task_that_breaks_ends_the_run_with_its_own_traceback() -> None:
 
 
 def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> None:
-    """... and the figures of the summary are those of the whole run, with an island killed too."""
+    """... one of two, with the smallest wire; and the figures of the summary are those of the whole
+    run, with an island killed too."""
     with place() as here:
         plan = f'faults.plan=[{{at_step=5, kind="kill", island="{VICTIM}"}}]'
-        process = live_run(here, "--set", plan)
+        two = ("sync.shards=2", 'sync.wire_up="int4"', 'sync.wire_down="int4"')
+        process = live_run(here, *(word for each in (plan, *two) for word in ("--set", each)))
+        assert len(pids(here, "ShardActor")) == 2
         for victim, generation in {"SyncerActor": 1, "ShardActor": 2, "EvaluatorActor": 2}.items():
-            (pid,) = pids(here, victim)
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pids(here, victim)[-1], signal.SIGKILL)
             until(lambda generation=generation: tapes(here) == generation + 1)
             before = here.merges
             until(lambda before=before: here.merges > before + 5)
