@@ -33,8 +33,8 @@ check: $(STAMP) ## format, lint, types, floors, fast tests (under two minutes)
 live: $(STAMP) ## only the tests on real Ray, with real kills
 	$(BIN)/pytest -m live
 
-bench: $(STAMP) ## the decoupled run against data-parallel at equal tokens
-	$(BIN)/archipelago bench parity
+bench: $(STAMP) ## measure, and write the tables of docs/benchmarks.md (BENCH="merge wire": only these)
+	$(BIN)/python -m cluster.bench_tables docs/benchmarks.md $(BENCH)
 
 pins: ## write constraints.txt anew, from fresh installs on each Python found
 	$(PYTHON) .ci/pin

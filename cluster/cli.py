@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from cluster import progress, runs
+from cluster.cli_bench import Json, Overrides, bench
 from cluster.status import Status
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.protocol import Island
@@ -35,16 +36,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-bench = typer.Typer(help="Measure; each prints medians with their spread.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="What to train, and where.")
 ]
-Overrides = Annotated[
-    list[str], typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run directory or name.")]
 NamedRun = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or name.")]
 Cluster = Annotated[
@@ -386,94 +382,6 @@ def _live(name: str | None, address: str | None) -> runs.Live:
         raise UserMistake(f"run {live} is not live; there is nothing to do")
     live.prepare()
     return live
-
-
-@bench.command()
-def parity(
-    steps: Annotated[int, typer.Option(min=1, help="Syncer steps of each run.")] = 300,
-    seeds: Annotated[int, typer.Option(min=1, help="Pairs of runs, one seed each.")] = 3,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
-    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
-    lock_step: Annotated[
-        bool, typer.Option("--lock-step", help="Islands in step, without Ray: the method alone.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Does it learn as well as data-parallel? Held-out loss of both at equal tokens.
-
-    Example: archipelago bench parity --seeds 3 --json
-    """
-    from cluster import bench as benches
-
-    preset = "byte-tiny" if quick else "byte-1m"
-    steps, seeds = (40, 1) if quick else (steps, seeds)
-    talk = Console(stderr=as_json)
-    figures = benches.parity(
-        preset=preset,
-        steps=steps,
-        seeds=seeds,
-        overrides=overrides,
-        lock_step=lock_step,
-        say=talk.print,
-    )
-    _tell(figures, talk, as_json=as_json)
-
-
-@bench.command()
-def recovery(
-    repeats: Annotated[int, typer.Option(min=1, help="Kills of each kind.")] = 3,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
-    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
-    as_json: Json = False,
-) -> None:
-    """How long does it take until who was killed is back, and what do the others notice?
-
-    Example: archipelago bench recovery --json
-    """
-    from cluster import bench_faults
-
-    talk = Console(file=sys.stderr if as_json else sys.stdout)
-    figures = bench_faults.recovery(
-        preset="byte-tiny" if quick else "byte-1m",
-        repeats=1 if quick else repeats,
-        overrides=overrides,
-        say=talk.print,
-    )
-    _tell(figures, talk, as_json=as_json)
-
-
-@bench.command()
-def faults(
-    islands: Annotated[int, typer.Option(min=2, help="On this machine.")] = 8,
-    every_s: Annotated[float, typer.Option("--kill-every", min=1.0, metavar="S")] = 15.0,
-    for_s: Annotated[float, typer.Option("--for", min=30.0, metavar="S")] = 120.0,
-    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
-    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
-    as_json: Json = False,
-) -> None:
-    """What is left of the merged tokens per second when an island is killed every so often?
-
-    Example: archipelago bench faults --islands 8 --kill-every 15 --for 600 --json
-    """
-    from cluster import bench_faults
-
-    talk = Console(file=sys.stderr if as_json else sys.stdout)
-    figures = bench_faults.faults(
-        preset="byte-tiny",
-        islands=2 if quick else islands,
-        kill_every_s=every_s,
-        for_s=30.0 if quick else for_s,
-        overrides=overrides,
-        say=talk.print,
-    )
-    _tell(figures, talk, as_json=as_json)
-
-
-def _tell(figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(figures))
-    else:
-        talk.print(progress.figures_table(figures))
 
 
 def _last_status(run_dir: Path) -> Status:

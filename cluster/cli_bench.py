@@ -1,0 +1,165 @@
+"""The command line's `bench`: figures, and the switches of each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cluster import progress
+from coordinator.codec import Wire
+
+Overrides = Annotated[
+    list[str], typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+bench = typer.Typer(help="Measure; each prints medians with their spread.", no_args_is_help=True)
+
+
+@bench.command()
+def parity(
+    steps: Annotated[int, typer.Option(min=1, help="Syncer steps of each run.")] = 300,
+    seeds: Annotated[int, typer.Option(min=1, help="Pairs of runs, one seed each.")] = 3,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    lock_step: Annotated[
+        bool, typer.Option("--lock-step", help="Islands in step, without Ray: the method alone.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Does it learn as well as data-parallel? Held-out loss of both at equal tokens.
+
+    Example: archipelago bench parity --seeds 3 --json
+    """
+    from cluster import bench as benches
+
+    preset = "byte-tiny" if quick else "byte-1m"
+    steps, seeds = (40, 1) if quick else (steps, seeds)
+    talk = Console(stderr=as_json)
+    figures = benches.parity(
+        preset=preset,
+        steps=steps,
+        seeds=seeds,
+        overrides=overrides,
+        lock_step=lock_step,
+        say=talk.print,
+    )
+    tell(figures, talk, as_json=as_json)
+
+
+@bench.command()
+def recovery(
+    repeats: Annotated[int, typer.Option(min=1, help="Kills of each kind.")] = 3,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How long does it take until who was killed is back, and what do the others notice?
+
+    Example: archipelago bench recovery --json
+    """
+    from cluster import bench_faults
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    figures = bench_faults.recovery(
+        preset="byte-tiny" if quick else "byte-1m",
+        repeats=1 if quick else repeats,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell(figures, talk, as_json=as_json)
+
+
+@bench.command()
+def faults(
+    islands: Annotated[int, typer.Option(min=2, help="On this machine.")] = 8,
+    every_s: Annotated[float, typer.Option("--kill-every", min=1.0, metavar="S")] = 15.0,
+    for_s: Annotated[float, typer.Option("--for", min=30.0, metavar="S")] = 120.0,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What is left of the merged tokens per second when an island is killed every so often?
+
+    Example: archipelago bench faults --islands 8 --kill-every 15 --for 600 --json
+    """
+    from cluster import bench_faults
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    figures = bench_faults.faults(
+        preset="byte-tiny",
+        islands=2 if quick else islands,
+        kill_every_s=every_s,
+        for_s=30.0 if quick else for_s,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell(figures, talk, as_json=as_json)
+
+
+@bench.command()
+def merge(
+    contributions: Annotated[int, typer.Option("--m", min=1, help="That are merged.")] = 8,
+    elements: Annotated[int, typer.Option("--n", min=1, help="Of each of them.")] = 16_000_000,
+    wire: Annotated[Wire, typer.Option(help="Measured beside f32.")] = Wire.INT4,
+    threads: Annotated[int, typer.Option(min=0, help="0: all that may be used here.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1)] = 15,
+    quick: Annotated[bool, typer.Option("--quick", help="A rough figure.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How near does a merge come to the speed at which memory can be copied?
+
+    Example: archipelago bench merge --threads 2 --json
+    """
+    from cluster import bench_merge
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    elements, repeats = (2_000_000, 5) if quick else (elements, repeats)
+    workload = bench_merge.Workload(
+        contributions, elements, wire, threads or bench_merge.threads_here()
+    )
+    figures = bench_merge.merge(workload, repeats=repeats, say=talk.print)
+    tell(figures, talk, as_json=as_json)
+
+
+@bench.command("wire")
+def wire_(
+    steps: Annotated[int, typer.Option(min=1, help="Syncer steps of each run.")] = 300,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each wire, one seed each.")] = 3,
+    elements: Annotated[int, typer.Option("--n", min=1, help="Of a message.")] = 4_000_000,
+    learners: Annotated[int, typer.Option("--m", min=2, help="In the ring.")] = 8,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What does each encoding cost, in bytes, in time and in what is learned?
+
+    Example: archipelago bench wire --set sync.every=24 --json
+    """
+    from cluster import bench_wire
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    steps, seeds = (20, 1) if quick else (steps, seeds)
+    figures = bench_wire.wire(
+        preset="byte-tiny" if quick else "byte-1m",
+        steps=steps,
+        seeds=seeds,
+        elements=elements,
+        repeats=3 if quick else 15,
+        learners=learners,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell(figures, talk, as_json=as_json)
+
+
+def tell(figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(figures))
+    else:
+        talk.print(progress.figures_table(figures))
