@@ -39,12 +39,12 @@ from cluster.clock import Clock
 from cluster.comeback import come_back, rules_sha256
 from cluster.config import Config, Harm
 from cluster.faults import Breakable, Cable
-from cluster.meaning import group_of, load_layout, rule_of, save_layout, shard_of
+from cluster.meaning import first_of, group_of, load_layout, rule_of, save_layout, shard_of
 from cluster.measures import Measures
 from cluster.names import CALL_TIMEOUT_S, EVALUATOR, FLEET, SYNCER, island_actor, shards_of
 from cluster.notes import Notes
 from cluster.process import IslandProcess
-from cluster.shard import Shard, first, warm_up
+from cluster.shard import Shard, warm_up
 from cluster.source import source_sha256
 from cluster.status import Status
 from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot
@@ -345,7 +345,7 @@ class ShardActor(Breakable):
 
     async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> None:
         """Take in these fragments of the initial model, and make them durable."""
-        arrays = {p: first(flat) for p, flat in flats.items()}
+        arrays = {p: first_of(self._config, flat) for p, flat in flats.items()}
         self._shard = shard_of(self._config, layout, arrays, self._spread)
         for p, each in arrays.items():
             await self._compute(self._files(layout).save, p, each, True)
@@ -865,7 +865,8 @@ def start_syncer(config: Config, run: str, home: Home, run_dir: Path) -> Actor:
 
 
 def start_shard(config: Config, name: str, home: Home, run_dir: Path) -> Actor:
-    return _start(ShardActor, name, home, {}).remote(
+    env = CPU_ENV if config.sync.outer.target else {}  # an optax one needs JAX
+    return _start(ShardActor, name, home, env).remote(
         config.model_dump_json(), home.namespace, str(run_dir)
     )
 

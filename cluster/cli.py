@@ -180,7 +180,7 @@ def _check(
 ) -> tuple[Path, Layout]:
     """Everything that can be found wrong before anything is started, all of it at once."""
     from cluster.island import task_of
-    from cluster.meaning import same_layout
+    from cluster.meaning import outer_of, same_layout
     from islands.adopt import layout_of
 
     problems: list[str] = []
@@ -190,6 +190,10 @@ def _check(
             chosen = runs.resume(config, run_dir)
         else:
             chosen = runs.choose(config, config_path, run_dir, now)
+    except UserMistake as error:
+        problems.append(str(error))
+    try:
+        outer_of(config)
     except UserMistake as error:
         problems.append(str(error))
     try:

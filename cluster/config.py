@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, time
 from difflib import get_close_matches
 from pathlib import Path
@@ -61,18 +61,6 @@ def only(allowed: object) -> AfterValidator:
         return value
 
     return AfterValidator(refuse)
-
-
-def coming(*later: str, now: Iterable[str]) -> BeforeValidator:
-    """Mark a choice of which the values `later` are not built yet."""
-
-    def refuse(value: object) -> object:
-        if value in later:
-            why = f"is not built yet, comes later; use {' or '.join(now)}"
-            raise PydanticCustomError("not_built", "{why}", {"why": why})
-        return value
-
-    return BeforeValidator(refuse)
 
 
 def _grace(value: object) -> object:
@@ -140,11 +128,13 @@ class Optimizer(Table):
 
 
 class Outer(Table):
-    """SGD with momentum on the outer gradient (arXiv:2311.08105)."""
+    """SGD with momentum on the outer gradient (arXiv:2311.08105), or an optax transformation."""
 
     learning_rate: Positive = 1.0
     momentum: Share = 0.0
     nesterov: bool = True
+    target: Annotated[str, Field(pattern=TARGET)] | None = None  # such as "optax:adam", instead
+    options: dict[str, Option] = {}  # ... called with these
 
 
 class Sync(Table):
@@ -464,6 +454,23 @@ def _overlap_fits(config: Config) -> Iterator[Problem]:
             f"{given} steps would reach the fragment's next round, as sync.every is {every}; "
             f"use less than {every}",
         )
+
+
+@check("sync.outer")
+def _one_outer_optimizer(config: Config) -> Iterator[Problem]:
+    outer = config.sync.outer
+    own = {"learning_rate", "momentum", "nesterov"} & outer.model_fields_set
+    if outer.target is None and outer.options:
+        yield Problem("sync.outer.options", "are those of a target, and there is none")
+    if outer.target is not None and (own := sorted(k for k in own if _changed(outer, k))):
+        yield Problem(
+            f"sync.outer.{own[0]}", f"is not for {outer.target}; put it into sync.outer.options"
+        )
+
+
+def _changed(table: BaseModel, key: str) -> bool:
+    """... from its default: a resolved configuration names every key."""
+    return getattr(table, key) != type(table).model_fields[key].default
 
 
 @check("sync.shards", "sync.fragments")

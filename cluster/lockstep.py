@@ -20,7 +20,7 @@ import numpy as np
 from cluster.config import Config, load
 from cluster.evaluate import Evaluator
 from cluster.island import optimizer_of, task_of
-from cluster.meaning import schedule_of
+from cluster.meaning import first_of, outer_of, schedule_of
 from coordinator import outer
 from coordinator.fragments import Flat
 from coordinator.merge import MergeRule, merge
@@ -35,11 +35,11 @@ def train(config: Config) -> dict[str, float]:
     `overlap` steps later."""
     sync, evaluator = config.sync, Evaluator(config)
     task, layout, schedule = task_of(config), evaluator.layout, schedule_of(config)
-    rule, outer_rule = MergeRule(sync.merge), OuterRule(**sync.outer.model_dump())
+    rule, outer_rule = MergeRule(sync.merge), outer_of(config)
     inner = Inner(task, optimizer_of(config))
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0)
     masters = [np.array(flat) for flat in evaluator.initial()]
-    momenta = [np.zeros_like(flat) for flat in masters]
+    momenta = [first_of(config, flat).momentum for flat in masters]
     batches = [group.batch_size for group in config.islands for _ in range(group.count)]
     weights = [size / sum(batches) for size in batches]
     streams = [task.stream(size) for size in batches]
@@ -59,7 +59,10 @@ def train(config: Config) -> dict[str, float]:
             sent = [port.take(state.params, p) for state in states]
             deltas = [np.asarray(flat) - base[p] for flat, base in zip(sent, bases, strict=True)]
             delta = merge(rule, layout.fragments[p], deltas, weights)
-            outer.step(outer_rule, masters[p], momenta[p], delta)
+            if isinstance(outer_rule, OuterRule):
+                outer.step(outer_rule, masters[p], momenta[p], delta)
+            else:
+                outer_rule.step(masters[p], momenta[p], delta)
             under_way.append((t + sync.overlap, p, masters[p].copy(), sent))
         while under_way and under_way[0][0] <= t:
             _, p, public, sent = under_way.popleft()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from cluster.config import Config, IslandGroup
 from cluster.files import write_json
 from cluster.fleet import group_name
-from cluster.shard import Shard
+from cluster.outer_optax import OptaxOuter
+from cluster.shard import Shard, first
 from cluster.store import Arrays, Damaged
 from coordinator.errors import UserMistake
-from coordinator.fragments import Layout
+from coordinator.fragments import Flat, Layout
 from coordinator.merge import MergeRule, Spread
 from coordinator.outer import OuterRule
 from coordinator.protocol import Anchor, Fragment, Island
@@ -47,6 +49,20 @@ def rule_of(config: Config, layout: Layout) -> Rule:
     )
 
 
+def outer_of(config: Config) -> OuterRule | OptaxOuter:
+    """Errors: `UserMistake` if the target of the user's is not to be had."""
+    outer = config.sync.outer
+    if outer.target is not None:
+        return OptaxOuter(outer.target, outer.options)
+    return OuterRule(outer.learning_rate, outer.momentum, outer.nesterov)
+
+
+def first_of(config: Config, flat: Flat) -> Arrays:
+    """Number 0 of a fragment, with nothing remembered by the outer optimizer."""
+    arrays, outer = first(flat), outer_of(config)
+    return arrays if isinstance(outer, OuterRule) else replace(arrays, momentum=outer.fresh(flat))
+
+
 def shard_of(
     config: Config, layout: Layout, arrays: Mapping[Fragment, Arrays], spread: Spread = map
 ) -> Shard:
@@ -55,7 +71,7 @@ def shard_of(
         layout,
         arrays,
         merge_rule=MergeRule(sync.merge),
-        outer_rule=OuterRule(**sync.outer.model_dump()),
+        outer=outer_of(config),
         wire_down=sync.wire_down,
         anchor=Anchor(sync.anchor),
         max_staleness=sync.max_staleness,

@@ -13,7 +13,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from coordinator.codec import (
 from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat, Layout, Leaf, cut
 from coordinator.kernels import frozen
-from coordinator.merge import MergeRule, Part, Spread, merge_into, norms
+from coordinator.merge import MergeRule, Part, Spread, merge_into, merged_of, norms
 from coordinator.outer import OuterRule
 from coordinator.protocol import (
     Anchor,
@@ -60,6 +60,14 @@ class _Holding:
     public: Flat
     staged: tuple[Version, Payload] | None = None
     former: dict[Version, Flat] = field(default_factory=dict[Version, Flat])
+
+
+class Outer(Protocol):
+    """An outer optimizer that is not ours; its state lies where ours has the momentum."""
+
+    def step(self, master: Flat, state: Flat, delta: Flat) -> None:
+        """Move `master` by the merged `delta`, updating `state`; both in place."""
+        ...
 
 
 class _Held(NamedTuple):
@@ -114,7 +122,7 @@ class Shard:
         arrays: Mapping[Fragment, Arrays],
         *,
         merge_rule: MergeRule,
-        outer_rule: OuterRule,
+        outer: OuterRule | Outer,
         wire_down: Wire,
         anchor: Anchor = Anchor.BASE,
         max_staleness: int = 0,
@@ -126,7 +134,7 @@ class Shard:
         present one are kept, 4 bytes a parameter each: the gate admits nothing older.
         """
         self._layout = layout
-        self._merge_rule, self._outer_rule, self._wire_down = merge_rule, outer_rule, wire_down
+        self._merge_rule, self._outer, self._wire_down = merge_rule, outer, wire_down
         self._kept = max_staleness if anchor is Anchor.CURRENT else 0
         self._anchor = anchor
         self._holdings = {p: _hold(each) for p, each in arrays.items()}
@@ -163,16 +171,21 @@ class Shard:
     def merge(self, order: Merge) -> None:
         """Merge the contributions named, in their order; stage the next version."""
         p = order.fragment
-        holding = self._holdings[p]
-        merge_into(
-            holding.master,
-            holding.momentum,
-            rule=self._merge_rule,
-            outer=self._outer_rule,
-            pieces=self._layout.fragments[p],
-            parts=[self._part(holding, item) for item in order.items],
-            spread=self._spread,
-        )
+        holding, pieces = self._holdings[p], self._layout.fragments[p]
+        parts = [self._part(holding, item) for item in order.items]
+        if isinstance(self._outer, OuterRule):
+            merge_into(
+                holding.master,
+                holding.momentum,
+                rule=self._merge_rule,
+                outer=self._outer,
+                pieces=pieces,
+                parts=parts,
+                spread=self._spread,
+            )
+        else:
+            delta = merged_of(self._merge_rule, pieces, parts, self._spread)
+            self._outer.step(holding.master, holding.momentum, delta)
         payload = encode_difference(self._wire_down, holding.master, holding.public)
         holding.staged = (order.version, payload)
         for item in order.items:

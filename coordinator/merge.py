@@ -87,12 +87,19 @@ def merge(
         Part(frozen(delta), weight, norms(frozen(delta), pieces))
         for delta, weight in zip(deltas, weights, strict=True)
     ]
-    merged = np.empty_like(deltas[0])
+    return merged_of(rule, pieces, parts)
+
+
+def merged_of(
+    rule: MergeRule, pieces: Sequence[Piece], parts: Sequence[Part], spread: Spread = map
+) -> Flat:
+    """The merged delta, in a new array, for an outer optimizer that is not ours."""
+    merged = np.empty(sum(piece.size for piece in pieces), np.float32)
 
     def keep(inside: slice, delta: Flat, factor: float) -> None:
         np.multiply(delta, np.float32(factor), out=merged[inside])
 
-    _merge(rule, pieces, parts, keep, map)
+    _merge(rule, pieces, parts, keep, spread)
     return merged
 
 

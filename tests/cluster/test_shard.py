@@ -45,7 +45,7 @@ class Story:
             LAYOUT,
             fresh([numbers(0)]),
             merge_rule=MergeRule.MEAN,
-            outer_rule=AS_IT_IS,
+            outer=AS_IT_IS,
             wire_down=Wire.F32,
             anchor=anchor,
             max_staleness=STALENESS,

@@ -220,7 +220,7 @@ class Publisher:
             LAYOUT,
             fresh([numbers(7, F0), numbers(7, F1)]),
             merge_rule=MergeRule.RDA,
-            outer_rule=OuterRule(0.7, 0.9),
+            outer=OuterRule(0.7, 0.9),
             wire_down=self.wire,
         )
 

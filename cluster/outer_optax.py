@@ -1,0 +1,70 @@
+"""Any optax transformation as outer optimizer: slower than our own step, and as general as it gets.
+
+Its state is kept as one flat f32 array where our own keeps the momentum: integers in it are exact
+up to 2**24. JAX is imported when it is used, on the shard's CPUs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from coordinator.errors import UserMistake
+from coordinator.fragments import Flat
+
+if TYPE_CHECKING:
+    import jax
+
+
+Moved: TypeAlias = "tuple[jax.Array, jax.Array]"
+"""The newer master and state."""
+
+
+class OptaxOuter:
+    """`sync.outer.target`, called with `sync.outer.options`: such as "optax:adam"."""
+
+    def __init__(self, target: str, options: Mapping[str, Any]) -> None:
+        """Errors: `UserMistake` if that does not give a gradient transformation."""
+        import optax
+
+        module, _, attribute = target.partition(":")
+        said = f"sync.outer.target = {target!r} with options {dict(options)}"
+        try:
+            made = getattr(importlib.import_module(module), attribute)(**options)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise UserMistake(f"{said}: {error}") from error
+        if not isinstance(made, optax.GradientTransformation):
+            raise UserMistake(f"{said} is {type(made).__name__}, not an optax transformation")
+        self._transformation = made
+        self._of_size = cache(self._compiled)
+
+    def fresh(self, master: Flat) -> Flat:
+        """The state before the first step, [k] f32."""
+        from jax.flatten_util import ravel_pytree
+
+        return np.array(ravel_pytree(self._transformation.init(master))[0], np.float32)
+
+    def step(self, master: Flat, state: Flat, delta: Flat) -> None:
+        """Move `master` with -`delta` as its gradient, updating `state`; both in place."""
+        newer, newer_state = self._of_size(master.size)(master, state, delta)
+        master[:], state[:] = newer, newer_state
+
+    def _compiled(self, size: int) -> Callable[[Any, Any, Any], Moved]:
+        import jax
+        import jax.numpy as jnp
+        from jax.flatten_util import ravel_pytree
+        from optax import apply_updates
+
+        _, unravel = ravel_pytree(self._transformation.init(jnp.zeros(size)))
+
+        @jax.jit
+        def step(master: jax.Array, state: jax.Array, delta: jax.Array) -> Moved:
+            updates, newer = self._transformation.update(-delta, unravel(state), master)
+            moved: Any = apply_updates(master, updates)
+            return moved, ravel_pytree(newer)[0]
+
+        return step

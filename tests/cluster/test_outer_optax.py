@@ -1,0 +1,84 @@
+"""An outer optimizer from optax does what optax does, and its state survives as one array."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from cluster.config import load, parse
+from cluster.meaning import first_of, outer_of
+from cluster.outer_optax import OptaxOuter
+from coordinator.errors import UserMistake
+from coordinator.fragments import Flat
+from coordinator.outer import OuterRule, step
+
+SIZE, STEPS = 31, 5
+
+
+def normal(seed: int) -> Flat:
+    return np.random.default_rng(seed).standard_normal(SIZE).astype(np.float32)
+
+
+def test_adam_is_optax_adam_and_goes_on_from_an_array() -> None:
+    optimizer, master = optax.adam(0.1), normal(0)
+    theta, state = jnp.asarray(master.copy()), optimizer.init(jnp.asarray(master))
+    kept = OptaxOuter("optax:adam", {"learning_rate": 0.1}).fresh(master)
+    for number in range(STEPS):
+        delta = normal(1 + number)
+        updates, state = optimizer.update(jnp.asarray(-delta), state, theta)
+        theta = jnp.asarray(optax.apply_updates(theta, updates))
+        again = OptaxOuter("optax:adam", {"learning_rate": 0.1})  # a process that came back
+        again.step(master, kept, delta)
+        np.testing.assert_allclose(master, theta, rtol=1e-6, atol=1e-6)
+    assert kept.shape == (2 * SIZE + 1,), "two moments and a counter"
+
+
+def test_nesterov_of_optax_is_our_own() -> None:
+    options = {"learning_rate": 0.7, "momentum": 0.9, "nesterov": True}
+    theirs, ours = normal(0), normal(0)
+    outer, momentum = OptaxOuter("optax:sgd", options), np.zeros(SIZE, np.float32)
+    state = outer.fresh(theirs)
+    for number in range(STEPS):
+        outer.step(theirs, state, normal(1 + number))
+        step(OuterRule(0.7, 0.9), ours, momentum, normal(1 + number))
+    np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "why"),
+    [
+        ("optax:nadam", {"learning_rat": 1.0}, "learning_rat"),
+        ("optax:nobody", {}, "nobody"),
+        ("nowhere:adam", {"learning_rate": 1.0}, "No module named 'nowhere'"),
+        ("builtins:dict", {}, "is dict, not an optax transformation"),
+    ],
+)
+def test_what_is_no_optimizer_is_refused(target: str, options: dict[str, float], why: str) -> None:
+    with pytest.raises(UserMistake, match=rf"sync\.outer\.target.*{why}"):
+        OptaxOuter(target, options)
+
+
+ADAM = ('sync.outer.target="optax:adam"', "sync.outer.options.learning_rate=0.1")
+TABLES = {"task": {"preset": "byte-tiny"}, "islands": [{"group": "a", "count": 1}]}
+
+
+def test_the_configuration_names_it_and_its_options(tmp_path: Path) -> None:
+    config = parse(TABLES, origin="test", overrides=ADAM)
+    assert isinstance(outer_of(config), OptaxOuter)
+    assert first_of(config, normal(0)).momentum.shape == (2 * SIZE + 1,)
+    again = tmp_path / "again.toml"
+    again.write_text(config.toml())
+    assert load(again) == config
+
+
+def test_options_go_to_the_optimizer_that_is_used() -> None:
+    with pytest.raises(UserMistake, match=r"sync\.outer\.momentum: is not for optax:adam; put it"):
+        parse(TABLES, origin="test", overrides=(*ADAM, "sync.outer.momentum=0.5"))
+    with pytest.raises(
+        UserMistake, match=r"sync\.outer\.options: are those of a target, and there"
+    ):
+        parse(TABLES, origin="test", overrides=ADAM[1:])
