@@ -429,6 +429,15 @@ def figures_table(figures: Mapping[str, Any]) -> RenderableType:
     return table
 
 
+def rows_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """What a bench prints of several cases, one to a column."""
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    for name in rows[0]:
+        shown = [f"{v:.4g}" if isinstance(v := row[name], float) else str(v) for row in rows]
+        table.add_row(name, *(Text(text, "bold", justify="right") for text in shown))
+    return table
+
+
 # --- figures in words -----------------------------------------------------------------------------
 
 

@@ -1,0 +1,148 @@
+"""The actors of `bench scale`: processes with many light learners each, and what they measured.
+
+To the syncer and the shard such a learner is an island like any other: same calls, same names, same
+way of the bytes. All of a process runs on one event loop, so that many fit on one core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from cluster.actors import Home, find, setup_logging
+from cluster.light import LightLearner, Material, Pace
+from cluster.names import SHARD, SYNCER, island_actor
+from cluster.source import source_sha256
+from coordinator.codec import Payload
+from coordinator.fragments import Flat
+from coordinator.protocol import (
+    Adopted,
+    Answer,
+    ContributionId,
+    Fragment,
+    Granted,
+    HandIn,
+    Island,
+    Join,
+    LeaseGranted,
+    LeaseWanted,
+    Life,
+    Progress,
+    Publication,
+    Refused,
+    Report,
+    Version,
+    Vitals,
+    Void,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What the learners of a process did since they were asked last; `cpu_s`: of the process."""
+
+    steps: int
+    latencies_s: list[float]
+    cpu_s: float
+
+
+class CrewLink:
+    """The way to the coordinator, on an event loop."""
+
+    def __init__(self, namespace: str) -> None:
+        self._syncer: Any = find(SYNCER, namespace)
+        self._shard: Any = find(SHARD, namespace)
+
+    async def join(self, event: Join) -> Granted | Refused:
+        return await self._syncer.join.remote(event, source_sha256())
+
+    async def report(self, event: Report, vitals: Vitals) -> Answer | Void:
+        return await self._syncer.report.remote(event, vitals)
+
+    async def adopted(self, event: Adopted) -> None:
+        await self._syncer.adopted.remote(event)
+
+    async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        return await self._syncer.lease.remote(event)
+
+    async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
+        return await self._shard.whole.remote(fragments)
+
+
+class CrewActor:
+    """Some islands' light learners; an island's methods are those of `actors.IslandActor`."""
+
+    def __init__(self, namespace: str) -> None:
+        setup_logging()
+        self._namespace = namespace
+        self._learners: dict[Island, LightLearner] = {}
+        self._lives: list[asyncio.Task[None]] = []
+        self._steps, self._cpu_s = 0, 0.0
+
+    async def board(self, islands: Sequence[Island], material: Material, pace: Pace) -> None:
+        """Have these learners join and step."""
+        self._pace, link = pace, CrewLink(self._namespace)
+        for island in islands:
+            learner = LightLearner(island, material, pace, link, time.perf_counter)
+            self._learners[island] = learner
+            self._lives.append(asyncio.create_task(learner.run()))
+
+    async def pace(self, pace: Pace) -> None:
+        self._pace.step_s, self._pace.resting = pace.step_s, pace.resting
+
+    async def take(self) -> Taken:
+        """Errors: what broke one of the learners."""
+        for life in self._lives:
+            if life.done():
+                life.result()
+        steps, before = sum(each.steps for each in self._learners.values()), self._steps
+        latencies_s = [s for each in self._learners.values() for s in each.latencies_s]
+        for each in self._learners.values():
+            each.latencies_s.clear()
+        cpu_s, cpu_before_s = time.process_time(), self._cpu_s
+        self._steps, self._cpu_s = steps, cpu_s
+        return Taken(steps - before, latencies_s, cpu_s - cpu_before_s)
+
+    async def part(self) -> None:
+        """Let all of them go."""
+        for learner in self._learners.values():
+            learner.leave()
+        await asyncio.gather(*self._lives)
+
+    # --- as an island -----------------------------------------------------------------------------
+
+    async def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
+        return await self._learners[life.island].hand_in(life, fragment)
+
+    async def offer(self, life: Life, publication: Publication, boxed: list[Any]) -> None:
+        await self._learners[life.island].offer(life, publication, await boxed[0])
+
+    async def refused(self, said: ContributionId) -> None:
+        """What it took along was nothing."""
+
+    async def cease(self, over: Void) -> None:
+        self._learners[over.life.island].leave()
+
+    async def watch(self, life: Life) -> str:
+        return await self._learners[life.island].outlive(life)
+
+
+def start_crew(name: Island, home: Home) -> Any:
+    """A process for light learners called `NAME.0`, `NAME.1` ..."""
+    options = home.options(island_actor(name), {})
+    return ray.remote(CrewActor).options(**options, num_cpus=0).remote(home.namespace)
+
+
+def pid_of(actor: Any) -> Any:
+    """The number of an actor's process, to come."""
+    return actor.__ray_call__.remote(_pid)
+
+
+def _pid(actor: object) -> int:
+    return os.getpid()

@@ -1,0 +1,54 @@
+"""What processes of this machine take, as the kernel counts it: /proc, so Linux only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from coordinator.errors import UserMistake
+
+PROC = Path("/proc")
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of one core that the process has used, all its threads together; 0 if it is gone."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) * TICK_S if fields else 0.0
+
+
+def rss_bytes(pid: int) -> int:
+    """Memory that the process has in RAM, pages that it shares included."""
+    return int((PROC / str(pid) / "statm").read_text().split()[1]) * PAGE_BYTES
+
+
+def family(root: int) -> dict[int, float]:
+    """CPU seconds of the process and of all that live below it, by their numbers.
+
+    Errors: `UserMistake` where there is no /proc.
+    """
+    if not (PROC / "self" / "stat").exists():
+        raise UserMistake("CPU seconds are read off /proc, which this system has not: Linux only")
+    parents: dict[int, int] = {}
+    for entry in PROC.glob("[0-9]*"):
+        if fields := _stat(int(entry.name)):
+            parents[int(entry.name)] = int(fields[1])
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid: cpu_s(pid) for pid in found}
+
+
+def used_s(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """CPU seconds between two looks at a family; a process that ended between them is not seen."""
+    return sum(max(0.0, after[pid] - before.get(pid, 0.0)) for pid in after)
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, from the state on; empty if it is gone."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
