@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster import meter
+from cluster import launch, meter
 from cluster.bench_stage import Stage, staged
 from cluster.config import Config, parse
 from cluster.crew import Taken, start_crew
@@ -83,7 +83,7 @@ def scale(
     rates: Sequence[float],
     overrides: Sequence[str],
     say: Callable[[str], None],
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """A row for each number of learners; `rates`: of reports per second, rising; `for_s`: at each.
 
     Errors: `RunFailed` if a round that was opened did not close.
@@ -141,15 +141,14 @@ def _row(
     config = config_of(learners, overrides)
     layout = layout_of(config)
     flats = [np.zeros(size, np.float32) for size in layout.sizes]
-    round_bytes = 4 * max(layout.sizes) * learners
-    with staged(config, layout, flats, 4 * round_bytes + 16 * layout.parameters) as stage:
+    with staged(config, layout, flats, launch.store_bytes(config, layout)) as stage:
         crews = _boarded(stage, learners, rates[0])
         held: Window | None = None
         for rate in rates:
             window = _window(stage, crews, Pace(learners / rate), rate, for_s)
             say(
-                f"{learners} learners, {rate:.0f} reports/s asked: {window.reports_per_s:.0f} made, "
-                f"p50 {window.percentile_ms(50):.1f} ms, p99 {window.percentile_ms(99):.1f} ms, "
+                f"{learners} learners, {rate:.0f} reports/s asked: "
+                f"{window.reports_per_s:.0f} made, p50 {window.percentile_ms(50):.1f} ms, p99 {window.percentile_ms(99):.1f} ms, "
                 f"{window.rounds / window.seconds:.2f} rounds/s, syncer "
                 f"{window.syncer_cpu_s / window.seconds:.2f} of a core, "
                 f"learners {window.crew_cpu_s / window.seconds:.2f}, "
@@ -202,9 +201,7 @@ def _boarded(stage: Stage, learners: int, rate: float) -> list[Any]:
     return crews
 
 
-def _window(
-    stage: Stage, crews: Sequence[Any], pace: Pace, rate: float, for_s: float
-) -> Window:
+def _window(stage: Stage, crews: Sequence[Any], pace: Pace, rate: float, for_s: float) -> Window:
     _all(crew.pace.remote(pace) for crew in crews)
     time.sleep(min(SETTLE_S, for_s))
     before = stage.status()["merges"]

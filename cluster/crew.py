@@ -33,7 +33,6 @@ from coordinator.protocol import (
     LeaseGranted,
     LeaseWanted,
     Life,
-    Progress,
     Publication,
     Refused,
     Report,

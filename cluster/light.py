@@ -124,10 +124,8 @@ class LightLearner:
             case Refused(island, why):
                 raise RunFailed(f"{island} may not join: {why}")
             case Granted() as granted:
-                fragments = [Fragment(p) for p in range(len(self._material.deltas))]
-                public = await self._link.whole(fragments)
+                self._tracks = await self._begin()
         self._life, self._leases = granted.life, [*granted.leases]
-        self._tracks = [_Track(version, version) for version, _ in public]
         talker = asyncio.create_task(self._talk(granted.life))
         talker.add_done_callback(lambda _: self.leave())  # nobody steps on unheard
         try:
@@ -139,6 +137,11 @@ class LightLearner:
             self._over.set()
             self._spoke.set()
             await talker
+
+    async def _begin(self) -> list[_Track]:
+        """Fetch the model, as every learner does that joins, and let go of it."""
+        fragments = [Fragment(p) for p in range(len(self._material.deltas))]
+        return [_Track(version, version) for version, _ in await self._link.whole(fragments)]
 
     # --- called by others -------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from typing import assert_never
 
 from coordinator import contributions, lives, recovery, rounds
 from coordinator.frozen import replace
-from coordinator.membership import kth_clock
 from coordinator.protocol import (
     Adopted,
     Arrived,
@@ -32,6 +31,7 @@ from coordinator.protocol import (
     Tick,
     Wake,
 )
+from coordinator.roster import kth_clock
 from coordinator.state import Rule, State, Step, is_open
 
 
@@ -40,8 +40,9 @@ def advance(rule: Rule, state: State, event: Event, now_s: float) -> Step:
 
     The effects are to be carried out in the order given; docs/protocol.md says how.
     """
+    before = state
     state, heard = hear(rule, state, event, now_s)
-    state, settled = settle(rule, state, now_s)
+    state, settled = settle(rule, before, state, now_s)
     return state, (*heard, *settled)
 
 
@@ -80,17 +81,18 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
             assert_never(event)
 
 
-def settle(rule: Rule, state: State, now_s: float) -> Step:
-    """Decide everything that follows from what is known at `now_s`."""
+def settle(rule: Rule, before: State, state: State, now_s: float) -> Step:
+    """Decide everything that follows from what is known at `now_s`; `before`: settled already."""
     state = lives.give_up_silent(rule, state, now_s)
-    clock = kth_clock(state.members.values(), rule.min_quorum)
+    clock = kth_clock(state.members, rule.min_quorum)
     state, effects = lives.keep_clock(state, clock)
     state = rounds.open_due(state, now_s)
     state = rounds.tell_time(rule, state, clock, now_s)
     state = rounds.notice_quorums(rule, state, now_s)
     for p in rounds.opened(state):  # all that are due: more than these will not be opened
-        state, wanted = rounds.further(rule, state, p, now_s)
-        effects = (*effects, *wanted)
+        if not rounds.goes_on(rule, before, state, p, now_s):
+            state, wanted = rounds.further(rule, state, p, now_s)
+            effects = (*effects, *wanted)
     state, finish = rounds.finish(state)
     state, wake = _set_alarm(rule, state, now_s)
     return state, (*effects, *finish, *wake)
@@ -98,11 +100,11 @@ def settle(rule: Rule, state: State, now_s: float) -> Step:
 
 def _set_alarm(rule: Rule, state: State, now_s: float) -> Step:
     """Wish to be woken when time alone will decide something; an earlier wish is left to stand."""
-    silences = [at_s for at_s, _ in lives.silent_at_s(rule, state)]
+    silence_s = lives.next_silence_s(rule, state)
     deadlines = [
         rounds.deadline_s(rule, state, f.round) for f in state.fragments if f.round and is_open(f)
     ]
-    at_s = min((*silences, *deadlines), default=math.inf)
+    at_s = min(silence_s, *deadlines, math.inf)
     standing = state.wake_s if state.wake_s is not None and state.wake_s > now_s else math.inf
     if at_s >= standing:
         return state, ()

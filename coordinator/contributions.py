@@ -25,8 +25,7 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     """Admit a contribution into its fragment's inbox, or refuse it with the reason."""
     c = event.contribution
     life, p = c.id.life, c.id.fragment
-    round_ = state.fragments[p].round
-    if c in (*state.fragments[p].inbox, *(round_.items if round_ else ())):
+    if _in_hand(state, c):
         return state, ()  # said twice; its bytes are needed
     if (member := speaking(state.members, life)) is None:
         return state, (Discard(c, Fate.VOID, void(state, life).why),)
@@ -67,6 +66,18 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     return with_fragment(state, p, fragment), ()
 
 
+def _in_hand(state: State, c: Contribution) -> bool:
+    """Is it in the inbox, or being merged? Then its steps are on the account of its life, if that
+    is open still: seldom must all be looked through."""
+    life, p, from_step, to_step = c.id
+    if life in state.ledger.accounts and not ledger.overlaps(
+        state.ledger, life, p, (from_step, to_step)
+    ):
+        return False
+    round_ = state.fragments[p].round
+    return c in (*state.fragments[p].inbox, *(round_.items if round_ else ()))
+
+
 def _outlying(state: State, fragment: FragmentState, island: Island) -> FragmentState:
     """Remember whose norm was refused since the last admission. When it is more than half of the
     live learners, at least two, the norms have changed for all: forget those they were held to."""
@@ -98,7 +109,8 @@ def _answered(state: State, life: Life, p: Fragment) -> State:
     fragment = state.fragments[p]
     if fragment.asked.get(life.island) != life:
         return state
-    asked = {island: other for island, other in fragment.asked.items() if island != life.island}
+    asked = dict(fragment.asked)
+    del asked[life.island]
     return with_fragment(state, p, replace(fragment, asked=asked))
 
 

@@ -8,6 +8,7 @@ pace at its next step boundary, if the slack allows it, and never longer than on
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,15 +42,21 @@ def smooth(average: float | None, sample: float) -> float:
 
 
 def slowest_in_pace(step_s: Sequence[float]) -> float:
-    """Seconds a step takes the slowest learner that keeps pace; 0 when none has stepped yet."""
+    """Seconds a step takes the slowest learner that keeps pace; 0 when none has stepped yet.
+
+    `step_s`: ascending.
+    """
     if not step_s:
         return 0.0
     limit = KEEPS_PACE * statistics.median(step_s)
-    return max(s for s in step_s if s <= limit)
+    return step_s[bisect_right(step_s, limit) - 1]
 
 
 def window_s(*, fixed_s: float | None, overlap: int, step_s: Sequence[float], pace: Pace) -> float:
-    """Length of the grace window in seconds, counted from the quorum; `fixed_s` overrules."""
+    """Length of the grace window in seconds, counted from the quorum; `fixed_s` overrules.
+
+    `step_s`: of the live learners, ascending.
+    """
     if fixed_s is not None:
         return fixed_s
     step = slowest_in_pace(step_s)

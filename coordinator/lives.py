@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from coordinator import leases, ledger
 from coordinator.frozen import replace
 from coordinator.membership import (
-    SILENCE_FLOOR_S,
     SPEAKING,
     Member,
     Status,
@@ -130,7 +131,7 @@ def progressed(
         step_s=member.step_s if step_s is None else step_s,
     )
     tokens = ledger.trained(state.ledger, member.life, progress.tokens)
-    return replace(state, ledger=tokens, members={**state.members, member.life.island: member})
+    return replace(state, ledger=tokens, members=state.members.put(member))
 
 
 def lose(rule: Rule, state: State, life: Life, why: str, status: Status = Status.LOST) -> State:
@@ -182,7 +183,7 @@ def silent_at_s(rule: Rule, state: State) -> list[tuple[float, Member]]:
 
     Learners that wait for adoption (overlap 0), or for the end of the run, need not advance.
     """
-    must_advance = rule.overlap > 0 and state.phase is Phase.RUNNING
+    must_advance = _must_advance(rule, state)
     return [
         (silent_since_s(member, must_advance=must_advance) + silence_limit_s(member), member)
         for member in state.members.values()
@@ -190,9 +191,20 @@ def silent_at_s(rule: Rule, state: State) -> list[tuple[float, Member]]:
     ]
 
 
+def _must_advance(rule: Rule, state: State) -> bool:
+    return rule.overlap > 0 and state.phase is Phase.RUNNING
+
+
+def next_silence_s(rule: Rule, state: State) -> float:
+    """The first of `silent_at_s`; infinite if nobody speaks."""
+    if _must_advance(rule, state):
+        return state.members.silences_s[0] if state.members.silences_s else math.inf
+    return min((at_s for at_s, _ in silent_at_s(rule, state)), default=math.inf)
+
+
 def give_up_silent(rule: Rule, state: State, now_s: float) -> State:
-    if all(now_s < member.advanced_s + SILENCE_FLOOR_S for member in state.members.values()):
-        return state  # as nearly always; the same sum as in `silent_at_s`, rounded alike
+    if now_s < next_silence_s(rule, state):
+        return state
     silent = [member for at_s, member in silent_at_s(rule, state) if now_s >= at_s]
     for member in sorted(silent, key=lambda member: member.life.island):
         why = f"silent for {silence_limit_s(member):.0f} s, a step takes {member.step_s:.2g} s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -78,12 +78,6 @@ def speaking(members: Members, life: Life) -> Member | None:
     """The member if these are the words of its present life, None if they are void."""
     member = members.get(life.island)
     return member if member and member.life == life and member.status in SPEAKING else None
-
-
-def kth_clock(members: Iterable[Member], k: int) -> int | None:
-    """The K-th largest clock of the live learners; None while there are fewer than K."""
-    clocks = sorted((m.clock for m in members if m.status is Status.LIVE), reverse=True)
-    return clocks[k - 1] if len(clocks) >= k else None
 
 
 def barred_for_s(quarantines: int) -> float:

@@ -7,7 +7,7 @@ import math
 from coordinator import ledger
 from coordinator.frozen import replace
 from coordinator.grace import window_s
-from coordinator.membership import SPEAKING, Status, live
+from coordinator.membership import SPEAKING
 from coordinator.protocol import (
     Ask,
     Contribution,
@@ -89,6 +89,17 @@ def opened(state: State) -> list[Fragment]:
     return [Fragment(p) for p, fragment in enumerate(state.fragments) if is_open(fragment)]
 
 
+def goes_on(rule: Rule, before: State, state: State, p: Fragment, now_s: float) -> bool:
+    """Would `further` find what it found before, nobody to ask and something to wait for?"""
+    fragment = state.fragments[p]
+    same = (
+        fragment is before.fragments[p]
+        and state.members.living is before.members.living
+        and state.phase is before.phase
+    )
+    return same and fragment.round is not None and now_s < deadline_s(rule, state, fragment.round)
+
+
 def further(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
     """Ask whoever can deliver for the fragment's open round, and decide whether it closes."""
     if not is_open(state.fragments[p]):
@@ -103,13 +114,9 @@ def _ask(state: State, p: Fragment) -> Step:
     fragment = state.fragments[p]
     if (round_ := fragment.round) is None:
         return state, ()
-    lives = [
-        member.life
-        for member in state.members.values()
-        if member.status is Status.LIVE and member.life not in round_.called
-    ]
-    if not lives:
+    if state.members.living <= round_.called:
         return state, ()
+    lives = state.members.living - round_.called
     called, asked = round_.called.union(lives), dict(fragment.asked)
     asks: tuple[Effect, ...] = ()
     for life in sorted(lives):
@@ -161,9 +168,11 @@ def deadline_s(rule: Rule, state: State, round_: Round) -> float:
     """When the grace window of an open round ends; infinite without a quorum."""
     if round_.quorum_since_s is None:
         return math.inf
-    steps = [member.step_s for member in live(state.members).values() if member.step_s > 0]
     return round_.quorum_since_s + window_s(
-        fixed_s=rule.grace_s, overlap=rule.overlap, step_s=steps, pace=state.pace
+        fixed_s=rule.grace_s,
+        overlap=rule.overlap,
+        step_s=state.members.steps_s,
+        pace=state.pace,
     )
 
 

@@ -23,6 +23,7 @@ from coordinator.protocol import (
     Region,
     Version,
 )
+from coordinator.roster import Roster
 from coordinator.schedule import Schedule
 
 
@@ -110,7 +111,7 @@ class State:
     phase: Phase
     why: str
     next_incarnation: Incarnation
-    members: Members
+    members: Roster
     fragments: tuple[FragmentState, ...]
     pace: Pace
     leases: Pools
@@ -138,7 +139,7 @@ def initial(rule: Rule, *, generation: int = 0) -> State:
         phase=Phase.RUNNING,
         why="started",
         next_incarnation=Incarnation(1),
-        members={},
+        members=Roster(),
         fragments=(blank,) * rule.schedule.fragments,
         pace=Pace(),
         leases={},
@@ -147,7 +148,7 @@ def initial(rule: Rule, *, generation: int = 0) -> State:
 
 
 def with_member(state: State, member: Member) -> State:
-    return replace(state, members={**state.members, member.life.island: member})
+    return replace(state, members=state.members.put(member))
 
 
 def with_pool(state: State, region: Region | None, pool: Pool) -> State:

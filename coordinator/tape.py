@@ -11,7 +11,9 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from coordinator.advance import advance
 from coordinator.errors import ArchipelagoError
+from coordinator.membership import Members
 from coordinator.protocol import Event
+from coordinator.roster import Roster
 from coordinator.state import Rule, State
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
@@ -93,6 +95,8 @@ def _plain(value: object) -> Plain:
 
 
 def _build(kind: Any, value: Any) -> Any:
+    if kind is Roster:
+        return Roster(_build(Members, value))
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         (inner,) = (part for part in arguments if part is not type(None))

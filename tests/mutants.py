@@ -475,14 +475,14 @@ MUTANTS = (
     Mutant(
         "no alarm for a silence",
         ADVANCE,
-        "silences = [at_s for at_s, _ in lives.silent_at_s(rule, state)]",
-        "silences: list[float] = []",
+        "silence_s = lives.next_silence_s(rule, state)",
+        "silence_s = math.inf",
     ),
     Mutant(
         "no alarm for a grace window",
         ADVANCE,
-        "min((*silences, *deadlines), default=math.inf)",
-        "min(silences, default=math.inf)",
+        "min(silence_s, *deadlines, math.inf)",
+        "silence_s",
     ),
     Mutant(
         "lives outlive the syncer",

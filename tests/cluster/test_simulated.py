@@ -15,7 +15,7 @@ from cluster.sim_loop import VirtualLoop, running
 from cluster.sim_plan import EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED, Trouble, draw
 from cluster.simulated import World
 from coordinator import advance as rules
-from coordinator import contributions, lives, membership, recovery, rounds
+from coordinator import contributions, lives, recovery, roster, rounds
 from coordinator.gate import Refusal
 from coordinator.protocol import Fate
 from coordinator.quorum import Close
@@ -95,7 +95,7 @@ def broken(name: str) -> tuple[object, str, Callable[..., object]]:
         case "the quorum does not count":
             return rounds, "judge", lambda *, arrived, **_: Close(f"{arrived}")
         case "t is the fastest clock":
-            return rules, "kth_clock", lambda members, k: membership.kth_clock(members, 1)
+            return rules, "kth_clock", lambda members, k: roster.kth_clock(members, 1)
         case "data goes back unread":
             return (
                 lives.leases,

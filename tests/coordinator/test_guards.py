@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.advance import advance
-from coordinator.membership import Status, kth_clock
+from coordinator.membership import Status
 from coordinator.protocol import (
     Adopted,
     Arrived,
@@ -23,6 +23,7 @@ from coordinator.protocol import (
     Version,
     Wake,
 )
+from coordinator.roster import kth_clock
 from coordinator.state import Rule, Stage, State, initial, validate
 from tests.coordinator.given import LAYOUT, contribution, life, rule
 
@@ -49,8 +50,8 @@ def test_a_heartbeat_without_a_step_does_not_make_a_learner_live() -> None:
 def test_a_joining_learner_has_no_clock() -> None:
     one = after(rule(), Join(A, "group", LAYOUT), Report(life(), Progress(3, 9, Lease(0, 1)), 0.1))
     two = after(rule(), Join(B, "group", LAYOUT), state=one)
-    assert kth_clock(two.members.values(), 1) == 3
-    assert kth_clock(two.members.values(), 2) is None
+    assert kth_clock(two.members, 1) == 3
+    assert kth_clock(two.members, 2) is None
     assert two.fragments[Fragment(0)].version == Version(0, 0)
 
 

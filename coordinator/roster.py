@@ -1,0 +1,117 @@
+"""All members, and in order what is asked of all of them at every event.
+
+With hundreds of learners a look at each costs more than everything else that a report asks for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from typing import TypeVar
+
+from coordinator.membership import SPEAKING, Member, Status, silence_limit_s, silent_since_s
+from coordinator.protocol import Island, Life
+
+Number = TypeVar("Number", int, float)
+
+
+class Roster(Mapping[Island, Member]):
+    """Members by island, as a value: `put` answers with another one and changes nothing.
+
+    Of live learners, ascending: `clocks`; `steps_s`, seconds a step takes, of those that have
+    stepped. `living`: their lives. `silences_s`, ascending: when each that speaks will be given up
+    if it says nothing more, where learners must advance.
+    """
+
+    __slots__ = ("_by_island", "clocks", "living", "silences_s", "steps_s")
+
+    def __init__(self, members: Mapping[Island, Member] | None = None) -> None:
+        self._by_island: dict[Island, Member] = dict(members or {})
+        everyone = [*self._by_island.values()]
+        self.clocks: tuple[int, ...] = _sorted([_clock(m) for m in everyone])
+        self.steps_s: tuple[float, ...] = _sorted([_step_s(m) for m in everyone])
+        self.silences_s: tuple[float, ...] = _sorted([silent_at_s(m) for m in everyone])
+        self.living: frozenset[Life] = frozenset(
+            m.life for m in everyone if m.status is Status.LIVE
+        )
+
+    def put(self, member: Member) -> Roster:
+        """With this member instead of the one of its island."""
+        island = member.life.island
+        before = self._by_island.get(island)
+        new = object.__new__(Roster)
+        new._by_island = {**self._by_island, island: member}
+        new.clocks = _moved(self.clocks, _clock(before), _clock(member))
+        new.steps_s = _moved(self.steps_s, _step_s(before), _step_s(member))
+        new.silences_s = _moved(self.silences_s, silent_at_s(before), silent_at_s(member))
+        new.living = _replaced(self.living, _life(before), _life(member))
+        return new
+
+    def __getitem__(self, island: Island) -> Member:
+        return self._by_island[island]
+
+    def __iter__(self) -> Iterator[Island]:
+        return iter(self._by_island)
+
+    def __len__(self) -> int:
+        return len(self._by_island)
+
+    def values(self) -> ValuesView[Member]:
+        return self._by_island.values()
+
+    def items(self) -> ItemsView[Island, Member]:
+        return self._by_island.items()
+
+    def __repr__(self) -> str:
+        return f"Roster({self._by_island!r})"
+
+
+def kth_clock(members: Roster, k: int) -> int | None:
+    """The K-th largest clock of the live learners; None while there are fewer than K."""
+    return members.clocks[-k] if len(members.clocks) >= k else None
+
+
+def silent_at_s(member: Member | None) -> float | None:
+    """When it will be given up if it says nothing more, and must advance; None: not any more."""
+    if member is None or member.status not in SPEAKING:
+        return None
+    return silent_since_s(member, must_advance=True) + silence_limit_s(member)
+
+
+def _life(member: Member | None) -> Life | None:
+    return member.life if member is not None and member.status is Status.LIVE else None
+
+
+def _clock(member: Member | None) -> int | None:
+    return member.clock if member is not None and member.status is Status.LIVE else None
+
+
+def _step_s(member: Member | None) -> float | None:
+    if member is None or member.status is not Status.LIVE or not member.step_s > 0:
+        return None
+    return member.step_s
+
+
+def _replaced(lives: frozenset[Life], out: Life | None, into: Life | None) -> frozenset[Life]:
+    """The same set, not an equal one, if nothing changes."""
+    if out == into:
+        return lives
+    return lives.difference([out]).union([] if into is None else [into])
+
+
+def _sorted(numbers: list[Number | None]) -> tuple[Number, ...]:
+    return tuple(sorted([number for number in numbers if number is not None]))
+
+
+def _moved(
+    ordered: tuple[Number, ...], out: Number | None, into: Number | None
+) -> tuple[Number, ...]:
+    """One number less and one more, still in order."""
+    if out == into:
+        return ordered
+    moved = [*ordered]
+    if out is not None:
+        del moved[bisect_left(moved, out)]
+    if into is not None:
+        insort(moved, into)
+    return tuple(moved)
