@@ -162,11 +162,8 @@ class RayLink:
                 logging.info("%s; trying again", error)
                 time.sleep(AGAIN_S)
 
-    def report(self, event: Report, vitals: Vitals) -> Answer | Void:
-        return self._ask(SYNCER, "report", event, vitals)
-
-    def adopted(self, event: Adopted) -> None:
-        self._ask(SYNCER, "adopted", event)
+    def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
+        return self._ask(SYNCER, "report", event, vitals, adopted)
 
     def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
         return self._ask(SYNCER, "lease", event)
@@ -668,14 +665,13 @@ class SyncerActor(Breakable):
             return Refused(event.island, why)
         return syncer.join(event)
 
-    async def report(self, event: Report, vitals: Vitals) -> Answer | Void:
-        answer = (await self._ready()).report(event, vitals)
+    async def report(
+        self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
+    ) -> Answer | Void:
+        answer = (await self._ready()).report(event, vitals, adopted)
         if isinstance(answer, Answer):
             self._notes.vitals(event.life, vitals)
         return answer
-
-    async def adopted(self, event: Adopted) -> None:
-        (await self._ready()).adopted(event)
 
     async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
         return (await self._ready()).lease(event)

@@ -148,7 +148,8 @@ def _row(
             window = _window(stage, crews, Pace(learners / rate), rate, for_s)
             say(
                 f"{learners} learners, {rate:.0f} reports/s asked: "
-                f"{window.reports_per_s:.0f} made, p50 {window.percentile_ms(50):.1f} ms, p99 {window.percentile_ms(99):.1f} ms, "
+                f"{window.reports_per_s:.0f} made, "
+                f"p50 {window.percentile_ms(50):.1f} ms, p99 {window.percentile_ms(99):.1f} ms, "
                 f"{window.rounds / window.seconds:.2f} rounds/s, syncer "
                 f"{window.syncer_cpu_s / window.seconds:.2f} of a core, "
                 f"learners {window.crew_cpu_s / window.seconds:.2f}, "

@@ -61,11 +61,10 @@ class CrewLink:
     async def join(self, event: Join) -> Granted | Refused:
         return await self._syncer.join.remote(event, source_sha256())
 
-    async def report(self, event: Report, vitals: Vitals) -> Answer | Void:
-        return await self._syncer.report.remote(event, vitals)
-
-    async def adopted(self, event: Adopted) -> None:
-        await self._syncer.adopted.remote(event)
+    async def report(
+        self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
+    ) -> Answer | Void:
+        return await self._syncer.report.remote(event, vitals, adopted)
 
     async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
         return await self._syncer.lease.remote(event)

@@ -48,8 +48,9 @@ class Link(Protocol):
     """The way to the coordinator; each call waits for its answer."""
 
     async def join(self, event: Join) -> Granted | Refused: ...
-    async def report(self, event: Report, vitals: Vitals) -> Answer | Void: ...
-    async def adopted(self, event: Adopted) -> None: ...
+    async def report(
+        self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
+    ) -> Answer | Void: ...
     async def lease(self, event: LeaseWanted) -> LeaseGranted | Void: ...
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]: ...
 
@@ -269,12 +270,9 @@ class LightLearner:
             if self._life != life:
                 return
             said, self._said = self._said, []
-            for adopted in said:
-                await self._link.adopted(adopted)
+            report = Report(life, self._progress, self._step_s)
             began_s = self._now_s()
-            answer = await self._link.report(
-                Report(life, self._progress, self._step_s), Vitals(0.0, computing_s=self.steps)
-            )
+            answer = await self._link.report(report, Vitals(0.0, computing_s=self.steps), said)
             self.latencies_s.append(self._now_s() - began_s)
             self._hear(answer)
             if self._stepping and self._remaining < self._material.lease_windows:
@@ -282,11 +280,11 @@ class LightLearner:
 
     def _hear(self, answer: Answer | LeaseGranted | Void) -> None:
         match answer:
-            case Void(life, why):
+            case Void(life, why) if self._staying:
                 raise RunFailed(f"{life} was ended: {why}")
             case Answer(stopping=True):
                 self.park()
-            case Answer():
+            case Answer() | Void():
                 pass
             case LeaseGranted(_, lease):
                 self._leases.append(lease)

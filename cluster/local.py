@@ -56,11 +56,8 @@ class LocalLink(Link):
     def join(self, event: Join) -> Granted | Refused:
         return self._cluster.on_loop(lambda: self._cluster.syncer.join(event))
 
-    def report(self, event: Report, vitals: Vitals) -> Answer | Void:
-        return self._cluster.on_loop(lambda: self._cluster.syncer.report(event, vitals))
-
-    def adopted(self, event: Adopted) -> None:
-        self._cluster.on_loop(lambda: self._cluster.syncer.adopted(event))
+    def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
+        return self._cluster.on_loop(lambda: self._cluster.syncer.report(event, vitals, adopted))
 
     def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
         return self._cluster.on_loop(lambda: self._cluster.syncer.lease(event))

@@ -153,7 +153,12 @@ class Syncer:
     def join(self, event: Join) -> Granted | Refused:
         return _answer(self.feed(event), Granted, Refused)
 
-    def report(self, event: Report, vitals: Vitals) -> Answer | Void:
+    def report(
+        self, event: Report, vitals: Vitals, adopted: Sequence[Adopted] = ()
+    ) -> Answer | Void:
+        """`adopted`: what happened to the learner before."""
+        for each in adopted:
+            self.adopted(each)
         for effect in self.feed(event):
             if isinstance(effect, Void) and effect.life == event.life:
                 return effect

@@ -62,11 +62,16 @@ STEP_SMOOTHING = 0.2
 
 
 class Link(Protocol):
-    """The way to the coordinator. Calls may take long; they raise `Unreachable` when they fail."""
+    """The way to the coordinator. Calls may take long; they raise `Unreachable` when they fail.
+
+    A report brings along what was adopted since the one before: each call costs both ends more than
+    what is said in it.
+    """
 
     def join(self, event: Join) -> Granted | Refused: ...
-    def report(self, event: Report, vitals: Vitals) -> Answer | Void: ...
-    def adopted(self, event: Adopted) -> None: ...
+    def report(
+        self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
+    ) -> Answer | Void: ...
     def lease(self, event: LeaseWanted) -> LeaseGranted | Void: ...
     def left(self, event: Left) -> None: ...
     def whole(self, fragments: Sequence[Fragment]) -> list[Public]: ...
@@ -467,9 +472,7 @@ class Learner:
                 report = Report(life, self._progress, self._step_s)
                 vitals, hungry = self._vitals, self._hungry
             try:
-                for adopted in said:
-                    self._link.adopted(adopted)
-                self._hear(self._link.report(report, vitals))
+                self._hear(self._link.report(report, vitals, said))
                 if hungry:
                     self._hear(self._link.lease(LeaseWanted(life)))
             except Unreachable:

@@ -238,17 +238,14 @@ class Script(Link):
         donors = tuple(Life(island, Incarnation(99)) for island in self.donations)
         return Granted(self.life, self.offset, versions, (Lease(0, LEASE_BATCHES),), donors)
 
-    def report(self, event: Report, vitals: Vitals) -> Answer | Void:
+    def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
         self._hear()
+        self.adoptions.extend(adopted)
         answer = Answer(0, self.offset, stopping=False)
         if self.answer is not None:
             answer = self.answer(event)
         self.reports.append((event, vitals))
         return answer
-
-    def adopted(self, event: Adopted) -> None:
-        self._hear()
-        self.adoptions.append(event)
 
     def _hear(self) -> None:
         if self.deaf.is_set():
