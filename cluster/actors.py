@@ -874,9 +874,14 @@ def start_evaluator(config: Config, home: Home) -> Actor:
 
 
 def start_island(
-    config: Config, island: Island, home: Home, devices: PlacementGroupSchedulingStrategy
+    config: Config,
+    island: Island,
+    home: Home,
+    devices: PlacementGroupSchedulingStrategy | None,
+    kind: type[IslandActor] = IslandActor,
 ) -> Actor:
-    """An island on the devices that were reserved for it; Ray restarts it whenever it dies."""
+    """An island on the devices that were reserved for it (None: wherever there is room); Ray
+    restarts it whenever it dies."""
     group = group_of(config, island)
     resources = dict(group.resources)
     cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
@@ -890,7 +895,7 @@ def start_island(
         if cpus <= 1:
             env["XLA_FLAGS"] = ONE_THREAD
     threaded: Any = ray.remote(concurrency_groups=THREADS)  # type: ignore[call-overload]
-    actor = threaded(IslandActor).options(
+    actor = threaded(kind).options(
         **home.options(island_actor(island), env),
         num_cpus=cpus,
         num_gpus=gpus,

@@ -120,6 +120,7 @@ class Learner:
         self._state: InnerState | None = None  # of the training thread alone, like the tracks
         self._tracks: dict[Fragment, Track] = {}
         self._stream: StreamLike | None = None
+        self._fed_s = 0.0  # spent on data since the last step
         self._structure = jax.tree.structure(jax.eval_shape(lambda: task.init(0)))
         self._mail = threading.Condition()  # guards everything below
         self._life: Life | None = None
@@ -232,6 +233,12 @@ class Learner:
 
     # --- called by others -------------------------------------------------------------------------
 
+    @property
+    def vitals(self) -> tuple[int, Vitals]:
+        """Of this life: inner steps, and where their time went."""
+        with self._mail:
+            return self._progress.steps, self._vitals
+
     def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
         """What this life trained on the fragment since it last handed it in or adopted it.
 
@@ -317,10 +324,10 @@ class Learner:
                 continue
             if (batch := self._feed()) is None:
                 continue
-            self._step(batch, before_s)
+            before_s = self._step(batch, before_s)
             if self._habits.overlap == 0:
                 self._await_adoption()
-            before_s = self._now_s()
+                before_s = self._now_s()
 
     def _feed(self) -> Batch | None:
         """The next batch; waits for a lease if there must be one. None when it is too late."""
@@ -333,14 +340,21 @@ class Learner:
                 self._hungry = self._stream.remaining < self._habits.lease_windows
                 if self._hungry:
                     self._mail.notify_all()
+            began_s = self._now_s()
             try:
                 return self._stream.next()
             except Starved:
                 self._wait(lambda: bool(self._leases))
+            finally:
+                self._fed_s += self._now_s() - began_s
         return None
 
-    def _step(self, batch: Batch, before_s: float) -> None:
-        """One inner step, and what is due at its end; `before_s`: when the step before ended."""
+    def _step(self, batch: Batch, before_s: float) -> float:
+        """One inner step, and what is due at its end; `before_s`: when the step before ended.
+
+        Returns when this one did. All the time between the two is accounted for: what was neither
+        computing nor data nor idling was spent talking.
+        """
         assert self._state is not None
         assert self._stream is not None
         clock = self._progress.steps + self._offset
@@ -356,23 +370,25 @@ class Learner:
                 self._stream.cursor,
             )
         self._boundary()
-        talked_s = self._now_s() - began_s - computed_s
         if idle_s > 0:
             self._wait(lambda: False, timeout_s=idle_s)
+        idled_s = max(0.0, idle_s)
         with self._mail:
-            took_s = self._now_s() - before_s
+            ended_s = self._now_s()
+            took_s, fed_s, self._fed_s = ended_s - before_s, self._fed_s, 0.0
             known = self._step_s
             self._step_s = took_s if known == 0 else known + STEP_SMOOTHING * (took_s - known)
             self._vitals = replace(
                 self._vitals,
                 loss=loss,
                 computing_s=self._vitals.computing_s + computed_s,
-                talking_s=self._vitals.talking_s + talked_s,
-                data_s=self._vitals.data_s + began_s - before_s,
-                idle_s=self._vitals.idle_s + idle_s,
+                talking_s=self._vitals.talking_s + took_s - computed_s - fed_s - idled_s,
+                data_s=self._vitals.data_s + fed_s,
+                idle_s=self._vitals.idle_s + idled_s,
             )
             self._spoke = True
             self._mail.notify_all()
+        return ended_s
 
     def _boundary(self) -> None:
         """Serve what was asked for and what came in: hand in first, so that nothing is overwritten

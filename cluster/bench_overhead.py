@@ -1,0 +1,146 @@
+"""`archipelago bench overhead`: what the system costs islands that train anyway.
+
+The same processes train with the syncer and without, in turn: A B A B. *With* is a learner like
+any other: it joins the syncer that stands by, reports, hands in, adopts; versions are stored and
+the tape is written, as configured. *Without* is plain training in the same actor: the same compiled
+step on the same stream, and nothing else. Nobody looks on (no fleet, no evaluator). Wall time and
+CPU seconds are compared per step; CPU seconds are of all processes, Ray's own too, which idle
+along in both. What the training thread itself spends on us it measures by a steady clock: all
+that is neither computing a step nor reading data.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster import actors, launch, meter
+from cluster.bench import median
+from cluster.bench_stage import Stage, staged
+from cluster.config import Config, parse
+from cluster.remote import answer
+from cluster.solo import Counted, SoloActor
+from coordinator.errors import RunFailed
+
+EVERY, FRAGMENTS = 24, 8
+SETTLE_S = 3.0
+"""After each change, before anything is counted."""
+START_S = 300.0
+"""Within which islands must have compiled, or joined."""
+FOREVER = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Steps per second of all islands, CPU seconds of all processes for each of them, and the share
+    of the training threads' time that was ours."""
+
+    steps_per_s: float
+    cpu_s_per_step: float
+    ours: float
+
+
+def overhead(
+    *,
+    preset: str,
+    islands: int,
+    pairs: int,
+    for_s: float,
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> dict[str, object]:
+    """`pairs` of windows of `for_s` seconds, with the syncer and without."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from cluster.evaluate import Evaluator  # JAX: for the initial model only
+
+    config = config_of(preset, islands, overrides)
+    evaluator = Evaluator(config)
+    layout, flats = evaluator.layout, evaluator.initial()
+    with_us, without = list[Window](), list[Window]()
+    with staged(config, layout, flats, launch.store_bytes(config, layout)) as stage:
+        solos = [
+            actors.start_island(config, island, stage.home, None, SoloActor)
+            for island in config.island_names
+        ]
+        _all((solo.prepare.remote() for solo in solos), START_S)
+        for number in range(pairs):
+            _all(solo.together.remote() for solo in solos)
+            _until_live(stage, islands)
+            with_us.append(_window(solos, for_s))
+            _all(solo.alone.remote() for solo in solos)
+            without.append(_window(solos, for_s))
+            say(f"pair {number}: with {with_us[-1]}, without {without[-1]}")
+        _all(solo.rest.remote() for solo in solos)
+        merges = stage.status()["merges"]
+    if not merges:
+        raise RunFailed(f"no merge in {pairs} windows of {for_s:g} s: make them longer, with --for")
+    told: dict[str, object] = {"islands": islands, "for_s": for_s, "merges": merges}
+    return told | compared(with_us, without)
+
+
+def compared(with_us: Sequence[Window], without: Sequence[Window]) -> dict[str, object]:
+    """The three figures, each a median over the pairs with its interval."""
+    pairs = [*zip(with_us, without, strict=True)]
+    figures: dict[str, object] = {"samples": len(pairs)}
+    for name, samples in (
+        ("ratio", [a.steps_per_s / b.steps_per_s for a, b in pairs]),
+        ("cpu_ratio", [a.cpu_s_per_step / b.cpu_s_per_step for a, b in pairs]),
+        ("thread_fraction", [a.ours for a in with_us]),
+        ("steps_per_s", [a.steps_per_s for a in with_us]),
+        ("cpu_ms_per_step", [1e3 * a.cpu_s_per_step for a in with_us]),
+    ):
+        middle = median(samples)
+        figures |= {name: middle.value, f"{name}_low": middle.low, f"{name}_high": middle.high}
+        figures["coverage"] = middle.coverage
+    return figures
+
+
+def config_of(preset: str, islands: int, overrides: Sequence[str]) -> Config:
+    tables = {
+        "run": {"steps": FOREVER},
+        "task": {"preset": preset},
+        "sync": {"every": EVERY, "fragments": FRAGMENTS},
+        "islands": [{"group": "local", "count": islands, "resources": {"CPU": 1.0}}],
+    }
+    return parse(tables, origin="bench overhead", overrides=overrides)
+
+
+def _until_live(stage: Stage, islands: int) -> None:
+    end_s = time.monotonic() + START_S
+    while (alive := stage.status()["alive"]) < islands:
+        if time.monotonic() > end_s:
+            raise RunFailed(f"of {islands} islands {alive} train after {START_S:g} s")
+        time.sleep(0.2)
+
+
+def _window(solos: Sequence[Any], for_s: float) -> Window:
+    time.sleep(min(SETTLE_S, for_s))
+    before: list[Counted] = _all(solo.counted.remote() for solo in solos)
+    began_s, used_before = time.monotonic(), meter.family(os.getpid())
+    time.sleep(for_s)
+    used_s = meter.used_s(used_before, meter.family(os.getpid()))
+    seconds = time.monotonic() - began_s
+    after: list[Counted] = _all(solo.counted.remote() for solo in solos)
+    return measured([*zip(before, after, strict=True)], used_s, seconds)
+
+
+def measured(islands: Sequence[tuple[Counted, Counted]], used_s: float, seconds: float) -> Window:
+    """Of two looks at each island; those fall between steps, so that rates are of whole steps.
+
+    Errors: `RunFailed` if an island made no step.
+    """
+    rate_per_s = ours_s = thread_s = 0.0
+    for before, after in islands:
+        took_s = after.thread_s - before.thread_s
+        if not took_s > 0:
+            raise RunFailed("an island made no step in a window: make it longer, with --for")
+        rate_per_s += (after.steps - before.steps) / took_s
+        thread_s, ours_s = thread_s + took_s, ours_s + after.ours_s - before.ours_s
+    return Window(rate_per_s, used_s / (rate_per_s * seconds), ours_s / thread_s)
+
+
+def _all(calls: Iterable[Any], timeout_s: float = 60.0) -> list[Any]:
+    return [answer(call, timeout_s) for call in list(calls)]
