@@ -412,8 +412,12 @@ class ShardActor(Breakable):
         return True
 
     def _store(self, order: Store) -> None:
-        layout = load_layout(self._run_dir)
-        self._files(layout).save(order.fragment, self._there.staged(order.fragment))
+        self._files(self._layout).save(order.fragment, self._there.staged(order.fragment))
+
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        """As the syncer has written it down when the run began."""
+        return load_layout(self._run_dir)
 
     async def publish(self, order: Publish) -> None:
         """Put the difference into the object store once, and tell every learner where it is.
@@ -835,6 +839,7 @@ class Home:
             "namespace": self.namespace,
             "max_restarts": -1,
             "max_task_retries": 0,
+            "enable_task_events": False,  # Ray would keep a record of every report
         }
 
     def near(self) -> NodeAffinitySchedulingStrategy:

@@ -386,9 +386,17 @@ class Learner:
                 data_s=self._vitals.data_s + fed_s,
                 idle_s=self._vitals.idle_s + idled_s,
             )
-            self._spoke = True
-            self._mail.notify_all()
+            if self._is_news():
+                self._spoke = True
+                self._mail.notify_all()
         return ended_s
+
+    def _is_news(self) -> bool:
+        """Must the syncer hear of this step at once? It acts on a learner's first one, and when
+        clocks pass due points; of all the others it hears with these, or by the heartbeat."""
+        clock = self._progress.steps + self._offset
+        due = self._habits.schedule.due(after=clock - 1, upto=clock)
+        return bool(due) or self._progress.steps == 1
 
     def _boundary(self) -> None:
         """Serve what was asked for and what came in: hand in first, so that nothing is overwritten
@@ -478,10 +486,7 @@ class Learner:
         """Tell the syncer what happened, one message at a time; what comes meanwhile is joined."""
         while True:
             with self._mail:
-                self._mail.wait_for(
-                    lambda: self._spoke or self._said or self._hungry or self._life != life,
-                    HEARTBEAT_S,
-                )
+                self._mail.wait_for(lambda: self._has_news(life), HEARTBEAT_S)
                 if self._life != life:
                     return
                 said, self._said, self._spoke = self._said, [], False
@@ -496,12 +501,18 @@ class Learner:
                     self._said = said + self._said  # saying it twice does no harm
                     self._mail.wait_for(lambda: self._life != life, HEARTBEAT_S)
 
+    def _has_news(self, life: Life) -> bool:
+        """What was adopted can wait for the next report, if steps go on."""
+        parked = self._said and not self._stepping
+        return bool(self._spoke or parked or self._hungry or self._life != life)
+
     def _hear(self, answer: Answer | LeaseGranted | Void) -> None:
         match answer:
             case Void():
                 self.cease(answer)
             case Answer():
                 with self._mail:
+                    self._spoke = self._spoke or answer.offset != self._offset
                     self._offset = answer.offset
                     if answer.stopping:
                         self._stepping = False
