@@ -138,7 +138,7 @@ class _Directory:
         self._known.pop(name, None)
 
 
-def _holder(config: Config) -> dict[Fragment, str]:
+def holder_of(config: Config) -> dict[Fragment, str]:
     """The shard that has it, for each fragment."""
     shards = shards_of(config.sync.shards, config.sync.fragments)
     return {p: name for name, fragments in shards.items() for p in fragments}
@@ -226,7 +226,7 @@ class IslandActor(Breakable):
         self._cable = Cable()
 
         def link() -> RayLink:
-            return RayLink(namespace, self._cable, _holder(plain))
+            return RayLink(namespace, self._cable, holder_of(plain))
 
         self._process = IslandProcess(
             plain,
@@ -610,7 +610,7 @@ class SyncerActor(Breakable):
         syncer = Syncer(
             rule,
             initial(rule) if back is None else back.state,
-            RayPorts(self._namespace, _holder(config)),
+            RayPorts(self._namespace, holder_of(config)),
             now_s=self._now_s,
             tape=self._tape,
             measures=measures,
@@ -752,7 +752,7 @@ class EvaluatorActor(Breakable):
         fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
         try:
             status: Status = ray.get(self._actors[SYNCER].status.remote())
-            holder = _holder(self._config)
+            holder = holder_of(self._config)
             wholes: Any = ray.get([self._actors[holder[p]].whole.remote([p]) for p in fragments])
             if None in wholes:
                 return  # a shard is just coming back

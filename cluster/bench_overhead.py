@@ -102,7 +102,12 @@ def config_of(preset: str, islands: int, overrides: Sequence[str]) -> Config:
     tables = {
         "run": {"steps": FOREVER},
         "task": {"preset": preset},
-        "sync": {"every": EVERY, "fragments": FRAGMENTS},
+        "sync": {
+            "every": EVERY,
+            "fragments": FRAGMENTS,
+            "wire_up": "int4",
+            "wire_down": "int4",
+        },
         "islands": [{"group": "local", "count": islands, "resources": {"CPU": 1.0}}],
     }
     return parse(tables, origin="bench overhead", overrides=overrides)
@@ -117,7 +122,7 @@ def _until_live(stage: Stage, islands: int) -> None:
 
 
 def _window(solos: Sequence[Any], for_s: float) -> Window:
-    time.sleep(min(SETTLE_S, for_s))
+    time.sleep(min(SETTLE_S, for_s / 2))
     before: list[Counted] = _all(solo.counted.remote() for solo in solos)
     began_s, used_before = time.monotonic(), meter.family(os.getpid())
     time.sleep(for_s)

@@ -190,7 +190,7 @@ def _boarded(stage: Stage, learners: int, rate: float) -> list[Any]:
     material = material_of(stage.config, stage.layout)
     crews: list[Any] = []
     for name, islands in names_of(learners).items():
-        crew = start_crew(name, stage.home)
+        crew = start_crew(stage.config, name, stage.home)
         answer(crew.board.remote(islands, material, Pace(learners / rate)))
         crews.append(crew)
     end_s = time.monotonic() + LAST_S
@@ -204,14 +204,16 @@ def _boarded(stage: Stage, learners: int, rate: float) -> list[Any]:
 
 def _window(stage: Stage, crews: Sequence[Any], pace: Pace, rate: float, for_s: float) -> Window:
     _all(crew.pace.remote(pace) for crew in crews)
-    time.sleep(min(SETTLE_S, for_s))
+    time.sleep(min(SETTLE_S, for_s / 2))
     before = stage.status()["merges"]
     _all(crew.take.remote() for crew in crews)
     began_s = time.monotonic()
-    syncer_s, shard_s = stage.syncer_cpu_s(), meter.cpu_s(stage.shard_pid)
+    syncer_s, shard_s = stage.cpu_s()
     time.sleep(for_s)
     seconds = time.monotonic() - began_s
-    syncer_s, shard_s = stage.syncer_cpu_s() - syncer_s, meter.cpu_s(stage.shard_pid) - shard_s
+    syncer_s, shard_s = (
+        after - before for after, before in zip(stage.cpu_s(), (syncer_s, shard_s), strict=True)
+    )
     taken: list[Taken] = _all(crew.take.remote() for crew in crews)
     return Window(
         seconds,

@@ -17,6 +17,7 @@ from typing import Any
 
 from cluster import actors, crew, launch, meter
 from cluster.config import Config
+from cluster.names import shards_of
 from cluster.remote import answer
 from cluster.status import Status
 from coordinator.fragments import Flat, Layout
@@ -26,22 +27,21 @@ RUN = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The actors, by their handles; `syncer_pid`: the number of the syncer's process."""
+    """The syncer's handle, and the numbers of its process and of the shards'."""
 
     config: Config
     layout: Layout
-    run_dir: Path
     home: actors.Home
     syncer: Any
-    shard: Any
     syncer_pid: int
-    shard_pid: int
+    shard_pids: list[int]
 
     def status(self) -> Status:
         return answer(self.syncer.status.remote())
 
-    def syncer_cpu_s(self) -> float:
-        return meter.cpu_s(self.syncer_pid)
+    def cpu_s(self) -> tuple[float, float]:
+        """Of the syncer, and of all shards."""
+        return meter.cpu_s(self.syncer_pid), sum(meter.cpu_s(pid) for pid in self.shard_pids)
 
 
 @contextmanager
@@ -53,9 +53,11 @@ def staged(
         run_dir, home = Path(folder), actors.Home(RUN, detached=False)
         with launch.cluster_of(config, "local", RUN, need_bytes):
             logging.getLogger("ray").setLevel(logging.ERROR)
-            shard = actors.start_shard(config, home, run_dir)
+            held = shards_of(config.sync.shards, config.sync.fragments)
+            shards = [actors.start_shard(config, name, home, run_dir) for name in held]
             syncer = actors.start_syncer(config, RUN, home, run_dir)
-            answer(shard.seed.remote(layout, list(flats)))
+            for shard, own in zip(shards, held.values(), strict=True):
+                answer(shard.seed.remote(layout, {p: flats[p] for p in own}))
             answer(syncer.open.remote(layout))
-            pids = [answer(crew.pid_of(actor)) for actor in (syncer, shard)]
-            yield Stage(config, layout, run_dir, home, syncer, shard, *pids)
+            pids = [answer(crew.pid_of(actor)) for actor in (syncer, *shards)]
+            yield Stage(config, layout, home, syncer, pids[0], pids[1:])

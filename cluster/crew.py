@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from cluster.actors import Home, find, setup_logging
+from cluster.actors import Home, find, holder_of, setup_logging
+from cluster.config import Config
 from cluster.light import LightLearner, Material, Pace
-from cluster.names import SHARD, SYNCER, island_actor
+from cluster.names import SYNCER, island_actor
 from cluster.source import source_sha256
 from coordinator.codec import Payload
 from coordinator.fragments import Flat
@@ -52,11 +53,12 @@ class Taken:
 
 
 class CrewLink:
-    """The way to the coordinator, on an event loop."""
+    """The way to the coordinator, on an event loop; `holder`: which shard has a fragment."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
         self._syncer: Any = find(SYNCER, namespace)
-        self._shard: Any = find(SHARD, namespace)
+        shards: dict[str, Any] = {name: find(name, namespace) for name in {*holder.values()}}
+        self._shard_of = {p: shards[name] for p, name in holder.items()}
 
     async def join(self, event: Join) -> Granted | Refused:
         return await self._syncer.join.remote(event, source_sha256())
@@ -70,14 +72,18 @@ class CrewLink:
         return await self._syncer.lease.remote(event)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
-        return await self._shard.whole.remote(fragments)
+        found: list[Any] = await asyncio.gather(
+            *(self._shard_of[p].whole.remote([p]) for p in fragments)
+        )
+        return [public for (public,) in found]
 
 
 class CrewActor:
     """Some islands' light learners; an island's methods are those of `actors.IslandActor`."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, config: str, namespace: str) -> None:
         setup_logging()
+        self._holder = holder_of(Config.model_validate_json(config, strict=False))
         self._namespace = namespace
         self._learners: dict[Island, LightLearner] = {}
         self._lives: list[asyncio.Task[None]] = []
@@ -85,7 +91,7 @@ class CrewActor:
 
     async def board(self, islands: Sequence[Island], material: Material, pace: Pace) -> None:
         """Have these learners join and step."""
-        self._pace, link = pace, CrewLink(self._namespace)
+        self._pace, link = pace, CrewLink(self._namespace, self._holder)
         for island in islands:
             learner = LightLearner(island, material, pace, link, time.perf_counter)
             self._learners[island] = learner
@@ -131,10 +137,10 @@ class CrewActor:
         return await self._learners[life.island].outlive(life)
 
 
-def start_crew(name: Island, home: Home) -> Any:
+def start_crew(config: Config, name: Island, home: Home) -> Any:
     """A process for light learners called `NAME.0`, `NAME.1` ..."""
-    options = home.options(island_actor(name), {})
-    return ray.remote(CrewActor).options(**options, num_cpus=0).remote(home.namespace)
+    actor = ray.remote(CrewActor).options(**home.options(island_actor(name), {}), num_cpus=0)
+    return actor.remote(config.model_dump_json(), home.namespace)
 
 
 def pid_of(actor: Any) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cluster.actors import IslandActor, RayLink, setup_logging
+from cluster.actors import IslandActor, RayLink, holder_of, setup_logging
 from cluster.config import Config
 from cluster.faults import Cable
 from cluster.meaning import group_of
@@ -64,7 +64,7 @@ class Process:
     def __init__(self, config: Config, island: Island, namespace: str) -> None:
         self.learner: Learner | None = None
         self._config, self._island = config, island
-        self._link = RayLink(namespace, Cable())
+        self._link = RayLink(namespace, Cable(), holder_of(config))
         self._alone: Alone | None = None
         self._thread: threading.Thread | None = None
         self._broken: BaseException | None = None

@@ -67,6 +67,7 @@ class Caught:
 
 LIVES, ROUNDS, GATE = "coordinator/lives.py", "coordinator/rounds.py", "coordinator/gate.py"
 CONTRIBUTIONS, MEMBERSHIP = "coordinator/contributions.py", "coordinator/membership.py"
+ROSTER = "coordinator/roster.py"
 QUORUM, GRACE, LEASES = "coordinator/quorum.py", "coordinator/grace.py", "coordinator/leases.py"
 LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
 ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer.py"
@@ -137,8 +138,8 @@ MUTANTS = (
     Mutant(
         "a learner that hangs is alive while it talks",
         LIVES,
-        "must_advance = rule.overlap > 0 and state.phase is Phase.RUNNING",
-        "must_advance = False",
+        "return rule.overlap > 0 and state.phase is Phase.RUNNING",
+        "return False",
     ),
     Mutant(
         "the dead are waited for",
@@ -153,12 +154,12 @@ MUTANTS = (
         "if clock is None or clock >= state.t:",
         "if True:",
     ),
-    Mutant("t is the fastest clock", MEMBERSHIP, "return clocks[k - 1]", "return clocks[0]"),
+    Mutant("t is the fastest clock", ROSTER, "members.clocks[-k]", "members.clocks[-1]"),
     Mutant(
         "all that speak have a clock",
-        MEMBERSHIP,
-        "m.clock for m in members if m.status is Status.LIVE",
-        "m.clock for m in members if m.status in SPEAKING",
+        ROSTER,
+        "return member.clock if member is not None and member.status is Status.LIVE else None",
+        "return member.clock if member is not None and member.status in SPEAKING else None",
     ),
     Mutant("t passes T", ROUNDS, "t = min(clock, rule.steps)", "t = clock"),
     Mutant(
@@ -189,8 +190,8 @@ MUTANTS = (
     Mutant(
         "asked twice in a round",
         ROUNDS,
-        "if member.status is Status.LIVE and member.life not in round_.called",
-        "if member.status is Status.LIVE",
+        "lives = state.members.living - round_.called",
+        "lives = state.members.living",
     ),
     Mutant(
         "asked while it owes an answer",
@@ -201,8 +202,8 @@ MUTANTS = (
     Mutant(
         "latecomers are not asked",
         ROUNDS,
-        "    if not lives:\n        return state, ()\n    called",
-        "    if not lives or round_.called:\n        return state, ()\n    called",
+        "if state.members.living <= round_.called:",
+        "if state.members.living <= round_.called or round_.called:",
     ),
     Mutant("under the quorum", QUORUM, "if len(arrived) < min_quorum:", "if not arrived:"),
     Mutant("the quorum is all that counts", QUORUM, "if not expected:", "if True:"),
@@ -477,6 +478,18 @@ MUTANTS = (
         ADVANCE,
         "silence_s = lives.next_silence_s(rule, state)",
         "silence_s = math.inf",
+    ),
+    Mutant(
+        "the end of a grace window goes unnoticed",
+        ROUNDS,
+        "and now_s < deadline_s(rule, state, fragment.round)",
+        "and now_s >= 0",
+    ),
+    Mutant(
+        "who joins a round late is not asked",
+        ROUNDS,
+        "and state.members.living is before.members.living",
+        "and now_s >= 0",
     ),
     Mutant(
         "no alarm for a grace window",

@@ -210,7 +210,9 @@ def test_a_run_that_is_over_shows_how_it_ended_and_cannot_be_stopped(cli: Cli, h
     assert "run old is not live; there is nothing to do" in err
 
 
-@pytest.mark.parametrize("command", ["run", "status", "stop", "replay", "bench parity"])
+@pytest.mark.parametrize(
+    "command", ["run", "status", "stop", "replay", "bench parity", "bench scale", "bench overhead"]
+)
 def test_every_command_has_help_with_an_example(cli: Cli, command: str) -> None:
     code, out, _ = cli(*command.split(), "--help")
     assert code == 0

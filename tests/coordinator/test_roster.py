@@ -1,0 +1,77 @@
+"""The roster against its naive twin: what is kept in order is what a look at everybody finds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.membership import (
+    SPEAKING,
+    Member,
+    Status,
+    live,
+    silence_limit_s,
+    silent_since_s,
+)
+from coordinator.protocol import Incarnation, Island, Lease, Life, Progress
+from coordinator.roster import Roster, kth_clock
+
+MEMBERS = st.builds(
+    lambda island, incarnation, status, steps, offset, heard_s, away_s, step_s: Member(
+        life=Life(Island(island), Incarnation(incarnation)),
+        group="group",
+        status=status,
+        why="drawn",
+        offset=offset,
+        progress=Progress(steps, steps, Lease(0)),
+        heard_s=heard_s,
+        advanced_s=heard_s - away_s,
+        step_s=step_s,
+    ),
+    st.sampled_from("abcde"),
+    st.integers(1, 3),
+    st.sampled_from(Status),
+    st.integers(0, 5),
+    st.integers(0, 3),
+    st.floats(0, 100),
+    st.floats(0, 100),
+    st.sampled_from((0.0, 0.1, 1.0, 7.0)),
+)
+
+
+@given(st.lists(MEMBERS))
+def test_it_is_in_order_whatever_is_put(members: list[Member]) -> None:
+    roster = Roster()
+    known: dict[Island, Member] = {}
+    for member in members:
+        before, former = roster, dict(known)
+        roster, known = roster.put(member), {**known, member.life.island: member}
+        assert dict(before) == former, "a value never changes"
+        assert roster == known == Roster(known)
+        living = live(known).values()
+        assert roster.clocks == tuple(sorted(m.clock for m in living))
+        assert roster.steps_s == tuple(sorted(m.step_s for m in living if m.step_s > 0))
+        assert roster.living == {m.life for m in living}
+        assert roster.silences_s == tuple(
+            sorted(
+                silent_since_s(m, must_advance=True) + silence_limit_s(m)
+                for m in known.values()
+                if m.status in SPEAKING
+            )
+        )
+
+
+@given(st.lists(MEMBERS), st.integers(1, 4))
+def test_the_kth_clock_is_the_kth_largest_of_the_live(members: list[Member], k: int) -> None:
+    known = {member.life.island: member for member in members}
+    clocks = sorted((m.clock for m in live(known).values()), reverse=True)
+    assert kth_clock(Roster(known), k) == (clocks[k - 1] if len(clocks) >= k else None)
+
+
+def test_the_lives_are_the_same_set_while_nobody_comes_or_goes() -> None:
+    """... so that a rule can see that at once."""
+    life = Life(Island("a"), Incarnation(1))
+    member = Member(life, "g", Status.LIVE, "steps", 0, Progress(1, 1, Lease(0)), 0.0, 0.0)
+    later = Member(life, "g", Status.LIVE, "steps", 0, Progress(2, 2, Lease(0)), 1.0, 1.0)
+    roster = Roster().put(member)
+    assert roster.put(later).living is roster.living

@@ -1,0 +1,37 @@
+"""The quick forms of the benches on real Ray: their mechanics work, and nothing is left running."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live.cli import place
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]
+
+
+def test_bench_scale_closes_every_round() -> None:
+    with place() as here:
+        finished = here.run("bench", "scale", "--quick", "--json")
+    assert finished.code == 0, finished.err
+    told = finished.json
+    (row,) = told["rows"]
+    assert told["learners"] == [row["learners"]] == [8]
+    assert row["rounds_closed"] > 0
+    assert row["mean_participants"] > 1
+    assert row["rejected_contributions"] == 0
+    assert row["reports_per_s"] > 0
+    assert 0 < row["report_p50_ms"] <= row["report_p99_ms"]
+    assert 0 < row["syncer_cpu_fraction"] < 2
+    assert row["syncer_rss_bytes"] > 1e7
+
+
+def test_bench_overhead_trains_both_ways_in_the_same_processes() -> None:
+    with place() as here:
+        finished = here.run("bench", "overhead", "--quick", "--json")
+    assert finished.code == 0, finished.err
+    told = finished.json
+    assert told["samples"] == 1
+    assert told["merges"] > 0
+    assert told["ratio"] > 0
+    assert told["cpu_ratio"] > 0
+    assert 0 < told["thread_fraction"] < 1
