@@ -397,6 +397,34 @@ def test_it_reports_how_far_it_has_come(begin: Begin) -> None:
     assert vitals.data_s > 0, "it has waited for leases"
 
 
+def test_of_steps_at_which_nothing_is_due_it_speaks_later(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """... but for the first, and for what it says when it asks for data."""
+    alive = begin()
+    monkeypatch.setattr(learner_module, "HEARTBEAT_S", WAIT_S)
+    before = len(alive.script.reports)
+    alive.script.step(LEASE_BATCHES)
+    told = alive.script.reports[before:]
+    due = len(range(EVERY // FRAGMENTS, LEASE_BATCHES + 1, EVERY // FRAGMENTS))
+    assert len(told) <= 1 + due + 2
+    assert told[-1][0].progress.steps == LEASE_BATCHES
+
+
+def test_all_of_its_time_is_accounted_for(begin: Begin) -> None:
+    began_s = time.perf_counter()
+    alive = begin()
+    alive.script.step(5)
+    alive.hand_in(F0)
+    alive.script.step(5)
+    steps, vitals = alive.learner.vitals
+    spent_s = vitals.computing_s + vitals.talking_s + vitals.data_s + vitals.idle_s
+    assert steps == 10
+    assert vitals.talking_s > 0
+    assert vitals.idle_s == 0
+    assert 0 < spent_s < time.perf_counter() - began_s
+
+
 def test_it_steps_at_the_clock_that_it_was_given(begin: Begin, inner: Inner) -> None:
     """... since the learning rate follows it."""
     script = Script()
