@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cluster import progress
 from coordinator.codec import Wire
+from coordinator.errors import UserMistake
 
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")
@@ -158,8 +159,72 @@ def wire_(
     tell(figures, talk, as_json=as_json)
 
 
+@bench.command("scale")
+def scale_(
+    learners: Annotated[
+        str, typer.Option(metavar="M,N", help="How many; each a row.")
+    ] = "8,64,256",
+    for_s: Annotated[float, typer.Option("--for", min=1.0, metavar="S", help="Each rate.")] = 10.0,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What does one syncer cost, and how fast does it answer, by number of learners?
+
+    Example: archipelago bench scale --learners 8,64,256 --json
+    """
+    from cluster import bench_scale
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    figures = bench_scale.scale(
+        learners=[8] if quick else _numbers(learners),
+        for_s=3.0 if quick else for_s,
+        rates=bench_scale.QUICK if quick else bench_scale.LADDER,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell(figures, talk, as_json=as_json)
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(number.isdecimal() and int(number) for number in numbers):
+        raise UserMistake(f"--learners {text!r}: that is not a list of numbers, such as 8,64,256")
+    return [int(number) for number in numbers]
+
+
+@bench.command()
+def overhead(
+    islands: Annotated[int, typer.Option(min=1, help="One CPU each.")] = 2,
+    for_s: Annotated[float, typer.Option("--for", min=1.0, metavar="S", help="A window.")] = 20.0,
+    pairs: Annotated[int, typer.Option(min=1, help="Of windows, with and without.")] = 6,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What does the system cost islands that train anyway, in wall time and in CPU seconds?
+
+    Example: archipelago bench overhead --pairs 6 --for 20 --json
+    """
+    from cluster import bench_overhead
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    figures = bench_overhead.overhead(
+        preset="byte-tiny" if quick else "byte-1m",
+        islands=islands,
+        pairs=1 if quick else pairs,
+        for_s=3.0 if quick else for_s,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell(figures, talk, as_json=as_json)
+
+
 def tell(figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(figures))
-    else:
-        talk.print(progress.figures_table(figures))
+        return
+    talk.print(progress.figures_table({k: v for k, v in figures.items() if k != "rows"}))
+    rows = figures.get("rows")
+    if isinstance(rows, list) and rows:
+        talk.print(progress.rows_table(rows))
