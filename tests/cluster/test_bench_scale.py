@@ -9,7 +9,15 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
-from cluster.bench_scale import Window, config_of, figures, layout_of, material_of, names_of
+from cluster.bench_scale import (
+    Window,
+    climbed,
+    config_of,
+    figures,
+    layout_of,
+    material_of,
+    names_of,
+)
 from cluster.light import LightLearner, Link, Pace
 from cluster.names import island_actor
 from coordinator.codec import decode, encode
@@ -185,6 +193,20 @@ def test_a_rate_is_held_if_it_is_reached_and_answers_come_in_time() -> None:
     assert not window(10, 940, 1.0).held
     late = Window(10, 100.0, 1000, [0.002] * 980 + [0.06] * 20, 1.0, 1.0, 1.0, 0)
     assert not late.held
+
+
+def test_the_highest_rate_is_looked_for_with_two_chances_each() -> None:
+    seen: list[float] = []
+
+    def look(rate: float) -> Window:
+        """Held up to 200, at the second attempt; never above."""
+        seen.append(rate)
+        reports = int(10 * rate) if rate <= 200 and seen.count(rate) == 2 else 0
+        return Window(10.0, rate, reports, [0.001] * reports, 1.0, 1.0, 1.0, 0)
+
+    assert climbed([100.0, 200.0, 300.0, 400.0], look).asked_per_s == 200.0
+    assert seen == [100.0, 100.0, 200.0, 200.0, 300.0, 300.0]
+    assert not climbed([300.0], look).held
 
 
 def test_what_reports_cost_is_not_counted_to_the_rounds() -> None:
