@@ -258,7 +258,7 @@ def _ended(stage: Stage, crews: Sequence[Any], pace: Pace) -> dict[str, Any]:
     return {
         "rounds_closed": summary["merges"],
         "mean_participants": summary["mean_participants"],
-        "rejected_contributions": summary["rejected_contributions"],
+        "rejected_contributions": sum(status["refusals"].values()),  # before they were let go
     }
 
 
