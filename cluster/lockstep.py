@@ -41,7 +41,7 @@ def train(config: Config) -> dict[str, float]:
     masters = [np.array(flat) for flat in evaluator.initial()]
     momenta = [first_of(config, flat).momentum for flat in masters]
     batches = [group.batch_size for group in config.islands for _ in range(group.count)]
-    weights = [size / sum(batches) for size in batches]
+    weights = [size**2 / sum(each**2 for each in batches) for size in batches]  # tokens^2 / steps
     streams = [task.stream(size) for size in batches]
     states = [inner.start(task.init(config.run.seed)) for _ in batches]
     bases = [[np.array(flat) for flat in masters] for _ in batches]
