@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.config import IslandGroup
@@ -16,6 +21,8 @@ from coordinator.protocol import Island
 
 ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """The label that Ray gives a node with accelerators."""
+PLACED = "CREATED"
+"""What Ray calls a placement group that has its devices."""
 A_TRIFLE = 0.001
 """Of a CPU: a placement group must ask for something."""
 ONE_OF = re.compile(r"in\((?P<values>[^)]*)\)")
@@ -150,12 +157,17 @@ def reserved(island: Island, namespace: str) -> Place | None:
         return None
 
 
+def _is_placed(group: PlacementGroup) -> bool:
+    """`group.wait(0)` would be a race: it gives up before it can be answered, every other time."""
+    return placement_group_table(group).get("state") == PLACED
+
+
 @dataclass(slots=True)
 class _Group:
     group: PlacementGroup
 
     def ready(self) -> bool:
-        return self.group.wait(0)
+        return _is_placed(self.group)
 
     def strategy(self) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=0)
@@ -188,7 +200,7 @@ class _Slice:
                 )
             except TimeoutError:
                 return False
-        return self._slice.placement_group.wait(0)
+        return _is_placed(self._slice.placement_group)
 
     def strategy(self) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(

@@ -69,6 +69,7 @@ first, second = reserve(eu, 0), reserve(eu, 1)
 told["eu"] = [ready(first, 20), labels_at(first)["region"], ready(second, 2)]
 first.give_back()
 told["second_then"] = ready(second, 20)
+told["still"] = all(second.ready() for _ in range(50))
 told["found"] = placement.reserved(Island("eu-1"), "places") is not None
 told["not_found"] = placement.reserved(Island("eu-7"), "places") is None
 print(json.dumps(told))
@@ -99,6 +100,7 @@ def test_islands_wait_for_the_slice_or_the_label_that_they_need() -> None:
         "third_then": True,
         "eu": [True, "eu", False],
         "second_then": True,
+        "still": True,
         "found": True,
         "not_found": True,
     }
