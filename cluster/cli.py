@@ -17,6 +17,7 @@ from rich.console import Console
 
 from cluster import progress, runs
 from cluster.cli_bench import Json, Overrides, bench
+from cluster.names import FLEET
 from cluster.status import Status
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.protocol import Island
@@ -76,7 +77,7 @@ def run(
 
     config = load(config_path, overrides)
     now = datetime.now().astimezone()
-    chosen, layout = _check(config, config_path, run_dir, now, resume=resume)
+    chosen, layout = _check(config, config_path, run_dir, now, resume=resume, owned=True)
     if resume:
         runs.reopen(chosen, config)
     from cluster import launch
@@ -176,9 +177,18 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
 
 
 def _check(
-    config: Config, config_path: Path, run_dir: Path | None, now: datetime, *, resume: bool = False
+    config: Config,
+    config_path: Path,
+    run_dir: Path | None,
+    now: datetime,
+    *,
+    resume: bool = False,
+    owned: bool = False,
 ) -> tuple[Path, Layout]:
-    """Everything that can be found wrong before anything is started, all of it at once."""
+    """Everything that can be found wrong before anything is started, all of it at once.
+
+    `owned`: by this process, so that the run ends with its fleet.
+    """
     from cluster.island import task_of
     from cluster.meaning import outer_of, same_layout
     from islands.adopt import layout_of
@@ -192,6 +202,11 @@ def _check(
             chosen = runs.choose(config, config_path, run_dir, now)
     except UserMistake as error:
         problems.append(str(error))
+    if owned and any(fault.island == FLEET for fault in config.faults.plan):
+        problems.append(
+            "faults.plan: the fleet of `archipelago run` is not restarted, and the run would end "
+            "with it; take its kill out of the plan, or use `archipelago submit`"
+        )
     try:
         outer_of(config)
     except UserMistake as error:

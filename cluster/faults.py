@@ -26,7 +26,8 @@ from cluster.status import Status
 
 
 class Plan:
-    """A fault plan; each fault happens once, as soon as the syncer has reached its step."""
+    """A fault plan; each fault happens once, as soon as the syncer has reached its step and there
+    is somebody to hit."""
 
     def __init__(self, faults: Sequence[Fault], done: Iterable[int] = ()) -> None:
         """`done`: what an earlier process has injected already, by place in the plan."""
@@ -37,17 +38,22 @@ class Plan:
         """What has happened, by place in the plan."""
         return sorted(self._done)
 
-    def due(self, status: Status) -> list[Fault]:
-        """Faults to inject now. One that hits an island which is not live waits until it is."""
+    def due(self, status: Status) -> dict[int, Fault]:
+        """Faults to inject now, by place in the plan: the same ones until they are `struck`.
+
+        One that hits an island which is not live waits until it is.
+        """
         live = {each["island"] for each in status["islands"] if each["state"] == "live"}
         live |= SERVICES.keys()
-        now = [
-            number
+        return {
+            number: fault
             for number, fault in enumerate(self._faults)
             if number not in self._done and fault.at_step <= status["t"] and fault.island in live
-        ]
-        self._done |= {*now}
-        return [self._faults[number] for number in now]
+        }
+
+    def struck(self, number: int) -> None:
+        """This one happens, and never again."""
+        self._done.add(number)
 
 
 FULL_BYTES = 4096

@@ -186,7 +186,9 @@ class Fleet:
                 )
         if harm.island == FLEET and not self._detached:
             raise UserMistake(f"run {self._run_dir.name} ends with its fleet: it is not submitted")
-        self._break(harm)
+        if (victim := self._aim(harm)) is None:
+            raise UserMistake(f"run {self._run_dir.name}: {harm.island} is not there at present")
+        _break(victim, harm, self.drain)
 
     def stop(self, why: str) -> None:
         with self._lock:
@@ -334,9 +336,8 @@ class Fleet:
             if stopping is not None and not self._told_to_stop:
                 self._get(self._syncer.stop.remote(stopping))
                 self._told_to_stop = True
-            for fault in self._plan.due(status):
-                self._keep_in_mind()
-                self._break(fault)
+            for number, fault in self._plan.due(status).items():
+                self._strike(number, fault)
             self._judge()
         return self._shown_status()
 
@@ -430,33 +431,26 @@ class Fleet:
         if aside and left < self._config.sync.quorum:
             raise _given_up(max(aside, key=lambda it: bool(it.last_words)))
 
-    def _break(self, harm: Harm) -> None:
-        """Do it, and have it counted."""
+    def _strike(self, number: int, fault: Harm) -> None:
+        """Have a fault of the plan happen, if it can; else it is due at the next look again.
+
+        It is kept before it is done, since it may be this process that it ends.
+        """
+        if (victim := self._aim(fault)) is not None:
+            self._plan.struck(number)
+            self._keep_in_mind()
+            _break(victim, fault, self.drain)
+
+    def _aim(self, harm: Harm) -> actors.Actor | None:
+        """Whom it hits, once the syncer has counted it; None if nobody is there.
+
+        Errors: `ActorUnavailableError` if the syncer cannot be heard.
+        """
         whom = harm.island if harm.island in SERVICES else island_actor(Island(harm.island))
-        if (actor := actors.find(whom, self._namespace)) is None:
-            log.warning("%s cannot be harmed: it is not there", harm.island)
-            return
-        log.warning("%s %s on purpose", harm.kind, harm.island)
-        self._get(self._syncer.fault.remote(Island(harm.island)))
-        match harm.kind:
-            case "kill":
-                actor.kill.remote()
-            case "stop":
-                actor.halt.remote(harm.for_s)
-            case "nan":
-                actor.spoil.remote(math.nan)
-            case "scale":
-                actor.spoil.remote(harm.factor)
-            case "slow":
-                actor.slow.remote(harm.factor, harm.for_s)
-            case "cut":
-                actor.cut.remote(harm.for_s)
-            case "node":
-                actor.kill_node.remote()
-            case "drain":
-                self.drain(Island(harm.island))
-            case "disk":
-                actor.fill.remote(harm.for_s)
+        if (actor := actors.find(whom, self._namespace)) is not None:
+            log.warning("%s %s on purpose", harm.kind, harm.island)
+            self._get(self._syncer.fault.remote(Island(harm.island)))
+        return actor
 
     def _judge(self) -> None:
         """Have the model judged now and then, one judgement at a time."""
@@ -551,6 +545,28 @@ class Fleet:
                 _overlaid(said.get(island), it) for island, it in sorted(self._islands.items())
             ]
         return {**seen, "islands": shown, "wanted": len(self._desired)}
+
+
+def _break(victim: actors.Actor, harm: Harm, drain: Callable[[Island], None]) -> None:
+    match harm.kind:
+        case "kill":
+            victim.kill.remote()
+        case "stop":
+            victim.halt.remote(harm.for_s)
+        case "nan":
+            victim.spoil.remote(math.nan)
+        case "scale":
+            victim.spoil.remote(harm.factor)
+        case "slow":
+            victim.slow.remote(harm.factor, harm.for_s)
+        case "cut":
+            victim.cut.remote(harm.for_s)
+        case "node":
+            victim.kill_node.remote()
+        case "drain":
+            drain(Island(harm.island))
+        case "disk":
+            victim.fill.remote(harm.for_s)
 
 
 def _given_up(it: _Island) -> RunFailed:

@@ -87,12 +87,17 @@ def test_each_fault_of_a_plan_happens_once_also_after_a_restart() -> None:
     ]
     plan = faults.Plan(harms)
     status["islands"][0]["state"] = "joining"
-    assert plan.due(status) == [harms[2]], "an island that is not live waits"
+    assert plan.due(status) == {2: harms[2]}, "an island that is not live waits"
+    assert plan.due(status) == {2: harms[2]}, "it could not be done: it is due until it is"
+    plan.struck(2)
     status["islands"][0]["state"] = "live"
-    assert plan.due(status) == harms[:2], "two of the same are two"
-    assert plan.due(status) == []
+    assert plan.due(status) == {0: harms[0], 1: harms[1]}, "two of the same are two"
+    plan.struck(0)
+    plan.struck(1)
+    assert plan.due(status) == {}
     again = faults.Plan(harms, plan.done)
-    assert again.due(status) == []
+    assert again.due(status) == {}
     status["t"] += 1
-    assert again.due(status) == [harms[3]]
+    assert again.due(status) == {3: harms[3]}
+    again.struck(3)
     assert again.done == [0, 1, 2, 3]

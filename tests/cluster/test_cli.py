@@ -94,6 +94,10 @@ def refused(cli: Cli, here: Path, *arguments: str) -> str:
         ("task.preset=byte-tinny", "did you mean 'byte-tiny'?"),
         ("task.options.width=3.5", "task.options.width = 3.5: must be of type int"),
         ("data.source=nowhere", "data.source = 'nowhere': there is no such file or folder"),
+        (
+            'faults.plan=[{at_step=1, kind="kill", island="fleet"}]',
+            "faults.plan: the fleet of `archipelago run` is not restarted",
+        ),
         ("data.window=100000", "is too small: 0 training windows of 100000 tokens, 8 needed"),
     ],
 )
