@@ -69,12 +69,12 @@ class Place:
 
     @property
     def last_status(self) -> dict[str, Any]:
-        """What the run has written last of itself; empty before it has."""
+        """What the run has written last of itself, as a whole line; empty before it has."""
         try:
-            lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
-            return json.loads(lines[-1])
-        except (FileNotFoundError, IndexError, json.JSONDecodeError):
+            whole, _, _ = (self.run_dir / "metrics.jsonl").read_text().rpartition("\n")
+        except FileNotFoundError:
             return {}
+        return json.loads(whole.splitlines()[-1]) if whole else {}
 
     @property
     def merges(self) -> int:

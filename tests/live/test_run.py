@@ -374,13 +374,13 @@ def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() ->
         assert finished.json["merges"] == 4, "one last round of each fragment"
 
 
-@pytest.mark.long
 def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
     """... in a new Ray, with every token accounted for and no fault of its plan twice."""
     with place() as here:
         plan = f'faults.plan=[{{at_step=1, kind="scale", island="{VICTIM}", factor=1.0}}]'
         often = ("--set", "monitor.evaluate_every_s=1", "--set", plan)
         process = live_run(here, *often)
+        until(lambda: all_live(here, 2) or process.poll() is not None)  # or one has no life yet
         until(lambda: here.last_status["faults"] == 1 and len(here.last_status["heldout"]) > 2)
         for number in here.left_running():
             with suppress(ProcessLookupError):
