@@ -37,11 +37,21 @@ from ray.util.scheduling_strategies import (
 
 from cluster.clock import Clock
 from cluster.comeback import come_back, rules_sha256
-from cluster.config import Config, Harm
+from cluster.config import Config, Harm, IslandGroup
 from cluster.faults import Breakable, Cable
-from cluster.meaning import first_of, group_of, load_layout, rule_of, save_layout, shard_of
+from cluster.fleet import group_name
+from cluster.meaning import first_of, load_layout, rule_of, save_layout, shard_of
 from cluster.measures import Measures
-from cluster.names import CALL_TIMEOUT_S, EVALUATOR, FLEET, SYNCER, island_actor, shards_of
+from cluster.names import (
+    CALL_TIMEOUT_S,
+    EVALUATOR,
+    FLEET,
+    SYNCER,
+    Seat,
+    island_actor,
+    seat_of,
+    shards_of,
+)
 from cluster.notes import Notes
 from cluster.process import IslandProcess
 from cluster.shard import Shard, warm_up
@@ -50,7 +60,7 @@ from cluster.status import Status
 from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot
 from cluster.syncer import Ports, Syncer
 from coordinator.codec import Payload
-from coordinator.errors import ArchipelagoError, RunFailed, Unreachable
+from coordinator.errors import ArchipelagoError, Relieved, RunFailed, Unreachable
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     Adopted,
@@ -148,19 +158,29 @@ def holder_of(config: Config) -> dict[Fragment, str]:
 
 
 class RayLink:
-    """A learner's way to the coordinator: each call waits for its answer."""
+    """One process's way to the coordinator and to the fleet: each call waits for its answer."""
 
-    def __init__(self, namespace: str, cable: Cable, holder: Mapping[Fragment, str]) -> None:
-        """`holder`: the shard that has it, for each fragment."""
+    def __init__(
+        self,
+        namespace: str,
+        cable: Cable,
+        seat: Seat,
+        holder: Mapping[Fragment, str],
+        *,
+        relievable: bool,
+    ) -> None:
+        """`holder`: the shard that has it, for each fragment. `relievable`: a spare may have taken
+        its island over."""
         self._actors, self._cable, self._holder = _Directory(namespace), cable, holder
+        self._seat, self._relievable = seat, relievable
+        self._others: Mapping[Island, Seat] = {}
 
     def join(self, event: Join) -> Granted | Refused:
-        while True:
-            try:
-                return self._ask(SYNCER, "join", event, source_sha256())
-            except Unreachable as error:
-                logging.info("%s; trying again", error)
-                time.sleep(AGAIN_S)
+        """Errors: `Relieved` if the island is somebody else by now."""
+        if self._relievable and (now := self.role(warm=False)) != event.island:
+            raise Relieved(f"a spare is {event.island} now; {self._seat} is {now or 'a spare'}")
+        answer, self._others = self._insist(SYNCER, "join", event, source_sha256(), self._seat)
+        return answer
 
     def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
         return self._ask(SYNCER, "report", event, vitals, adopted)
@@ -189,20 +209,25 @@ class RayLink:
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
         """A donor that does not answer in time is passed over."""
-        return self._ask(island_actor(donor.island), "moments", donor, timeout_s=DONOR_TIMEOUT_S)
+        name = island_actor(self._others.get(donor.island, seat_of(donor.island)))
+        return self._ask(name, "moments", donor, timeout_s=DONOR_TIMEOUT_S)
 
-    def starting(self, island: Island) -> float:
-        """A process begins: how long it shall wait before it does, in seconds."""
+    def starting(self) -> float:
+        return self._insist(FLEET, "starting", self._seat)
+
+    def role(self, *, warm: bool) -> Island | None:
+        return self._insist(FLEET, "role", self._seat, warm)
+
+    def broke(self, words: str) -> None:
+        self._ask(FLEET, "broke", self._seat, words)
+
+    def _insist(self, actor: str, method: str, *arguments: object) -> Any:
         while True:
             try:
-                return self._ask(FLEET, "starting", island)
+                return self._ask(actor, method, *arguments)
             except Unreachable as error:
                 logging.info("%s; trying again", error)
                 time.sleep(AGAIN_S)
-
-    def broke(self, island: Island, words: str) -> None:
-        """The last words of a process that broke."""
-        self._ask(FLEET, "broke", island, words)
 
     def _ask(
         self, actor: str, method: str, *arguments: object, timeout_s: float = CALL_TIMEOUT_S
@@ -218,23 +243,20 @@ class RayLink:
 
 
 class IslandActor(Breakable):
-    """One island with its learner; `hand_in` and `offer` are the two ends of its wire."""
+    """One island with its learner, or a spare that will be one; `hand_in` and `offer` are the two
+    ends of its wire."""
 
-    def __init__(self, config: str, island: Island, namespace: str) -> None:
+    def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         setup_logging()
         plain = Config.model_validate_json(config, strict=False)
+        mine = plain.group(group)
         self._cable = Cable()
 
         def link() -> RayLink:
-            return RayLink(namespace, self._cable, holder_of(plain))
+            relievable = mine.spares > 0
+            return RayLink(namespace, self._cable, seat, holder_of(plain), relievable=relievable)
 
-        self._process = IslandProcess(
-            plain,
-            island,
-            link,
-            lambda: link().starting(island),
-            lambda words: link().broke(island, words),
-        )
+        self._process = IslandProcess(plain, mine, link, link)
 
     @property
     def _learner(self) -> Learner | None:
@@ -368,9 +390,9 @@ class ShardActor(Breakable):
         if self._shard is not None:
             await asyncio.Event().wait()
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+    async def collect(self, life: Life, fragment: Fragment, seat: Seat) -> Contribution | str:
         """Have the learner hand in; keep what it returns, measured."""
-        name = island_actor(life.island)
+        name = island_actor(seat)
         try:
             handed = await self._actors[name].hand_in.remote(life, fragment)
         except RayActorError as error:
@@ -419,8 +441,10 @@ class ShardActor(Breakable):
         """As the syncer has written it down when the run began."""
         return load_layout(self._run_dir)
 
-    async def publish(self, order: Publish) -> None:
+    async def publish(self, order: Publish, seats: Sequence[Seat]) -> None:
         """Put the difference into the object store once, and tell every learner where it is.
+
+        `seats`: where those are to whom it goes.
 
         Errors: what broke when an earlier publication was offered.
         """
@@ -428,13 +452,15 @@ class ShardActor(Breakable):
             raise self._broken
         publication, payload = await self._compute(self._there.publish, order)
         boxed = [ray.put(payload)]
-        for life in order.to:
-            task = asyncio.create_task(self._offer(life, publication, boxed))
+        for life, seat in zip(order.to, seats, strict=True):
+            task = asyncio.create_task(self._offer(life, seat, publication, boxed))
             self._offers.add(task)
             task.add_done_callback(self._offered)
 
-    async def _offer(self, life: Life, said: Publication, boxed: list[ray.ObjectRef]) -> None:
-        name = island_actor(life.island)
+    async def _offer(
+        self, life: Life, seat: Seat, said: Publication, boxed: list[ray.ObjectRef]
+    ) -> None:
+        name = island_actor(seat)
         try:
             await self._actors[name].offer.remote(life, said, boxed)
         except RayActorError as error:  # a learner that is back takes the public fragments whole
@@ -479,12 +505,16 @@ class RayPorts(Ports):
 
     def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
         self._actors, self._holder = _Directory(namespace), holder
+        self.seats: dict[Island, Seat] = {}  # of those that have joined
 
     def _shard(self, p: Fragment) -> Actor:
         return self._actors[self._holder[p]]
 
+    def _seat(self, life: Life) -> Seat:
+        return self.seats.get(life.island, seat_of(life.island))
+
     async def watch(self, life: Life) -> str:
-        name = island_actor(life.island)
+        name = island_actor(self._seat(life))
         self._actors.forget(name)  # it has just joined: there is none newer than who did
         try:
             return await self._actors[name].watch.remote(life)
@@ -492,7 +522,7 @@ class RayPorts(Ports):
             return f"its process ended ({type(error).__name__})"
 
     async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
-        return await self._shard(fragment).collect.remote(life, fragment)
+        return await self._shard(fragment).collect.remote(life, fragment, self._seat(life))
 
     async def merge(self, order: Merge) -> None:
         await self._shard(order.fragment).merge.remote(order)
@@ -501,7 +531,8 @@ class RayPorts(Ports):
         return await self._shard(order.fragment).store.remote(order)
 
     async def publish(self, order: Publish) -> None:
-        await self._shard(order.fragment).publish.remote(order)
+        seats = [*map(self._seat, order.to)]
+        await self._shard(order.fragment).publish.remote(order, seats)
 
     async def discard(self, order: Discard) -> None:
         await self._shard(order.contribution.id.fragment).discard.remote(order)
@@ -520,7 +551,7 @@ class RayPorts(Ports):
     async def _tell(self, life: Life, method: str, *arguments: object) -> Any:
         """Say something to a learner; one that is dead need not hear it."""
         try:
-            call = getattr(self._actors[island_actor(life.island)], method)
+            call = getattr(self._actors[island_actor(self._seat(life))], method)
             return await call.remote(*arguments)
         except RayActorError as error:
             logging.info("%s did not hear %r: %s", life, method, type(error).__name__)
@@ -550,6 +581,7 @@ class SyncerActor(Breakable):
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
         self._run, self._namespace, self._run_dir = run, namespace, Path(run_dir)
+        self._ports = RayPorts(namespace, holder_of(self._config))
         self._opening = asyncio.Lock()
         self._syncer: Syncer | None = None
         self._tape: Tape | None = None
@@ -581,7 +613,7 @@ class SyncerActor(Breakable):
     async def _bring_up(self) -> Syncer:
         config, layout = self._config, load_layout(self._run_dir)
         rule = rule_of(config, layout)
-        groups = {island: group_of(config, island).group for island in config.island_names}
+        groups = {island: group_name(island) for island in config.island_names}
         down, now_s = config.sync.wire_down, time.time()
         measures = Measures(self._run, groups, layout.sizes, down, now_s=now_s)
         back = come_back(self._run_dir, rule, measures)
@@ -610,7 +642,7 @@ class SyncerActor(Breakable):
         syncer = Syncer(
             rule,
             initial(rule) if back is None else back.state,
-            RayPorts(self._namespace, holder_of(config)),
+            self._ports,
             now_s=self._now_s,
             tape=self._tape,
             measures=measures,
@@ -661,13 +693,18 @@ class SyncerActor(Breakable):
             _start_over(error)
         _start_over(None)
 
-    async def join(self, event: Join, source: str) -> Granted | Refused:
-        syncer = await self._ready()
+    async def join(
+        self, event: Join, source: str, seat: Seat
+    ) -> tuple[Granted | Refused, Mapping[Island, Seat]]:
+        """`seat`: where it can be reached from now on; answered with where all can be."""
+        syncer, seats = await self._ready(), self._ports.seats
         if source != source_sha256():
             why = f"its source is {source}, the syncer's is {source_sha256()}: update its node"
             syncer.measures.refused(event.island, why)
-            return Refused(event.island, why)
-        return syncer.join(event)
+            return Refused(event.island, why), seats
+        if isinstance(answer := syncer.join(event), Granted):
+            seats[event.island] = seat
+        return answer, seats
 
     async def report(
         self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
@@ -794,11 +831,14 @@ class FleetActor(Breakable):
     def stop(self, why: str) -> None:
         self._fleet.stop(why)
 
-    def starting(self, island: Island) -> float:
-        return self._fleet.starting(island)
+    def starting(self, seat: Seat) -> float:
+        return self._fleet.starting(seat)
 
-    def broke(self, island: Island, words: str) -> None:
-        self._fleet.broke(island, words)
+    def role(self, seat: Seat, warm: bool) -> Island | None:
+        return self._fleet.role(seat, warm=warm)
+
+    def broke(self, seat: Seat, words: str) -> None:
+        self._fleet.broke(seat, words)
 
     def harm(self, harm: Mapping[str, Any]) -> None:
         self._fleet.harm(Harm.model_validate(harm))
@@ -880,14 +920,14 @@ def start_evaluator(config: Config, home: Home) -> Actor:
 
 def start_island(
     config: Config,
-    island: Island,
+    group: IslandGroup,
+    seat: Seat,
     home: Home,
     devices: PlacementGroupSchedulingStrategy | None,
     kind: type[IslandActor] = IslandActor,
 ) -> Actor:
-    """An island on the devices that were reserved for it (None: wherever there is room); Ray
-    restarts it whenever it dies."""
-    group = group_of(config, island)
+    """A process of this group on the devices that were reserved for it (None: wherever there is
+    room); Ray restarts it whenever it dies."""
     resources = dict(group.resources)
     cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
     memory = resources.pop("memory", None)
@@ -901,14 +941,14 @@ def start_island(
             env["XLA_FLAGS"] = ONE_THREAD
     threaded: Any = ray.remote(concurrency_groups=THREADS)  # type: ignore[call-overload]
     actor = threaded(kind).options(
-        **home.options(island_actor(island), env),
+        **home.options(island_actor(seat), env),
         num_cpus=cpus,
         num_gpus=gpus,
         memory=memory,
         resources=resources,
         scheduling_strategy=devices,
     )
-    return actor.remote(config.model_dump_json(), island, home.namespace)
+    return actor.remote(config.model_dump_json(), group.group, seat, home.namespace)
 
 
 def find(name: str, namespace: str) -> Actor | None:
@@ -917,6 +957,15 @@ def find(name: str, namespace: str) -> Actor | None:
         return ray.get_actor(name, namespace=namespace)
     except ValueError:
         return None
+
+
+def find_island(seat: Seat, namespace: str) -> Actor | None:
+    return find(island_actor(seat), namespace)
+
+
+def end(actor: Actor) -> None:
+    """End its process for good."""
+    ray.kill(actor, no_restart=True)
 
 
 def _start(kind: type, name: str, home: Home, env: Mapping[str, str]) -> Actor:

@@ -97,6 +97,12 @@ class Going:
         plan.write_text(f'[[faults]]\nafter_s = 0.0\nkind = "kill"\nisland = "{whom}"\n')
         self.break_it("--plan", str(plan))
 
+    def kill_and_wait(self, whom: str) -> None:
+        """... until the victim has begun another life, and contributes in it."""
+        life = _of(self.looks[-1], VICTIM)["life"]
+        self.kill(whom)
+        self.until_all_contribute(life + 1)
+
     def end(self) -> tuple[dict[str, Any], str]:
         """Stop it gracefully; its summary, and what it said."""
         if self.process.poll() is None:
@@ -138,20 +144,21 @@ def going(preset: str, overrides: Sequence[str], home: Path) -> Generator[Going]
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """When what happened in a run, in seconds of its own clock."""
+    """When what happened in a run, in seconds of its own clock; arrivals with the incarnation."""
 
     merges: list[float]
-    arrivals: dict[Island, list[float]]
+    arrivals: dict[Island, list[tuple[float, int]]]
     faults: list[tuple[float, str]]
     held: list[tuple[float, set[str]]]
 
     @staticmethod
     def of(run_dir: Path) -> Story:
         rows = read_tape(run_dir, load_layout(run_dir).fingerprint).events
-        arrivals: dict[Island, list[float]] = {}
+        arrivals: dict[Island, list[tuple[float, int]]] = {}
         for row in rows:
             if isinstance(row.event, Arrived):
-                arrivals.setdefault(row.event.contribution.id.life.island, []).append(row.now_s)
+                life = row.event.contribution.id.life
+                arrivals.setdefault(life.island, []).append((row.now_s, life.incarnation))
         notes = read_notes(run_dir)
         return Story(
             [row.now_s for row in rows if isinstance(row.event, Merged)],
@@ -168,51 +175,61 @@ class Story:
     def next_merge_s(self, after_s: float) -> float:
         return next(at_s for at_s in self.merges if at_s > after_s)
 
+    def back_s(self, island: Island, killed_s: float) -> float:
+        """When it contributed again, in a new life."""
+        known = max(life for s, life in self.arrivals[island] if s <= killed_s)
+        return next(s for s, life in self.arrivals[island] if life > known)
+
     def cold_starts_s(self) -> list[float]:
         """From an island's devices to its first contribution."""
         known: dict[str, float] = {}
         for at_s, islands in self.held:
             for island in islands:
                 known.setdefault(island, at_s)
-        return [self.arrivals[Island(i)][0] - at_s for i, at_s in known.items()]
+        return [self.arrivals[Island(i)][0][0] - at_s for i, at_s in known.items()]
 
 
 def recovery(
     *, preset: str, repeats: int, overrides: Sequence[str], say: Callable[[str], None]
 ) -> dict[str, object]:
-    """SIGKILL to a learner, then to the syncer, again and again, on a run with four islands.
+    """SIGKILL to a learner, then to the syncer, again and again, on a run with four islands; then
+    to a learner of such a run that has a warm spare.
 
     The first start is in an empty home, so without compiled programs; `learner_back_s` has them.
     """
     figures: dict[str, list[float]] = {
         "merge_period_s": [], "learner_gap_s": [], "learner_back_s": [], "syncer_gap_s": [],
-        "cold_start_s": [],
+        "cold_start_s": [], "learner_back_spare_s": [],
     }  # fmt: skip
-    with (
-        TemporaryDirectory(prefix="archipelago-home-") as home,
-        going(preset, overrides, Path(home)) as run,
-    ):
-        run.until_all_contribute()
-        time.sleep(5.0)  # some merges of an ordinary period
-        for _ in range(repeats):
-            life = _of(run.looks[-1], VICTIM)["life"]
-            run.kill(VICTIM)
-            run.until_all_contribute(life + 1)
-        for _ in range(repeats):
-            life = _of(run.looks[-1], VICTIM)["life"]
-            run.kill(SYNCER)
-            run.until_all_contribute(life + 1)
-        run.end()
-        story = Story.of(run.run_dir)
+    with TemporaryDirectory(prefix="archipelago-home-") as home:
+        with going(preset, overrides, Path(home)) as run:
+            run.until_all_contribute()
+            time.sleep(5.0)  # some merges of an ordinary period
+            for _ in range(repeats):
+                run.kill_and_wait(VICTIM)
+            for _ in range(repeats):
+                run.kill_and_wait(SYNCER)
+            run.end()
+            story = Story.of(run.run_dir)
+        with going(preset, [*overrides, "islands.0.spares=1"], Path(home)) as run:
+            run.until_all_contribute()
+            for _ in range(repeats):
+                run.until(lambda look: look["spares"] == 1)
+                run.kill_and_wait(VICTIM)
+            run.end()
+            spared = Story.of(run.run_dir)
+    figures["learner_back_spare_s"] = [
+        spared.back_s(VICTIM, at_s) - at_s for at_s, _ in spared.faults
+    ]
     first_s = story.faults[0][0]
-    settled_s = max(arrivals[0] for arrivals in story.arrivals.values())
+    settled_s = max(arrivals[0][0] for arrivals in story.arrivals.values())
     figures["cold_start_s"] = story.cold_starts_s()
     figures["merge_period_s"] = [
         b - a for a, b in pairwise(story.merges) if a > settled_s and b < first_s
     ]
     for at_s, whom in story.faults:
         if whom == VICTIM:
-            back_s = next(s for s in story.arrivals[VICTIM] if s > at_s + 1.0)
+            back_s = story.back_s(VICTIM, at_s)
             figures["learner_back_s"].append(back_s - at_s)
             figures["learner_gap_s"].append(story.gap_s(at_s, back_s))
         else:

@@ -21,6 +21,7 @@ from cluster import actors, launch, meter
 from cluster.bench import median
 from cluster.bench_stage import Stage, staged
 from cluster.config import Config, parse
+from cluster.names import seat_of
 from cluster.remote import answer
 from cluster.solo import Counted, SoloActor
 from coordinator.errors import RunFailed
@@ -62,8 +63,9 @@ def overhead(
     with_us, without = list[Window](), list[Window]()
     with staged(config, layout, flats, launch.store_bytes(config, layout)) as stage:
         solos = [
-            actors.start_island(config, island, stage.home, None, SoloActor)
-            for island in config.island_names
+            actors.start_island(config, group, seat_of(island), stage.home, None, SoloActor)
+            for group in config.islands
+            for island in group.names
         ]
         _all((solo.prepare.remote() for solo in solos), START_S)
         for number in range(pairs):

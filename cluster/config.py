@@ -159,6 +159,7 @@ class IslandGroup(Table):
 
     group: GroupName = "local"
     count: Count = 1
+    spares: Annotated[int, Field(ge=0)] = 0  # more processes, warm, on devices of their own
     batch_size: Count = 8  # windows per inner step
     hosts: Annotated[int, only(1)] = 1
     resources: dict[str, Amount] = {"CPU": 1.0}  # of each island, in Ray's words
@@ -270,6 +271,9 @@ class Config(Table):
     durability: Durability = Durability()
     faults: Faults = Faults()
     monitor: Monitor = Monitor()
+
+    def group(self, name: str) -> IslandGroup:
+        return next(group for group in self.islands if group.group == name)
 
     @property
     def island_names(self) -> tuple[Island, ...]:

@@ -18,7 +18,7 @@ import ray
 from cluster.actors import Home, find, holder_of, setup_logging
 from cluster.config import Config
 from cluster.light import LightLearner, Material, Pace
-from cluster.names import SYNCER, island_actor
+from cluster.names import SYNCER, island_actor, seat_of
 from cluster.source import source_sha256
 from coordinator.codec import Payload
 from coordinator.fragments import Flat
@@ -61,7 +61,8 @@ class CrewLink:
         self._shard_of = {p: shards[name] for p, name in holder.items()}
 
     async def join(self, event: Join) -> Granted | Refused:
-        return await self._syncer.join.remote(event, source_sha256())
+        answer, _ = await self._syncer.join.remote(event, source_sha256(), seat_of(event.island))
+        return answer
 
     async def report(
         self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
@@ -139,7 +140,9 @@ class CrewActor:
 
 def start_crew(config: Config, name: Island, home: Home) -> Any:
     """A process for light learners called `NAME.0`, `NAME.1` ..."""
-    actor = ray.remote(CrewActor).options(**home.options(island_actor(name), {}), num_cpus=0)
+    actor = ray.remote(CrewActor).options(
+        **home.options(island_actor(seat_of(name)), {}), num_cpus=0
+    )
     return actor.remote(config.model_dump_json(), home.namespace)
 
 

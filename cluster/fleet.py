@@ -6,11 +6,12 @@ the shell (steward.py) does it and looks again. An island holds devices from `Pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from cluster.names import Seat
 from cluster.status import IslandState
 from coordinator.protocol import Island
 
@@ -77,6 +78,7 @@ class Holding:
     `since_s`: when it got to `hold`. `learner`: what the syncer says of its learner. `failures`:
     processes that ended since its last contribution; `breakages`: those with an exception.
     `silent_since_s`: when its learner was given up, and no process has started since.
+    `incarnation`: of its learner; `relieved`: of the last one whose place a spare has taken.
     """
 
     island: Island
@@ -86,6 +88,8 @@ class Holding:
     failures: int = 0
     breakages: int = 0
     silent_since_s: float | None = None
+    incarnation: int = 0
+    relieved: int = -1
 
 
 class Deed(StrEnum):
@@ -152,6 +156,24 @@ def _next(holding: Holding, policy: Policy, *, wanted: bool, now_s: float) -> Ac
             return Action(Deed.GIVE_BACK, island, "no longer wanted")
         case _:
             return None
+
+
+def relief(
+    desired: Container[Island],
+    actual: Mapping[Island, Holding],
+    warm: Mapping[str, Sequence[Seat]],
+    policy: Policy = Policy(),
+) -> list[tuple[Island, Seat]]:
+    """Which warm spare takes which island over: one of its group that is lost, once for each loss,
+    as long as another start might help."""
+    left = {group: [*seats] for group, seats in warm.items()}
+    pairs: list[tuple[Island, Seat]] = []
+    for island, holding in sorted(actual.items()):
+        lost = holding.hold is Hold.RUNNING and holding.learner == "lost"
+        helps = holding.incarnation > holding.relieved and policy.failing(holding) is None
+        if lost and helps and island in desired and (seats := left.get(group_name(island))):
+            pairs.append((island, seats.pop(0)))
+    return pairs
 
 
 def resized(islands: Iterable[Island], group: str, count: int) -> frozenset[Island]:

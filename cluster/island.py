@@ -1,11 +1,14 @@
-"""Builds an island's learner out of the configuration."""
+"""Builds an island's learner out of the configuration: what takes long first, who it is last."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 
-from cluster.config import Config
+import jax
+import numpy as np
+
+from cluster.config import Config, IslandGroup
 from cluster.meaning import group_of, schedule_of
 from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Island, Region
@@ -32,7 +35,7 @@ def optimizer_of(config: Config) -> OptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Of a learner: what takes long to make, and what more than one life or learner can use."""
+    """Of a learner: what takes long to make, and is the same for its whole group."""
 
     task: Task
     layout: Layout
@@ -40,13 +43,9 @@ class Parts:
     port: FragmentPort
 
 
-def build(config: Config, island: Island, link: Link) -> Learner:
-    """A learner, compiled and ready to step, that has not joined yet."""
-    return assemble(config, island, compiled(config, island), link)
-
-
-def compiled(config: Config, island: Island) -> Parts:
-    task, group, sync = task_of(config), group_of(config, island), config.sync
+def compiled(config: Config, group: IslandGroup) -> Parts:
+    """Import, read and compile all that a learner of this group needs."""
+    task, sync = task_of(config), config.sync
     layout = layout_of(task, sync.fragments)
     inner = Inner(task, optimizer_of(config))
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0)
@@ -55,7 +54,16 @@ def compiled(config: Config, island: Island) -> Parts:
     return Parts(task, layout, inner, port)
 
 
+def rehearse(parts: Parts, batch_size: int) -> None:
+    """Go once through what a life does first, so that nothing is left to be compiled."""
+    inner, batch = parts.inner, parts.task.heldout(batch_size)[0]
+    state, measures = inner.step(inner.start(parts.task.init(0)), batch, 0)
+    leaves = [np.asarray(leaf) for leaf in inner.moments(state)]
+    jax.block_until_ready((measures, inner.adopt_moments(state, leaves)))
+
+
 def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learner:
+    """A learner, ready to step, that has not joined yet."""
     group, sync = group_of(config, island), config.sync
     habits = Habits(
         island=island,

@@ -31,8 +31,7 @@ def schedule_of(config: Config) -> Schedule:
 
 def group_of(config: Config, island: Island) -> IslandGroup:
     """Also of an island that was added to its group later."""
-    name = group_name(island)
-    return next(group for group in config.islands if group.group == name)
+    return config.group(group_name(island))
 
 
 def rule_of(config: Config, layout: Layout) -> Rule:

@@ -315,6 +315,7 @@ class Measures:
             heldout=self._heldout,
             faults=self._faults,
             wanted=len(self._islands),
+            spares=0,
             refusals=dict(self._refusals),
             figures=self._figures(rule, state, now_s),
         )

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from itertools import count
+from typing import NewType
+
 from coordinator.protocol import Fragment, Island
 
+Seat = NewType("Seat", str)
+"""Where a learner runs: an actor and its devices. The first one of an island has its name; a spare
+that has taken it over keeps its own."""
 FLEET, SYNCER, EVALUATOR = "fleet", "syncer", "evaluator"
 SHARD = "shard-0"
 """The first; a run with `sync.shards` has as many."""
@@ -11,10 +18,21 @@ CALL_TIMEOUT_S = 30.0
 """A call to one of them that takes longer is given up, and perhaps tried again."""
 
 
-def island_actor(island: Island) -> str:
-    """Light learners, `crew-3.7`, share a process: what no island of a configuration can be called
-    (`bench scale`)."""
-    return f"island {island.partition('.')[0]}"
+def island_actor(seat: Seat) -> str:
+    return f"island {seat}"
+
+
+def seat_of(island: Island) -> Seat:
+    """Where it is at first. Light learners, `crew-3.7`, share a process: what no island of a
+    configuration can be called (`bench scale`)."""
+    return Seat(island.partition(".")[0])
+
+
+def free_seat(group: str, taken: Container[Seat], island: Island | None = None) -> Seat:
+    """A name for a new seat of this group: the island's own if that is free, else `eu+0` and on."""
+    if island is not None and (own := seat_of(island)) not in taken:
+        return own
+    return next(seat for n in count() if (seat := Seat(f"{group}+{n}")) not in taken)
 
 
 def shard_actor(number: int) -> str:

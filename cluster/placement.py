@@ -17,7 +17,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.config import IslandGroup
-from coordinator.protocol import Island
+from cluster.names import Seat
 
 ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """The label that Ray gives a node with accelerators."""
@@ -97,12 +97,14 @@ def impossible(group: IslandGroup, count: int, nodes: Sequence[Node]) -> str | N
 
     An opportunistic group may wait for nodes that are not there yet.
     """
+    count += group.spares
     if group.opportunistic or (fits := room(group, nodes)) >= count:
         return None
     has = "; ".join(map(str, nodes)) or "no nodes"
+    what = f"islands, {group.spares} of them spares" if group.spares else "islands"
     return (
-        f"group {group.group}: {count} islands, each of {wish(group)}, can never be placed: there "
-        f"is room for {fits} at most; the cluster has {has}"
+        f"group {group.group}: {count} {what}, each of {wish(group)}, can never be placed: "
+        f"there is room for {fits} at most; the cluster has {has}"
     )
 
 
@@ -134,9 +136,9 @@ class Place(Protocol):
     def give_back(self) -> None: ...
 
 
-def reserve(group: IslandGroup, island: Island, namespace: str, *, detached: bool) -> Place:
-    """Ask for one island's devices; returns at once."""
-    name, lifetime = f"{namespace}/{island}", "detached" if detached else None
+def reserve(group: IslandGroup, seat: Seat, namespace: str, *, detached: bool) -> Place:
+    """Ask for the devices of one island, or of a spare; returns at once."""
+    name, lifetime = f"{namespace}/{seat}", "detached" if detached else None
     if group.topology is not None:
         return _Slice(group, name, lifetime)
     asked = placement_group(
@@ -149,10 +151,10 @@ def reserve(group: IslandGroup, island: Island, namespace: str, *, detached: boo
     return _Group(asked)
 
 
-def reserved(island: Island, namespace: str) -> Place | None:
+def reserved(seat: Seat, namespace: str) -> Place | None:
     """The devices that an earlier life of the fleet asked for; None if there are none."""
     try:
-        return _Group(ray.util.get_placement_group(f"{namespace}/{island}"))
+        return _Group(ray.util.get_placement_group(f"{namespace}/{seat}"))
     except ValueError:
         return None
 

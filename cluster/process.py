@@ -1,4 +1,8 @@
-"""An island's process: runs a learner on a thread of its own, and ends when that breaks."""
+"""An island's process: runs a learner on a thread of its own, and ends when that breaks.
+
+What takes long (importing, reading, compiling) comes before the question which island it is: a
+spare is a process that is told "none yet" and goes on asking.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,36 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from cluster.config import Config
-from coordinator.errors import Rejected
+from cluster.config import Config, IslandGroup
+from coordinator.errors import Rejected, Relieved
 from coordinator.protocol import Island
 
 if TYPE_CHECKING:  # JAX is imported on the learner's thread, where a failure can be reported
     from islands.learner import Learner, Link
 
 log = logging.getLogger("archipelago.island")
+
+WATCHFUL_S = 0.2
+"""Between two times that a spare asks whether it is needed."""
+
+
+class Superior(Protocol):
+    """What a process hears from the fleet; each call waits until it can be answered."""
+
+    def starting(self) -> float:
+        """For how many seconds to wait before anything is begun: one that failed again and again
+        shall not keep its machine busy with failing."""
+        ...
+
+    def role(self, *, warm: bool) -> Island | None:
+        """Which island it is; None for a spare. `warm`: it could be one at once."""
+        ...
+
+    def broke(self, words: str) -> None:
+        """Its last words."""
+        ...
 
 
 class IslandProcess:
@@ -26,34 +50,46 @@ class IslandProcess:
     def __init__(
         self,
         config: Config,
-        island: Island,
+        group: IslandGroup,
+        superior: Callable[[], Superior],
         link: Callable[[], Link],
-        delay_s: Callable[[], float],
-        last_words: Callable[[str], None],
     ) -> None:
-        """Cannot fail: an actor whose constructor raises is never restarted.
-
-        `delay_s` is asked how long to wait before anything is begun: one that failed again and
-        again shall not keep its machine busy with failing.
-        """
-        self._config, self._island = config, island
-        self._link, self._delay_s, self._last_words = link, delay_s, last_words
+        """Cannot fail: an actor whose constructor raises is never restarted."""
+        self._config, self._group = config, group
+        self._superior, self._link = superior, link
         self.learner: Learner | None = None
         threading.Thread(target=self._live, name="train", daemon=True).start()
 
     def _live(self) -> None:
         try:
-            time.sleep(self._delay_s())
-            from cluster.island import build
+            time.sleep(self._superior().starting())
+            from cluster.island import assemble, compiled, rehearse
 
-            self.learner = build(self._config, self._island, self._link())
-            self.learner.run()
+            parts = compiled(self._config, self._group)
+            while True:
+                island = self._wait(lambda: rehearse(parts, self._group.batch_size))
+                self.learner = assemble(self._config, island, parts, self._link())
+                try:
+                    self.learner.run()
+                    return
+                except Relieved as error:
+                    log.warning("%s", error)
         except Rejected as error:
             log.warning("%s", error)
         except BaseException:
-            log.exception("island %s broke; its process ends and will be restarted", self._island)
+            log.exception("a learner of %s broke; its process is restarted", self._group.group)
             try:
-                self._last_words(traceback.format_exc())
+                self._superior().broke(traceback.format_exc())
             finally:
                 logging.shutdown()
                 os._exit(1)
+
+    def _wait(self, rehearse: Callable[[], None]) -> Island:
+        """Which island this is; a spare waits, warm, until it is one."""
+        if (island := self._superior().role(warm=False)) is None:
+            rehearse()
+            log.info("a spare of %s is warm", self._group.group)
+        while island is None:
+            island = self._superior().role(warm=True)
+            time.sleep(0.0 if island else WATCHFUL_S)
+        return island

@@ -15,6 +15,7 @@ from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
     from cluster.config import Config
+    from cluster.names import Seat
     from coordinator.protocol import Island
 
 AUTH_MODE = "RAY_AUTH_MODE"
@@ -45,7 +46,8 @@ class Kept(TypedDict):
     """What outlasts the fleet's process, in fleet.json."""
 
     desired: list[Island]  # that shall be there
-    held: list[Island]  # that have devices, or wait for them
+    held: dict[Island, Seat]  # that have devices, or wait for them, and where
+    spares: dict[Seat, str]  # of which group
     stopping: str | None
     faults: list[int]  # of the plan, that have happened
     began: float  # wall clock, seconds since 1970

@@ -17,6 +17,7 @@ from cluster.actors import IslandActor, RayLink, holder_of, setup_logging
 from cluster.config import Config
 from cluster.faults import Cable
 from cluster.meaning import group_of
+from cluster.names import Seat, seat_of
 from coordinator.protocol import Island, Lease
 
 if TYPE_CHECKING:  # JAX is imported when it is needed, never in a constructor
@@ -64,7 +65,8 @@ class Process:
     def __init__(self, config: Config, island: Island, namespace: str) -> None:
         self.learner: Learner | None = None
         self._config, self._island = config, island
-        self._link = RayLink(namespace, Cable(), holder_of(config))
+        holder = holder_of(config)
+        self._link = RayLink(namespace, Cable(), seat_of(island), holder, relievable=False)
         self._alone: Alone | None = None
         self._thread: threading.Thread | None = None
         self._broken: BaseException | None = None
@@ -73,7 +75,7 @@ class Process:
     def parts(self) -> Parts:
         from cluster.island import compiled
 
-        return compiled(self._config, self._island)
+        return compiled(self._config, group_of(self._config, self._island))
 
     def together(self) -> None:
         from cluster.island import assemble
@@ -123,11 +125,11 @@ class Process:
 class SoloActor(IslandActor):
     """To syncer and shard an island as any other."""
 
-    def __init__(self, config: str, island: Island, namespace: str) -> None:
+    def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         setup_logging()
         self._cable = Cable()
         plain = Config.model_validate_json(config, strict=False)
-        self._process = Process(plain, island, namespace)
+        self._process = Process(plain, Island(seat), namespace)
 
     def prepare(self) -> None:
         """Import and compile; takes as long as the start of any island."""

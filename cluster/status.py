@@ -79,5 +79,6 @@ class Status(TypedDict):
     heldout: list[tuple[int, float]]  # (t, loss of the syncer's model), oldest first
     faults: int
     wanted: int  # islands that shall be there
+    spares: int  # processes that are warm and could be one of them
     refusals: dict[str, int]  # contributions not merged, by reason
     figures: Figures | None  # None: nothing measured yet

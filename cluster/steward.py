@@ -32,12 +32,14 @@ from cluster.fleet import (
     Policy,
     group_name,
     reconcile,
+    relief,
     resized,
 )
 from cluster.meaning import group_of, load_layout
 from cluster.metrics import Exporter
-from cluster.names import EVALUATOR, FLEET, SYNCER, island_actor, shards_of
+from cluster.names import EVALUATOR, FLEET, SYNCER, Seat, free_seat, shards_of
 from cluster.remote import answer
+from cluster.spares import Spare, Spares
 from cluster.status import IslandStatus, Status
 from cluster.store import fingerprint, save_model
 from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
@@ -78,6 +80,7 @@ class _Island:
     """One island's holding, and the handles that go with it."""
 
     holding: Holding
+    seat: Seat
     place: placement.Place | None = None
     actor: actors.Actor | None = None
     starts: int = 0  # of its process, since its last contribution
@@ -96,7 +99,9 @@ class Fleet:
         self._detached, self._auth = detached, auth
         self._islands: dict[Island, _Island] = {}
         self._desired: frozenset[Island] = frozenset(config.island_names)
-        self._lock = threading.RLock()  # guards the two above and the wishes below
+        self._policy = Policy(**config.faults.policy.model_dump())
+        self._spares = Spares(config, actors.Home(namespace, detached=detached), self._policy)
+        self._lock = threading.RLock()  # guards those above and the wishes below
         self._stopping: str | None = None
         self._told_to_stop = False
         self._up = threading.Event()  # brought up, or taken over
@@ -105,7 +110,6 @@ class Fleet:
         self._judgement: ray.ObjectRef | None = None
         self._judged_s = time.monotonic()
         self._plan = faults.Plan(config.faults.plan)
-        self._policy = Policy(**config.faults.policy.model_dump())
         self._fragments_of = shards_of(config.sync.shards, config.sync.fragments)
         self._exporter = Exporter(run_dir, config.monitor, self._shown_status)
         self._dismissed = threading.Event()
@@ -178,7 +182,7 @@ class Fleet:
         if (why := harm.misfit(known)) is not None:
             raise UserMistake(f"run {self._run_dir.name}: {why}")
         if harm.kind == "node":
-            actor = actors.find(island_actor(Island(harm.island)), self._namespace)
+            actor = self._actor_of(Island(harm.island))
             here = ray.get_runtime_context().get_node_id()
             if actor is None or self._get(actor.node.remote()) == here:
                 raise UserMistake(
@@ -195,23 +199,44 @@ class Fleet:
             self._stopping = self._stopping or why
             self._keep_in_mind()
 
-    def starting(self, island: Island) -> float:
-        """A process of this island begins; for how many seconds it shall wait before it does."""
+    def starting(self, seat: Seat) -> float:
+        """A process begins here; for how many seconds it shall wait before it does."""
+        now_s = time.monotonic()
         with self._lock:
-            it = self._islands.get(island)
-            if it is None:
-                return 0.0
-            it.starts += 1
-            failures = it.starts - 1
-            it.holding = replace(it.holding, failures=failures, silent_since_s=None)
-        return self._policy.delay_s(failures)
+            if (it := self._at(seat)) is None:
+                return self._spares.starting(seat, now_s)
+            _begins(it)
+            island, holding = it.holding.island, it.holding
+            ready = self._spares.warm(now_s).get(group_name(island))
+            helps = self._stopping is None and self._policy.failing(holding) is None
+            if it.starts > 1 and ready and helps:  # it is quicker than this one
+                self._relieve(island, ready[0], now_s)
+                return self._spares.starting(seat, now_s)
+        return self._policy.delay_s(holding.failures)
 
-    def broke(self, island: Island, words: str) -> None:
-        """A process of this island ended with an exception; `words` is its traceback."""
+    def role(self, seat: Seat, *, warm: bool) -> Island | None:
+        """Which island the process that is here is; None for a spare. `warm`: it could be one."""
         with self._lock:
-            if (it := self._islands.get(island)) is not None:
+            if (it := self._at(seat)) is not None:
+                return it.holding.island
+            self._spares.heard(seat, time.monotonic(), warm=warm)
+        return None
+
+    def broke(self, seat: Seat, words: str) -> None:
+        """A process that was here ended with an exception; `words` is its traceback."""
+        with self._lock:
+            if (it := self._at(seat)) is not None:
                 it.last_words = words
                 it.holding = replace(it.holding, breakages=it.holding.breakages + 1)
+
+    def _at(self, seat: Seat) -> _Island | None:
+        """The island that is here. The lock is held."""
+        return next((it for it in self._islands.values() if it.seat == seat), None)
+
+    def _actor_of(self, island: Island) -> actors.Actor | None:
+        with self._lock:
+            it = self._islands.get(island)
+        return None if it is None else it.actor
 
     def dismiss(self) -> None:
         """Whoever followed the run knows how it ended."""
@@ -298,13 +323,14 @@ class Fleet:
             self._stopping, self._began = self._stopping or kept["stopping"], kept["began"]
         self._plan = faults.Plan(self._config.faults.plan, kept["faults"])
         now_s = time.monotonic()
-        for island in sorted({*self._desired, *map(Island, kept["held"])}):
-            actor = actors.find(island_actor(island), self._namespace)
-            place = placement.reserved(island, self._namespace)
+        for island, seat in kept["held"].items():
+            actor = actors.find_island(seat, self._namespace)
+            place = placement.reserved(seat, self._namespace)
             if actor is None and place is None:
                 continue
             hold = Hold.WAITING if actor is None else Hold.RUNNING
-            self._islands[island] = _Island(Holding(island, hold, now_s), place, actor)
+            self._islands[island] = _Island(Holding(island, hold, now_s), seat, place, actor)
+        self._spares.find(kept["spares"], now_s)
         if kept["outcome"] is None:
             self._core()
             return None
@@ -328,6 +354,8 @@ class Fleet:
         with self._lock:
             desired = self._desired if self._stopping is None else frozenset(self._islands)
             stopping = self._stopping
+        if stopping is None:
+            self._use_spares(now_s)
         for action in reconcile(desired, self._holdings(), now_s, self._policy):
             self._do(action, now_s)
         self._seen = status
@@ -340,6 +368,31 @@ class Fleet:
                 self._strike(number, fault)
             self._judge()
         return self._shown_status()
+
+    def _use_spares(self, now_s: float) -> None:
+        """Have warm ones take over what is lost, and as many of them as are wished for."""
+        with self._lock:
+            warm = self._spares.warm(now_s)
+            for island, seat in relief(self._desired, self._holdings(), warm, self._policy):
+                _begins(self._islands[island])
+                self._relieve(island, seat, now_s)
+        if self._spares.tend(self._taken(), now_s):
+            self._keep_in_mind()
+
+    def _relieve(self, island: Island, seat: Seat, now_s: float) -> None:
+        """This spare is the island from now on, and whoever was it is a spare. The lock is held."""
+        it, spare = self._islands[island], self._spares.take(seat)
+        log.warning("the spare %s is %s from now on; %s is a spare", seat, island, it.seat)
+        if it.place is not None:
+            group = group_name(island)
+            self._spares.add(Spare(it.seat, group, now_s, it.place, it.actor))
+        it.seat, it.place, it.actor = spare.seat, spare.place, spare.actor
+        it.holding = replace(it.holding, relieved=it.holding.incarnation)
+        self._keep_in_mind()
+
+    def _taken(self) -> set[Seat]:
+        with self._lock:
+            return {it.seat for it in self._islands.values()}
 
     def _holdings(self) -> dict[Island, Holding]:
         with self._lock:
@@ -357,7 +410,12 @@ class Fleet:
                         silent_s = None
                     elif it.holding.learner not in ("starting", "lost"):  # nor was before it began
                         silent_s = time.monotonic()
-                    it.holding = replace(it.holding, learner=said["state"], silent_since_s=silent_s)
+                    it.holding = replace(
+                        it.holding,
+                        learner=said["state"],
+                        silent_since_s=silent_s,
+                        incarnation=said["incarnation"],
+                    )
                 if said["contributions"] > it.contributions:
                     it.contributions, it.starts = said["contributions"], 1
                     it.holding = replace(it.holding, failures=0, breakages=0)
@@ -382,17 +440,19 @@ class Fleet:
         match action.deed:
             case Deed.PLACE:
                 group = group_of(config, island)
-                place = placement.reserve(group, island, self._namespace, detached=self._detached)
+                seat = free_seat(group.group, self._taken() | self._spares.seats.keys(), island)
+                place = placement.reserve(group, seat, self._namespace, detached=self._detached)
                 why = f"waits for {placement.wish(group)}"
                 with self._lock:
                     holding = Holding(island, Hold.WAITING, now_s)
-                    self._islands[island] = _Island(holding, place, why=why)
+                    self._islands[island] = _Island(holding, seat, place, why=why)
                     self._keep_in_mind()
             case Deed.START:
                 it = self._islands[island]
                 assert it.place is not None
                 home = actors.Home(self._namespace, detached=self._detached)
-                it.actor = actors.start_island(config, island, home, it.place.strategy())
+                group, devices = group_of(config, island), it.place.strategy()
+                it.actor = actors.start_island(config, group, it.seat, home, devices)
                 with self._lock:
                     self._move(it, Hold.RUNNING, action.why)
             case Deed.DRAIN:
@@ -415,7 +475,7 @@ class Fleet:
     def _free(self, it: _Island) -> None:
         """End an island's process and return its devices."""
         if it.actor is not None:
-            ray.kill(it.actor, no_restart=True)
+            actors.end(it.actor)
         if it.place is not None:
             it.place.give_back()
         it.actor = it.place = None
@@ -446,8 +506,11 @@ class Fleet:
 
         Errors: `ActorUnavailableError` if the syncer cannot be heard.
         """
-        whom = harm.island if harm.island in SERVICES else island_actor(Island(harm.island))
-        if (actor := actors.find(whom, self._namespace)) is not None:
+        if harm.island in SERVICES:
+            actor = actors.find(harm.island, self._namespace)
+        else:
+            actor = self._actor_of(Island(harm.island))
+        if actor is not None:
             log.warning("%s %s on purpose", harm.kind, harm.island)
             self._get(self._syncer.fault.remote(Island(harm.island)))
         return actor
@@ -494,6 +557,7 @@ class Fleet:
         runs.retire(self._run_dir)
         for it in self._islands.values():
             self._free(it)
+        self._spares.give_all_back()
         for name in (SYNCER, *self._fragments_of, EVALUATOR):
             if (actor := actors.find(name, self._namespace)) is not None:
                 ray.kill(actor, no_restart=True)
@@ -508,7 +572,8 @@ class Fleet:
         with self._lock:
             kept = runs.Kept(
                 desired=sorted(self._desired),
-                held=sorted(self._islands),
+                held={island: it.seat for island, it in sorted(self._islands.items())},
+                spares=self._spares.seats,
                 stopping=self._stopping,
                 faults=self._plan.done,
                 began=self._began,
@@ -544,7 +609,8 @@ class Fleet:
             shown = [
                 _overlaid(said.get(island), it) for island, it in sorted(self._islands.items())
             ]
-        return {**seen, "islands": shown, "wanted": len(self._desired)}
+            warm = sum(map(len, self._spares.warm(time.monotonic()).values()))
+        return {**seen, "islands": shown, "wanted": len(self._desired), "spares": warm}
 
 
 def _break(victim: actors.Actor, harm: Harm, drain: Callable[[Island], None]) -> None:
@@ -567,6 +633,12 @@ def _break(victim: actors.Actor, harm: Harm, drain: Callable[[Island], None]) ->
             drain(Island(harm.island))
         case "disk":
             victim.fill.remote(harm.for_s)
+
+
+def _begins(it: _Island) -> None:
+    """One more process of this island begins."""
+    it.starts += 1
+    it.holding = replace(it.holding, failures=it.starts - 1, silent_since_s=None)
 
 
 def _given_up(it: _Island) -> RunFailed:
@@ -608,5 +680,5 @@ def _nothing_yet(run: str, config: Config) -> Status:
         run=run, t=0, steps=config.run.steps, elapsed_s=0.0, left_s=None, phase="starting",
         islands=[], fragments=[], participants=0.0, alive=0, merges=0, tokens_trained=0,
         tokens_per_s=0.0, heldout=[], faults=0,
-        wanted=len(config.island_names), refusals={}, figures=None,
+        wanted=len(config.island_names), spares=0, refusals={}, figures=None,
     )  # fmt: skip

@@ -34,5 +34,9 @@ class Rejected(ArchipelagoError):
     """The coordinator will not have this learner, and asking again would not change that."""
 
 
+class Relieved(ArchipelagoError):
+    """A spare has taken this learner's island over while it could not be heard."""
+
+
 class BrokenInvariant(ArchipelagoError):
     """The rules contradict themselves: a defect of ours, never of the user's."""

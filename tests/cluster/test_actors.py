@@ -9,6 +9,7 @@ import pytest
 
 from cluster.actors import ShardActor, SyncerActor
 from cluster.config import load
+from cluster.names import Seat
 from coordinator.errors import RunFailed
 from coordinator.protocol import Fragment, Join, Version
 from tests.cluster.played import LAYOUT, Played
@@ -49,7 +50,11 @@ def test_a_syncer_under_other_rules_does_not_come_back(played: Played) -> None:
     for tape in played.run_dir.glob("tape-*"):
         tape.unlink()
     with pytest.raises(RunFailed, match="cannot come back"):
-        asyncio.run(syncer.join(Join(next(iter(played.state.members)), "g", "l"), "any source"))
+        asyncio.run(
+            syncer.join(
+                Join(next(iter(played.state.members)), "g", "l"), "any source", Seat("eu-0")
+            )
+        )
 
 
 def test_a_syncer_whose_tape_is_of_another_model_does_not_come_back(played: Played) -> None:

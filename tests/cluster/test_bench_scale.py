@@ -19,7 +19,7 @@ from cluster.bench_scale import (
     names_of,
 )
 from cluster.light import LightLearner, Link, Pace
-from cluster.names import island_actor
+from cluster.names import seat_of
 from coordinator.codec import decode, encode
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat
@@ -181,7 +181,7 @@ def test_learners_that_share_a_process_are_called_there() -> None:
     crews = names_of(40)
     assert [len(islands) for islands in crews.values()] == [16, 16, 8]
     for crew, islands in crews.items():
-        assert {island_actor(island) for island in islands} == {island_actor(crew)}
+        assert {seat_of(island) for island in islands} == {seat_of(crew)}
 
 
 def window(seconds: float, reports: int, syncer_cpu_s: float, rounds: int = 0) -> Window:

@@ -17,8 +17,10 @@ from cluster.fleet import (
     Policy,
     group_name,
     reconcile,
+    relief,
     resized,
 )
+from cluster.names import Seat, free_seat
 from cluster.status import IslandState
 from coordinator.protocol import Island
 
@@ -185,3 +187,45 @@ def test_whatever_is_there_it_comes_to_rest_as_desired(
                 actual[island] = replace(held, learner="left")
     assert reconcile(desired, actual, 10.0) == []
     assert set(actual) == desired
+
+
+# --- spares ---------------------------------------------------------------------------------------
+
+WARM = {"eu": [Seat("eu+0"), Seat("eu+1")]}
+
+
+def lost(island: Island, **more: int) -> Holding:
+    return replace(Holding(island, Hold.RUNNING, 0.0, "lost", incarnation=7), **more)
+
+
+def test_each_lost_island_gets_a_warm_spare_of_its_group_as_long_as_there_are_any() -> None:
+    us = Island("us-0")
+    there = {A: lost(A), B: lost(B), us: lost(us)}
+    assert relief([A, B, us], there, WARM) == [(A, "eu+0"), (B, "eu+1")]
+    assert relief([A, B, us], there, {"eu": [Seat("eu+1")]}) == [(A, "eu+1")]
+    assert relief([A, B, us], there, {}) == []
+
+
+@pytest.mark.parametrize(
+    "holding",
+    [
+        replace(lost(A), hold=Hold.DRAINING),
+        replace(lost(A), learner="joining"),
+        replace(lost(A), learner="quarantined"),
+        lost(A, relieved=7),
+        lost(A, failures=POLICY.deaths),
+    ],
+    ids=["leaves", "is back", "is there", "is relieved already", "would only die again"],
+)
+def test_no_spare_is_used_up_for_one_that(holding: Holding) -> None:
+    assert relief([A], {A: holding}, WARM) == []
+
+
+def test_no_spare_is_used_up_for_one_that_is_not_wanted() -> None:
+    assert relief([B], {A: lost(A)}, WARM) == []
+
+
+def test_a_seat_has_the_name_of_its_island_unless_a_spare_sits_there() -> None:
+    assert free_seat("eu", set(), A) == "eu-0"
+    assert free_seat("eu", {Seat("eu-0")}, A) == "eu+0"
+    assert free_seat("eu", {Seat("eu-0"), Seat("eu+0")}) == "eu+1"

@@ -81,6 +81,7 @@ def a_status(islands: int = 4, fragments: int = 8) -> Any:
         "heldout": [(0, 5.55), (40, 3.1), (80, 2.6), (120, 2.45)],
         "faults": 0,
         "wanted": islands,
+        "spares": 0,
         "refusals": {},
         "figures": None,
     }

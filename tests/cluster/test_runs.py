@@ -13,6 +13,7 @@ import pytest
 
 from cluster import runs
 from cluster.config import Config, load, parse
+from cluster.names import Seat
 from cluster.runs import Live
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island
@@ -146,7 +147,8 @@ def died(folder: Path, *overrides: str) -> Path:
     (folder / "config.toml").write_text(config(*overrides).toml())
     kept = runs.Kept(
         desired=[Island("local-0"), Island("local-3")],
-        held=[Island("local-0")],
+        held={Island("local-0"): Seat("local+0")},
+        spares={Seat("local-0"): "local"},
         stopping=None,
         faults=[0],
         began=1e9,

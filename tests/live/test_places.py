@@ -20,7 +20,7 @@ import ray
 from ray.cluster_utils import Cluster
 from cluster import placement
 from cluster.config import IslandGroup
-from coordinator.protocol import Island
+from cluster.names import Seat
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
 for number in range(2):
@@ -37,8 +37,8 @@ cluster.add_node(num_cpus=2, labels={"region": "eu"})
 cluster.connect()
 
 def reserve(group, number):
-    island = Island(f"{group.group}-{number}")
-    return placement.reserve(group, island, "places", detached=False)
+    seat = Seat(f"{group.group}-{number}")
+    return placement.reserve(group, seat, "places", detached=False)
 
 def ready(place, within_s):
     end_s = time.monotonic() + within_s
@@ -70,8 +70,8 @@ told["eu"] = [ready(first, 20), labels_at(first)["region"], ready(second, 2)]
 first.give_back()
 told["second_then"] = ready(second, 20)
 told["still"] = all(second.ready() for _ in range(50))
-told["found"] = placement.reserved(Island("eu-1"), "places") is not None
-told["not_found"] = placement.reserved(Island("eu-7"), "places") is None
+told["found"] = placement.reserved(Seat("eu-1"), "places") is not None
+told["not_found"] = placement.reserved(Seat("eu-7"), "places") is None
 print(json.dumps(told))
 ray.shutdown()
 cluster.shutdown()

@@ -123,8 +123,12 @@ def killed() -> Generator[Killed]:
 
 def takes_part_again(status: dict[str, Any]) -> bool:
     """Is the victim in its second life, and in each fragment's last merge?"""
+    return is_back(status, 2)
+
+
+def is_back(status: dict[str, Any], life: int) -> bool:
     islands = {each["island"]: each for each in status.get("islands", ())}
-    if VICTIM not in islands or islands[VICTIM]["life"] < 2:
+    if VICTIM not in islands or islands[VICTIM]["life"] < life:
         return False
     return all(VICTIM in each["participants"] for each in status["fragments"])
 
@@ -506,6 +510,48 @@ def test_chaos_from_another_terminal_is_survived() -> None:
         assert "not durable: fragments: File too large" in said, said
         again = here.run("replay", str(here.run_dir), "--json").json
         assert again["exact"]
+
+
+def test_a_warm_spare_takes_a_killed_island_over() -> None:
+    """... and what is left of that one is the spare for the next time."""
+    with place() as here:
+        process = live_run(here, "--set", "islands.0.spares=1", "--set", "islands.0.speed=0.3")
+        plan = here.folder / "plan.toml"
+        plan.write_text(f'[[faults]]\nafter_s = 0.0\nkind = "kill"\nisland = "{VICTIM}"\n')
+        for life, (victim, spare) in {2: ("local+0", "local-1"), 3: ("local-1", "local+0")}.items():
+            until(lambda: here.last_status["spares"] == 1 and all_live(here, 2))
+            assert here.run("chaos", str(here.run_dir), "--plan", str(plan)).code == 0
+            until(lambda life=life: is_back(here.last_status, life) or process.poll() is not None)
+            kept = json.loads((here.run_dir / "fleet.json").read_text())
+            assert kept["held"][VICTIM] == victim
+            assert kept["spares"] == {spare: "local"}
+        os.killpg(process.pid, signal.SIGINT)
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        assert finished.json["faults"] == len(finished.json["recovery_s"]) == 2
+
+
+@pytest.mark.long
+def test_a_spare_takes_over_what_hangs_and_that_one_becomes_a_spare() -> None:
+    """... when it goes on: the island is somebody else by then."""
+    with place() as here:
+        process = live_run(here, "--set", "islands.0.spares=1", "--set", "islands.0.speed=0.3")
+        until(lambda: here.last_status["spares"] == 1 and all_live(here, 2))
+        plan = here.folder / "plan.toml"
+        plan.write_text(
+            f'[[faults]]\nafter_s = 0.0\nkind = "stop"\nisland = "{VICTIM}"\nfor_s = 20.0\n'
+        )
+        assert here.run("chaos", str(here.run_dir), "--plan", str(plan)).code == 0
+        until(lambda: is_back(here.last_status, 2) or process.poll() is not None)
+        until(lambda: here.last_status["spares"] == 1 or process.poll() is not None)
+        until(lambda: is_back(here.last_status, 2) or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGINT)
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        said = "".join(
+            log.read_text() for log in here.folder.glob("ray/session_latest/logs/worker-*.err")
+        )
+        assert f"a spare is {VICTIM} now; {VICTIM} is a spare" in said
 
 
 @pytest.mark.long
