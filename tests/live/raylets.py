@@ -1,13 +1,15 @@
 """A Ray cluster of one head and three raylets on this machine, until standard input ends.
 
 Prints its address as JSON; its job server listens at the first port given, its agent at the second.
-The head holds no island.
+The head holds no island. A line on standard input, seconds, kills the head's control service and
+starts it again after so long, which is answered with a line.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any
 
 from ray.cluster_utils import Cluster
@@ -29,7 +31,12 @@ def main() -> None:
     for region in REGIONS:
         cluster.add_node(num_cpus=2, labels={"region": region}, object_store_memory=STORE_BYTES)
     print(json.dumps({"address": cluster.address}), flush=True)
-    sys.stdin.read()
+    node: Any = cluster.head_node
+    for line in sys.stdin:
+        node.kill_gcs_server()  # SIGKILL
+        time.sleep(float(line))
+        node.start_gcs_server()
+        print("back", flush=True)
     cluster.shutdown()
 
 

@@ -18,6 +18,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,8 +122,16 @@ class Raylets:
 
 @pytest.fixture(scope="module")
 def raylets() -> Generator[Raylets]:
+    with up() as (cluster, _):
+        yield cluster
+
+
+@contextmanager
+def up(**env: str) -> Generator[tuple[Raylets, subprocess.Popen[str]]]:
+    """The cluster, and the process that holds it."""
     with place() as here:
-        port, mine = free_port(), {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+        port = free_port()
+        mine = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, **env}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # its `python` is this one
         process = subprocess.Popen(
             [
@@ -139,7 +148,7 @@ def raylets() -> Generator[Raylets]:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         try:
-            yield Raylets(here, told["address"], f"http://127.0.0.1:{port}", {})
+            yield Raylets(here, told["address"], f"http://127.0.0.1:{port}", {}), process
         finally:
             process.communicate()
             assert process.returncode == 0
