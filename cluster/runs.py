@@ -34,6 +34,7 @@ class Live:
     address: str
     pid: int
     auth: str | None = "disabled"  # None: not known; the token itself is Ray's to keep
+    born: int | None = None  # its process, in ticks of its machine; None: not known
 
     def prepare(self) -> None:
         """Have this process speak as the run's cluster wants it; to be called before Ray is
@@ -186,11 +187,22 @@ def live_of(run_dir: Path) -> Live | None:
         live = Live(**json.loads((run_dir / LIVE).read_text()))
     except FileNotFoundError:
         return None
-    return live if _is_alive(live.pid) else None
+    return live if _is_alive(live.pid, live.born) else None
 
 
-def _is_alive(pid: int) -> bool:
-    """... and no zombie: what nobody waits for after a kill can stay for long."""
+def born(pid: int) -> int | None:
+    """When this process began, in ticks since its machine was started; None if that is not told."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return None
+
+
+def _is_alive(pid: int, began: int | None) -> bool:
+    """... and no zombie, which nobody may wait for after a kill, and no other one of its number,
+    which after a restart of the machine there may well be."""
+    if began is not None and born(pid) not in (began, None):
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

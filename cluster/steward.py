@@ -273,7 +273,8 @@ class Fleet:
         self._up.set()
         self._keep_in_mind()
         gcs = ray.get_runtime_context().gcs_address
-        live = runs.Live(self._run_dir.name, self._namespace, gcs, os.getpid(), self._auth)
+        me = os.getpid()
+        live = runs.Live(self._run_dir.name, self._namespace, gcs, me, self._auth, runs.born(me))
         runs.announce(self._run_dir, live)
         self._exporter.start()
         with closing(Lines(self._run_dir / "metrics.jsonl")) as metrics:

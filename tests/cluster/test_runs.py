@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -128,6 +129,16 @@ def test_a_run_is_live_from_its_announcement_to_its_retirement(elsewhere: Path) 
 
 def test_a_run_whose_process_has_gone_is_not_live(elsewhere: Path, gone: int) -> None:
     assert runs.live_of(begun(elsewhere / "first", pid=gone)) is None
+
+
+def test_another_process_of_the_same_number_is_not_the_run() -> None:
+    folder, me = begun(Path("runs/mine")), os.getpid()
+    live = Live("mine", runs.namespace_of("mine"), "1.2.3.4:5", me, born=runs.born(me))
+    runs.announce(folder, live)
+    assert runs.live_of(folder) == live
+    assert live.born is not None
+    runs.announce(folder, replace(live, born=live.born + 1))
+    assert runs.live_of(folder) is None
 
 
 def test_a_zombie_is_not_alive() -> None:
