@@ -67,7 +67,8 @@ class Breakable:
 
     def halt(self, for_s: float) -> None:
         wake = f"sleep {for_s:g}; kill -CONT {os.getpid()}"
-        subprocess.Popen(["sh", "-c", wake], start_new_session=True)
+        waker = subprocess.Popen(["sh", "-c", wake], start_new_session=True)
+        threading.Thread(target=waker.wait, daemon=True).start()  # else it stays as a zombie
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def fill(self, for_s: float) -> None:

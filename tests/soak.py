@@ -88,26 +88,28 @@ def look(cluster: Raylets, third: int, known: dict[int, Watched]) -> None:
         watched.files[third].append(files)
 
 
-def zombies(cluster: Raylets) -> list[int]:
-    """Processes that have ended and that nobody of ours has waited for."""
-    ours, found = {*cluster.here.left_running()}, list[int]()
+def zombies(cluster: Raylets, holder: int) -> set[str]:
+    """Processes that have ended and that nobody has waited for, `holder`'s raylets aside."""
+    ours, found = cluster.here.left_running(), set[str]()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            name, _, rest = stat.read_text().rpartition(")")
         except OSError:
             continue
-        if state == "Z" and int(parent) in ours:
-            found.append(int(stat.parent.name))
+        state, parent = rest.split()[0], int(rest.split()[1])
+        if state == "Z" and parent in ours and parent != holder:
+            found.add(f"{name}) of {ours[parent][:60]}")
     return found
 
 
 def objects(cluster: Raylets) -> int:
-    """In the object stores of all nodes, by Ray's own count."""
+    """In the object stores of all nodes, by Ray's own count; which ones is on standard error."""
     script = (
-        "import ray\n"
+        "import ray, sys\n"
         "from ray._private.internal_api import memory_summary\n"
         f"ray.init({cluster.address!r}, log_to_driver=False)\n"
         "print(memory_summary(stats_only=True))\n"
+        "print(memory_summary(), file=sys.stderr)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -118,6 +120,7 @@ def objects(cluster: Raylets) -> int:
     )
     found = re.search(r"Plasma memory usage \d+ MiB, (\d+) objects", done.stdout)
     assert found is not None, done.stdout
+    (cluster.here.folder / "objects.txt").write_text(done.stderr)
     return int(found[1])
 
 
@@ -138,7 +141,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     known, struck, wrong = dict[int, Watched](), Counter[str](), list[str]()
-    with up() as (cluster, _):
+    looks = [0, 0, 0]
+    with up() as (cluster, holder):
         submitted = cluster.run(
             "submit", str(TINY), "--address", cluster.jobs, "--no-wait",
             "--set", f"run.name={RUN}", "--set", "run.steps=100000000",
@@ -151,7 +155,9 @@ def main() -> int:
         at_s, kind, whom = next(plan)
         counts: list[int] = []
         while (now_s := time.monotonic() - began_s) < asked.for_s:
-            look(cluster, min(2, int(3 * now_s / asked.for_s)), known)
+            third = min(2, int(3 * now_s / asked.for_s))
+            look(cluster, third, known)
+            looks[third] += 1
             if now_s >= at_s:
                 struck[strike(cluster, kind, whom)] += 1
                 at_s, kind, whom = next(plan, (float("inf"), "", ""))
@@ -160,23 +166,23 @@ def main() -> int:
                     print(f"{now_s:.0f} s: {dict(struck)}, {counts[-1]} objects, "
                           f"{cluster.last['merges']} merges", flush=True)  # fmt: skip
             time.sleep(LOOK_S)
-        before, merges = zombies(cluster), cluster.last["merges"]
+        before, merges = zombies(cluster, holder.pid), cluster.last["merges"]
         until(lambda: cluster.last["merges"] > merges + 5, WITHIN_S)
-        wrong += [f"zombie {pid}" for pid in {*before} & {*zombies(cluster)}]
+        wrong += [f"zombie: {each}" for each in before & zombies(cluster, holder.pid)]
         assert cluster.ask("stop").code == 0
         until((cluster.run_dir / "summary.json").exists, WITHIN_S)
         summary = json.loads((cluster.run_dir / "summary.json").read_text())
         until(lambda: held(cluster) == ([], 0), WITHIN_S)
         if (left := objects(cluster)) != 0:
-            wrong.append(f"{left} objects left")
+            said = (cluster.here.folder / "objects.txt").read_text()
+            wrong.append(f"{left} objects left:\n{said}")
         wrong += beyond_retention(cluster.run_dir)
         fates = ("merged", "discarded", "lost", "outstanding")
         if summary["tokens_trained"] != sum(summary[f"tokens_{fate}"] for fate in fates):
             wrong.append("the tokens do not add up")
-    enough = asked.for_s / 3 / LOOK_S / 2
     for pid, each in sorted(known.items()):
-        if min(len(each.bytes[1]), len(each.bytes[2])) < enough:
-            continue  # it has not lived through two thirds
+        if [len(each.bytes[1]), len(each.bytes[2])] != looks[1:]:
+            continue  # it has not lived through both
         grew, files = each.growth(each.bytes), each.growth(each.files)
         middle, last = (statistics.median(each.bytes[third]) / MIB for third in (1, 2))
         print(

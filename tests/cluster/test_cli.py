@@ -90,6 +90,7 @@ def refused(cli: Cli, here: Path, *arguments: str) -> str:
         ("sync.quorum=3", "sync.quorum: no round could ever close: 3 contributions"),
         ("sync", "must look like sync.every=24"),
         ("sync.outer.target=optax:adm", "has no attribute 'adm'"),
+        ("durability.dir=there", "durability.dir: is not built yet"),
         ("islands.0.hosts=2", "islands.0.hosts: is not built yet"),
         ("task.preset=byte-tinny", "did you mean 'byte-tiny'?"),
         ("task.options.width=3.5", "task.options.width = 3.5: must be of type int"),
