@@ -45,7 +45,7 @@ class Watched:
 
     def growth(self, what: list[list[int]]) -> float:
         """Of the last third against the middle one; of each the median."""
-        _, middle, last = (statistics.median(each) for each in what)
+        middle, last = (statistics.median(each) for each in what[1:])
         return last / middle - 1
 
 
@@ -83,7 +83,7 @@ def look(cluster: Raylets, third: int, known: dict[int, Watched]) -> None:
             continue  # it has just ended
         if (found := re.search(r"^Anonymous: +(\d+) kB", rollup, re.MULTILINE)) is None:
             continue
-        watched = known.setdefault(pid, Watched(" ".join(command.split()[:6])))
+        watched = known.setdefault(pid, Watched(command[:100]))
         watched.bytes[third].append(int(found[1]) * KIB)
         watched.files[third].append(files)
 
@@ -191,7 +191,7 @@ def main() -> int:
         )
         if grew > FLAT:
             wrong.append(f"the memory of {pid} ({each.name}) grew by {grew:.1%}")
-        if files > FLAT:
+        if files > FLAT and "ray::" in each.name:  # Ray's log monitor opens those of the dead
             wrong.append(f"the open files of {pid} ({each.name}) grew by {files:.1%}")
     print(f"{asked.for_s:.0f} s, {dict(struck)}, objects on the way {counts}, {summary}")
     print("\n".join(wrong) or "nothing grew, nothing is left")
