@@ -60,7 +60,7 @@ from cluster.status import Status
 from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot
 from cluster.syncer import Ports, Syncer
 from coordinator.codec import Payload
-from coordinator.errors import ArchipelagoError, Relieved, RunFailed, Unreachable
+from coordinator.errors import ArchipelagoError, Outdated, Relieved, RunFailed, Unreachable
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     Adopted,
@@ -361,6 +361,7 @@ class ShardActor(Breakable):
         self._offers: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
         self._shard: Shard | None = None
+        self._generation = 0
 
     async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> None:
         """Take in these fragments of the initial model, and make them durable."""
@@ -369,11 +370,18 @@ class ShardActor(Breakable):
         for p, each in arrays.items():
             await self._compute(self._files(layout).save, p, each, True)
 
-    async def recover(self, wanted: Mapping[Fragment, Version]) -> dict[Fragment, Version]:
-        """Go back to these published versions, or to the newest before them that are stored."""
-        return await self._compute(self._recover, wanted)
+    async def recover(
+        self, wanted: Mapping[Fragment, Version], generation: int
+    ) -> dict[Fragment, Version]:
+        """Go back to these published versions, or to the newest before them that are stored, and
+        take orders from this generation of the syncer, or a later one, from now on."""
+        return await self._compute(self._recover, wanted, generation)
 
-    def _recover(self, wanted: Mapping[Fragment, Version]) -> dict[Fragment, Version]:
+    def _recover(
+        self, wanted: Mapping[Fragment, Version], generation: int
+    ) -> dict[Fragment, Version]:
+        self._obey(generation)
+        self._generation = generation
         layout = load_layout(self._run_dir)
         files = self._files(layout)
         if self._shard is None:
@@ -384,6 +392,15 @@ class ShardActor(Breakable):
             p: shard.recover(p, version, functools.partial(files.newest, p, version))
             for p, version in wanted.items()
         }
+
+    def _obey(self, generation: int) -> None:
+        """Errors: `Outdated` if a later generation has been heard: a syncer may live on where Ray
+        has lost sight of it."""
+        if generation < self._generation:
+            raise Outdated(
+                f"the syncer of generation {generation} is not heard any more, that of "
+                f"{self._generation} is"
+            )
 
     async def watch(self) -> None:
         """Never return, unless this process has no model: then it is not the one that was meant."""
@@ -409,6 +426,7 @@ class ShardActor(Breakable):
         return await self._compute(self._there.receive, *handed)
 
     async def merge(self, order: Merge) -> None:
+        self._obey(order.version.generation)
         if self._config.durability.keep_contributions:
             await self._compute(self._keep, order)
         await self._compute(self._there.merge, order)
@@ -424,6 +442,7 @@ class ShardActor(Breakable):
 
     async def store(self, order: Store) -> bool | str:
         """Make the staged version durable; False if it is not its turn, else why it cannot be."""
+        self._obey(order.version.generation)
         if order.version.number % self._config.durability.every:
             return False
         try:
@@ -448,6 +467,7 @@ class ShardActor(Breakable):
 
         Errors: what broke when an earlier publication was offered.
         """
+        self._obey(order.version.generation)
         if self._broken is not None:
             raise self._broken
         publication, payload = await self._compute(self._there.publish, order)
@@ -564,8 +584,11 @@ def _said(error: Exception) -> Exception:
 
 
 def _start_over(error: BaseException | None) -> None:
-    """The shard has died under the syncer: come back with it, as a new generation."""
-    if error is None or isinstance(error, RayActorError):
+    """The shard has died under the syncer, or hears another: come back as a new generation, unless
+    this process is one that Ray does not know of any more."""
+    if isinstance(error, RayTaskError):
+        error = error.cause
+    if error is None or isinstance(error, (RayActorError, Outdated)):
         logging.error("the shard cannot be reached, the syncer starts over: %s", error)
         logging.shutdown()
         os._exit(1)
@@ -630,7 +653,7 @@ class SyncerActor(Breakable):
             )
             wanted = [fragment.version for fragment in back.state.fragments]
             asked = [
-                shard.recover.remote({p: wanted[p] for p in own})
+                shard.recover.remote({p: wanted[p] for p in own}, back.generation)
                 for shard, own in zip(shards, fragments_of.values(), strict=True)
             ]
             found = {p: v for each in await asyncio.gather(*asked) for p, v in each.items()}
@@ -660,6 +683,8 @@ class SyncerActor(Breakable):
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SNAPSHOT_EVERY_S)
+            if (self._run_dir / f"tape-{syncer.state.generation + 1}.arrow").exists():
+                _start_over(Outdated("a later generation writes the tape"))
             if (snapshot := self._snapshot(syncer)) is not None:
                 await loop.run_in_executor(None, self._keep, snapshot, syncer.rule.fingerprint)
 

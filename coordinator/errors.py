@@ -38,5 +38,9 @@ class Relieved(ArchipelagoError):
     """A spare has taken this learner's island over while it could not be heard."""
 
 
+class Outdated(ArchipelagoError):
+    """A later generation of the syncer has taken over; who hears this must go."""
+
+
 class BrokenInvariant(ArchipelagoError):
     """The rules contradict themselves: a defect of ours, never of the user's."""

@@ -10,8 +10,8 @@ import pytest
 from cluster.actors import ShardActor, SyncerActor
 from cluster.config import load
 from cluster.names import Seat
-from coordinator.errors import RunFailed
-from coordinator.protocol import Fragment, Join, Version
+from coordinator.errors import Outdated, RunFailed
+from coordinator.protocol import Fragment, Join, Merge, Publish, Store, Version
 from tests.cluster.played import LAYOUT, Played
 
 
@@ -35,9 +35,28 @@ def test_a_shard_that_comes_back_uses_the_version_before_a_damaged_one(played: P
     newest = sorted((played.run_dir / "fragments").glob("f0000-*"))[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
-    found = asyncio.run(shard.recover(wanted))
+    found = asyncio.run(shard.recover(wanted, 1))
     f0, f1 = wanted
     assert found == {f0: Version(0, wanted[f0].number - 1), f1: wanted[f1]}
+
+
+def test_a_syncer_that_ray_has_lost_sight_of_is_not_heard_by_the_shard(played: Played) -> None:
+    """... once a later generation has been; nothing that it orders is done."""
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+    asyncio.run(shard.recover(wanted, 3))
+    old, p = Version(2, wanted[Fragment(0)].number + 1), Fragment(0)
+    for order in (
+        shard.merge(Merge(p, old, (), "old")),
+        shard.store(Store(p, old)),
+        shard.publish(Publish(p, old, wanted[p], (), ()), ()),
+        shard.recover(wanted, 2),
+    ):
+        with pytest.raises(Outdated, match="generation 2 is not heard any more, that of 3 is"):
+            asyncio.run(order)
+    versions = asyncio.run(shard.whole([*wanted]))
+    assert versions is not None
+    assert [version for version, _ in versions] == [*wanted.values()]
 
 
 def test_a_syncer_under_other_rules_does_not_come_back(played: Played) -> None:
