@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -44,8 +43,8 @@ class Workload:
 def merge(workload: Workload, *, repeats: int, say: Callable[[str], None]) -> dict[str, object]:
     """Memcpy, mean, RDA and the gate's norms in turn, `repeats` times, by the same threads.
 
-    GB/s are of `moved_bytes`; a fraction is that of a merge to that of the memcpy beside it. The
-    same in the wire's own encoding is `wire_contributions_per_s` beside `f32_...`.
+    GB/s are of `moved_bytes`; a fraction is that of a merge to that of the memcpy beside it.
+    `f32_contributions_per_s` and `wire_...` are merged by RDA, in f32 and as the wire has them.
     """
     seconds: dict[str, list[float]] = {}
     with ThreadPoolExecutor(workload.threads) as pool:
@@ -131,9 +130,11 @@ def _figures(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, o
             f"{name}_fraction_high": middle.high,
             "coverage": middle.coverage,
         }
-    for name, of in (("f32", ("rda", "gate")), ("wire", ("wire_rda", "wire_gate"))):
-        total = [math.fsum(each) for each in zip(*(seconds[key] for key in of), strict=True)]
-        figures[f"{name}_contributions_per_s"] = median([m / s for s in total]).value
+    for name, task in (("f32", "rda"), ("wire", "wire_rda")):
+        figures[f"{name}_contributions_per_s"] = median([m / s for s in seconds[task]]).value
+    figures["wire_gate_gb_s"] = median(
+        [moved["gate"] / s / 1e9 for s in seconds["wire_gate"]]
+    ).value
     return figures
 
 

@@ -12,7 +12,8 @@ most half a step of its block, the largest ones (above 7.5 or 127.5 steps) by le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -26,6 +27,10 @@ from coordinator.fragments import Flat
 from coordinator.kernels import BLOCK, INVERSES, SCALES, TILE, frozen
 
 Payload = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8]
+
+
+Coded = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+"""Exponents and codes of a stretch of whole blocks."""
 
 
 class Wire(StrEnum):
@@ -65,10 +70,22 @@ class Room(NamedTuple):
     bits: NDArray[np.uint32]
     lanes: NDArray[np.float64]
 
-    @classmethod
-    def make(cls) -> Room:
+
+_FREE: list[Room] = []
+"""Rooms that nobody is in: pages that are new to a process cost more than the work on them."""
+
+
+@contextmanager
+def room_of_my_own() -> Generator[Room]:
+    try:
+        room = _FREE.pop()
+    except IndexError:
         tile = TILE + 2 * BLOCK  # one that begins and ends within blocks
-        return cls(np.empty(tile, np.float32), np.empty(tile, np.uint32), np.empty(kernels.LANES))
+        room = Room(np.empty(tile, np.float32), np.empty(tile, np.uint32), np.empty(kernels.LANES))
+    try:
+        yield room
+    finally:
+        _FREE.append(room)
 
 
 def blocks_of(size: int) -> int:
@@ -124,10 +141,11 @@ def decode(payload: Payload, size: int) -> Flat:
         return payload.view(np.float32)
     if wire is Wire.BF16:
         return payload.view(ml_dtypes.bfloat16).astype(np.float32)
-    values, payload, room = np.empty(size, np.float32), frozen(payload), Room.make()
-    for start in range(0, size, TILE):
-        stop = min(size, start + TILE)
-        values[start:stop] = decoded(payload, start, stop, size, room)
+    values, payload = np.empty(size, np.float32), frozen(payload)
+    with room_of_my_own() as room:
+        for start in range(0, size, TILE):
+            stop = min(size, start + TILE)
+            values[start:stop] = decoded(payload, start, stop, size, room)
     return values
 
 
@@ -144,10 +162,11 @@ def encode_difference(wire: Wire, newer: Flat, older: Flat) -> Payload:
 
 def add_decoded(total: Flat, payload: Payload) -> None:
     """total += decode(payload), tile by tile."""
-    size, payload, room = total.size, frozen(payload), Room.make()
-    for start in range(0, size, TILE):
-        stop = min(size, start + TILE)
-        total[start:stop] += decoded(payload, start, stop, size, room)
+    size, payload = total.size, frozen(payload)
+    with room_of_my_own() as room:
+        for start in range(0, size, TILE):
+            stop = min(size, start + TILE)
+            total[start:stop] += decoded(payload, start, stop, size, room)
 
 
 def wire_of(payload: Payload, size: int) -> Wire:
@@ -183,34 +202,32 @@ def weighted(
 ) -> Flat:
     """sum w v over elements `start` to `stop`, at most a tile of them, decoded on the way.
 
-    Payloads are frozen and written alike; added up in the order given. The result is in `room`,
-    until the next call.
+    Payloads are frozen, of `size` elements, and written alike (`wire_of` has looked); added up in
+    the order given. The result is in `room`, until the next call.
     """
-    total = room.total[: stop - start]
-    match wire_of(payloads[0], size):
-        case Wire.F32:
-            total[:] = 0
-            flats = [payload[start:stop].view(np.float32) for payload in payloads]
-            _add_floats(total, flats, weights)
-            return total
-        case Wire.BF16:
-            total[:] = 0
-            bits = room.bits[: stop - start]
-            for payload, weight in zip(payloads, weights, strict=True):
-                kernels.widen(bits, payload[start:stop].view(np.uint16))
-                kernels.add(total, weight, frozen(bits.view(np.float32)))
-            return total
-        case Wire.INT8 | Wire.INT4 as wire:
-            first, last = start // BLOCK * BLOCK, blocks_of(stop) * BLOCK
-            total = room.total[: last - first]
-            total[:] = 0
-            for payload, weight in zip(payloads, weights, strict=True):
-                exponents, codes = _parts(payload, size, first, last)
-                if wire is Wire.INT8:
-                    kernels.add_int8(total, weight, exponents, codes, SCALES)
-                else:
-                    kernels.add_int4(total, weight, exponents, codes, SCALES)
-            return total[start - first : stop - first]
+    word = payloads[0].itemsize
+    first, last = start, stop
+    if word == 1:
+        first, last = start // BLOCK * BLOCK, blocks_of(stop) * BLOCK
+    total = room.total[: last - first]
+    total[:] = 0
+    if word == 4:
+        flats = [payload[start:stop].view(np.float32) for payload in payloads]
+        _add_floats(total, flats, weights)
+    elif word == 2:
+        bits = room.bits[: stop - start]
+        for payload, weight in zip(payloads, weights, strict=True):
+            kernels.widen(bits, payload[start:stop].view(np.uint16))
+            kernels.add(total, weight, frozen(bits.view(np.float32)))
+    else:
+        blocks = blocks_of(size)
+        each = payloads[0].size // blocks - 1
+        scales = slice(first // BLOCK, last // BLOCK)
+        codes = slice(blocks + scales.start * each, blocks + scales.stop * each)
+        coded = [(p[scales].view(np.uint8), p[codes].view(np.uint8)) for p in payloads]
+        add = _add_int8 if each == BLOCK else _add_int4
+        add(total, coded, weights)
+    return total[start - first : stop - first]
 
 
 def _add_floats(total: Flat, flats: Sequence[Flat], weights: Flat) -> None:
@@ -219,3 +236,17 @@ def _add_floats(total: Flat, flats: Sequence[Flat], weights: Flat) -> None:
         kernels.add_four(total, weights[i : i + 4], *flats[i : i + 4])
     for flat, weight in zip(flats[fours:], weights[fours:], strict=True):
         kernels.add(total, weight, flat)
+
+
+def _add_int8(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
+    for (exponents, codes), weight in zip(coded, weights, strict=True):
+        kernels.add_int8(total, weight, exponents, codes, SCALES)
+
+
+def _add_int4(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
+    fours = len(coded) // 4 * 4
+    for i in range(0, fours, 4):
+        (a, b), (c, d), (e, f), (g, h) = coded[i : i + 4]
+        kernels.add_four_int4(total, weights[i : i + 4], (a, c, e, g), (b, d, f, h), SCALES)
+    for (exponents, codes), weight in zip(coded[fours:], weights[fours:], strict=True):
+        kernels.add_int4(total, weight, exponents, codes, SCALES)

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from coordinator import kernels
-from coordinator.codec import Payload, Room, decoded, weighted
+from coordinator.codec import Payload, Room, decoded, room_of_my_own, weighted
 from coordinator.fragments import Flat, Piece
 from coordinator.kernels import TILE, frozen
 from coordinator.outer import OuterRule, step
@@ -144,10 +144,10 @@ def _merge(
     recipes, size = _recipes(rule, pieces, parts, spread), sum(piece.size for piece in pieces)
 
     def work(job: Sequence[_Tile]) -> None:
-        room = Room.make()
-        for i, start, stop in job:
-            delta = weighted(payloads, recipes[i].weights, start, stop, size, room)
-            use(slice(start, stop), delta, recipes[i].factor)
+        with room_of_my_own() as room:
+            for i, start, stop in job:
+                delta = weighted(payloads, recipes[i].weights, start, stop, size, room)
+                use(slice(start, stop), delta, recipes[i].factor)
 
     for _ in spread(work, _jobs(pieces, range(len(pieces)))):
         pass
@@ -188,8 +188,8 @@ def _lengths(
     """The norm of each of these pieces, from the sums of `square` over its tiles."""
 
     def work(job: Sequence[_Tile]) -> list[float]:
-        room = Room.make()
-        return [square(tile, room) for tile in job]
+        with room_of_my_own() as room:
+            return [square(tile, room) for tile in job]
 
     jobs = list(_jobs(pieces, which))
     squares = dict.fromkeys(which, 0.0)

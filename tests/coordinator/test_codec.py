@@ -16,13 +16,13 @@ from hypothesis.extra import numpy as hnp
 
 from coordinator.codec import (
     Payload,
-    Room,
     Wire,
     add_decoded,
     decode,
     decoded,
     encode,
     encode_difference,
+    room_of_my_own,
 )
 from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat
@@ -137,8 +137,9 @@ def test_any_stretch_of_a_fragment_is_decoded_as_in_the_whole(wire: Wire, size: 
     for _ in range(20):
         start = int(chance.integers(size))
         stop = int(chance.integers(start, min(size, start + TILE))) + 1
-        found = decoded(payload, start, stop, size, Room.make())
-        np.testing.assert_array_equal(found, whole[start:stop])
+        with room_of_my_own() as room:
+            found = decoded(payload, start, stop, size, room)
+            np.testing.assert_array_equal(found, whole[start:stop])
 
 
 @pytest.mark.parametrize("wire", list(Wire))
