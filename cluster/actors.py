@@ -112,6 +112,7 @@ LOST_OBJECTS = (ObjectLostError, OwnerDiedError)
 """An object went with the process or the node that held it."""
 Actor = Any
 """A handle of an actor: Ray gives it no type."""
+Order = TypeVar("Order", Merge, Store, Publish)
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -426,10 +427,9 @@ class ShardActor(Breakable):
         return await self._compute(self._there.receive, *handed)
 
     async def merge(self, order: Merge) -> None:
-        self._obey(order.version.generation)
         if self._config.durability.keep_contributions:
-            await self._compute(self._keep, order)
-        await self._compute(self._there.merge, order)
+            await self._carry_out(order, self._keep)
+        await self._carry_out(order, self._there.merge)
 
     def _keep(self, order: Merge) -> None:
         for item in order.items:
@@ -442,11 +442,10 @@ class ShardActor(Breakable):
 
     async def store(self, order: Store) -> bool | str:
         """Make the staged version durable; False if it is not its turn, else why it cannot be."""
-        self._obey(order.version.generation)
         if order.version.number % self._config.durability.every:
             return False
         try:
-            await self._compute(self._store, order)
+            await self._carry_out(order, self._store)
         except OSError as error:
             logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
             return error.strerror or str(error)
@@ -467,10 +466,9 @@ class ShardActor(Breakable):
 
         Errors: what broke when an earlier publication was offered.
         """
-        self._obey(order.version.generation)
         if self._broken is not None:
             raise self._broken
-        publication, payload = await self._compute(self._there.publish, order)
+        publication, payload = await self._carry_out(order, self._there.publish)
         boxed = [ray.put(payload)]
         for life, seat in zip(order.to, seats, strict=True):
             task = asyncio.create_task(self._offer(life, seat, publication, boxed))
@@ -511,6 +509,19 @@ class ShardActor(Breakable):
         """Large fragments occupy all cores, small ones the arithmetic's own thread."""
         jobs = list(items)
         return map(work, jobs) if len(jobs) == 1 else self._hands.map(work, jobs)
+
+    async def _carry_out(self, order: Order, call: Callable[[Order], T]) -> T:
+        """... unless its syncer is outdated, which is looked up where a `recover` is done too: no
+        later generation can come between.
+
+        Errors: `Outdated`.
+        """
+
+        def obey() -> T:
+            self._obey(order.version.generation)
+            return call(order)
+
+        return await self._compute(obey)
 
     async def _compute(self, call: Callable[..., T], *arguments: object) -> T:
         loop = asyncio.get_running_loop()

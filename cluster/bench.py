@@ -45,6 +45,11 @@ def median(samples: Sequence[float]) -> Median:
     )
 
 
+def told(name: str, middle: Median) -> dict[str, float]:
+    """As a bench prints it."""
+    return {name: middle.value, f"{name}_low": middle.low, f"{name}_high": middle.high}
+
+
 def _coverage(n: int, cut: int) -> float:
     """That the median lies between the order statistics `cut` places from either end."""
     return 1 - 2 * sum(comb(n, k) for k in range(cut + 1)) / 2**n
@@ -91,7 +96,7 @@ def parity(
         ("gap_percent", gaps),
     ):
         middle = median(samples)
-        result |= {name: middle.value, f"{name}_low": middle.low, f"{name}_high": middle.high}
+        result |= told(name, middle)
         result["coverage"] = middle.coverage
     return result
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cluster.bench import Median, demo, median
+from cluster.bench import demo, median, told
 from cluster.meaning import load_layout
 from cluster.names import SYNCER
 from cluster.notes import read_notes
@@ -239,12 +239,8 @@ def recovery(
         say(f"{name} {middle.value:.2f} ({middle.low:.2f} to {middle.high:.2f})")
     result: dict[str, object] = {"repeats": repeats, "node_back_s": None}
     for name, middle in shown.items():
-        result |= _told(name, middle)
+        result |= told(name, middle)
     return result
-
-
-def _told(name: str, middle: Median) -> dict[str, object]:
-    return {name: middle.value, f"{name}_low": middle.low, f"{name}_high": middle.high}
 
 
 # --- faults ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from cluster.bench import median
+from cluster.bench import median, told
 from coordinator.codec import Wire, encode
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.kernels import frozen
@@ -124,12 +124,7 @@ def _figures(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, o
     for name in ("mean", "rda"):
         pairs = zip(speeds[name], speeds["memcpy"], strict=True)
         middle = median([ours / copied for ours, copied in pairs])
-        figures |= {
-            f"{name}_fraction": middle.value,
-            f"{name}_fraction_low": middle.low,
-            f"{name}_fraction_high": middle.high,
-            "coverage": middle.coverage,
-        }
+        figures |= told(f"{name}_fraction", middle) | {"coverage": middle.coverage}
     for name, task in (("f32", "rda"), ("wire", "wire_rda")):
         figures[f"{name}_contributions_per_s"] = median([m / s for s in seconds[task]]).value
     figures["wire_gate_gb_s"] = median(

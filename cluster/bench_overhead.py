@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster import actors, launch, meter
-from cluster.bench import median
+from cluster.bench import median, told
 from cluster.bench_stage import Stage, staged
 from cluster.config import Config, parse
 from cluster.names import seat_of
@@ -94,7 +94,7 @@ def compared(with_us: Sequence[Window], without: Sequence[Window]) -> dict[str, 
         ("cpu_ms_per_step", [1e3 * a.cpu_s_per_step for a in with_us]),
     ):
         middle = median(samples)
-        figures |= {name: middle.value, f"{name}_low": middle.low, f"{name}_high": middle.high}
+        figures |= told(name, middle)
         figures["coverage"] = middle.coverage
     return figures
 

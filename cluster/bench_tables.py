@@ -28,19 +28,18 @@ TABLE = re.compile(r"<!-- bench (?P<command>[^\n]*?) -->\n.*?<!-- end -->", re.D
 VERSIONS = ("ray", "jax", "numpy", "numba")
 
 
-def rewrite(text: str, names: Iterable[str], run: Callable[[str], Figures]) -> str:
-    """The document, with new figures of these benches, or of all if none is named."""
+def rewrite(text: str, names: Iterable[str], run: Callable[[str], Figures]) -> Iterator[str]:
+    """The document after each bench of these names, or of all if none is named, with its figures:
+    what one has measured shall not go with the next one that fails."""
     wanted = {*names}
-
-    def anew(found: re.Match[str]) -> str:
-        command = found["command"]
+    for command in [found["command"] for found in TABLE.finditer(text)]:
         if wanted and shlex.split(command)[0] not in wanted:
-            return found[0]
+            continue
         said = f"`archipelago bench {command} --json`, {where()}:"
         lines = [f"<!-- bench {command} -->", said, "", *table(run(command)), "<!-- end -->"]
-        return "\n".join(lines)
-
-    return TABLE.sub(anew, text)
+        block = "\n".join(lines)
+        text = TABLE.sub(lambda old, c=command, b=block: b if old["command"] == c else old[0], text)
+        yield text
 
 
 def table(figures: Figures) -> Iterator[str]:
@@ -101,4 +100,5 @@ def _run(command: str) -> Figures:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    path.write_text(rewrite(path.read_text(), sys.argv[2:], _run))
+    for newer in rewrite(path.read_text(), sys.argv[2:], _run):
+        path.write_text(newer)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from cluster.bench import child, demo, median
+from cluster.bench import child, demo, median, told
 from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.protocol import (
     ContributionId,
@@ -59,7 +59,6 @@ def wire(
         up, down = message_bytes(encode(each, values))
         ring = 2 * 2 * (learners - 1) / learners * ALL_REDUCE_BYTES * elements
         encoding, decoding = speeds[each]
-        loss = median(losses[each])
         rows.append(
             {
                 "wire": str(each),
@@ -67,9 +66,7 @@ def wire(
                 "encode_gb_s": encoding,
                 "decode_gb_s": decoding,
                 "all_reduce_ratio": every * ring / (up + down),
-                "heldout_loss": loss.value,
-                "heldout_loss_low": loss.low,
-                "heldout_loss_high": loss.high,
+                **told("heldout_loss", median(losses[each])),
             }
         )
     said = {"learners": learners, "every": every, "elements": elements}

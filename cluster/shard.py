@@ -259,8 +259,14 @@ class Shard:
     @property
     def bytes_held(self) -> int:
         """Of all arrays, and of what was handed in and is not merged yet."""
-        arrays = sum(h.master.nbytes * (3 + len(h.former)) for h in self._holdings.values())
-        return arrays + sum(held.payload.nbytes for held in self._inbox.values())
+        arrays = [
+            array
+            for h in self._holdings.values()
+            for array in (h.master, h.momentum, h.public, *h.former.values())
+        ]
+        under_way = [h.staged[1] for h in self._holdings.values() if h.staged is not None]
+        handed_in = [held.payload for held in self._inbox.values()]
+        return sum(each.nbytes for each in (*arrays, *under_way, *handed_in))
 
 
 def _hold(arrays: Arrays) -> _Holding:

@@ -27,8 +27,6 @@ from coordinator.fragments import Flat
 from coordinator.kernels import BLOCK, INVERSES, SCALES, TILE, frozen
 
 Payload = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8]
-
-
 Coded = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 """Exponents and codes of a stretch of whole blocks."""
 
@@ -180,9 +178,7 @@ def wire_of(payload: Payload, size: int) -> Wire:
     )
 
 
-def _parts(
-    payload: NDArray[Any], size: int, start: int, stop: int
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _parts(payload: NDArray[np.uint8], size: int, start: int, stop: int) -> Coded:
     """Exponents and codes of the whole blocks from `start` to `stop`."""
     blocks = blocks_of(size)
     each = payload.size // blocks - 1
@@ -205,27 +201,22 @@ def weighted(
     Payloads are frozen, of `size` elements, and written alike (`wire_of` has looked); added up in
     the order given. The result is in `room`, until the next call.
     """
-    word = payloads[0].itemsize
-    first, last = start, stop
-    if word == 1:
+    word, first, last = payloads[0].dtype, start, stop
+    if word == np.uint8:  # whole blocks
         first, last = start // BLOCK * BLOCK, blocks_of(stop) * BLOCK
     total = room.total[: last - first]
     total[:] = 0
-    if word == 4:
+    if word == np.float32:
         flats = [payload[start:stop].view(np.float32) for payload in payloads]
         _add_floats(total, flats, weights)
-    elif word == 2:
+    elif word == np.uint16:
         bits = room.bits[: stop - start]
         for payload, weight in zip(payloads, weights, strict=True):
             kernels.widen(bits, payload[start:stop].view(np.uint16))
             kernels.add(total, weight, frozen(bits.view(np.float32)))
     else:
-        blocks = blocks_of(size)
-        each = payloads[0].size // blocks - 1
-        scales = slice(first // BLOCK, last // BLOCK)
-        codes = slice(blocks + scales.start * each, blocks + scales.stop * each)
-        coded = [(p[scales].view(np.uint8), p[codes].view(np.uint8)) for p in payloads]
-        add = _add_int8 if each == BLOCK else _add_int4
+        coded = [_parts(payload.view(np.uint8), size, first, last) for payload in payloads]
+        add = _add_int8 if wire_of(payloads[0], size) is Wire.INT8 else _add_int4
         add(total, coded, weights)
     return total[start - first : stop - first]
 

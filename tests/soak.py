@@ -14,7 +14,6 @@ import os
 import random
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,7 +23,7 @@ from pathlib import Path
 
 from cluster.config import load
 from tests.live.cli import TINY, until
-from tests.live.test_cluster import RUN, WITHIN_S, Raylets, held, up
+from tests.live.test_cluster import RUN, WITHIN_S, Raylets, held, told, up
 
 FLAT = 0.03
 EVERY_S, LOOK_S = 12.0, 5.0
@@ -70,8 +69,8 @@ def strike(cluster: Raylets, kind: str, whom: str) -> str:
     done = cluster.ask("chaos", "--plan", str(plan), "--json")
     if kind == "drain":
         cluster.ask("scale", "local=3")
-    told = json.loads(done.out)["faults"] if done.code == 0 else []
-    return "refused" if not told or told[0]["refused"] else kind
+    faults = json.loads(done.out)["faults"] if done.code == 0 else []
+    return "refused" if not faults or faults[0]["refused"] else kind
 
 
 def look(cluster: Raylets, third: int, known: dict[int, Watched]) -> None:
@@ -111,13 +110,7 @@ def objects(cluster: Raylets) -> int:
         "print(memory_summary(stats_only=True))\n"
         "print(memory_summary(), file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=cluster.environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = told(cluster, script)
     found = re.search(r"Plasma memory usage \d+ MiB, (\d+) objects", done.stdout)
     assert found is not None, done.stdout
     (cluster.here.folder / "objects.txt").write_text(done.stderr)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.bench_tables import rewrite, table, where
+from coordinator.errors import RunFailed
 
 TEXT = """# Figures
 Before.
@@ -23,25 +26,28 @@ def test_only_the_bench_that_is_named_is_run_with_its_own_switches() -> None:
         commands.append(command)
         return {"ratio": 0.98765, "ratio_low": 0.97, "ratio_high": 0.99, "samples": 7}
 
-    text = rewrite(TEXT, ["merge"], run)
+    (text,) = rewrite(TEXT, ["merge"], run)
     assert commands == ["merge --threads 2"]
     assert "`archipelago bench merge --threads 2 --json`" in text
     assert where() in text
     assert "| `ratio` | 0.9877 | (0.97 to 0.99) |\n| `samples` | 7 |  |\n<!-- end -->" in text
     assert "\nold\n" not in text
     assert text.endswith("Between.\n<!-- bench wire -->\nalso old\n<!-- end -->\n")
-    assert rewrite(text, ["merge"], run) == text
+    assert [*rewrite(text, ["merge"], run)] == [text]
 
 
-def test_without_a_name_all_are_run() -> None:
-    commands: list[str] = []
-
+def test_without_a_name_all_are_run_and_what_was_measured_outlives_a_failure() -> None:
     def run(command: str) -> dict[str, object]:
-        commands.append(command)
-        return {}
+        if command == "wire":
+            raise RunFailed("wire broke")
+        return {"samples": 7}
 
-    rewrite(TEXT, [], run)
-    assert commands == ["merge --threads 2", "wire"]
+    texts = rewrite(TEXT, [], run)
+    first = next(texts)
+    assert "| `samples` | 7 |" in first
+    assert "also old" in first
+    with pytest.raises(RunFailed, match="wire broke"):
+        next(texts)
 
 
 def test_rows_make_a_table_of_their_own() -> None:

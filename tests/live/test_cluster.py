@@ -469,12 +469,16 @@ def held(story: Raylets) -> tuple[list[str], int]:
         "groups = [g for g in placement_group_table().values() if g['state'] != 'REMOVED']\n"
         "print(json.dumps([alive, len(groups)]))\n"
     )
-    done = subprocess.run(
+    alive, groups = json.loads(told(story, script).stdout.splitlines()[-1])
+    return [name for name in alive if not name.startswith("_ray_internal")], groups
+
+
+def told(story: Raylets, script: str) -> subprocess.CompletedProcess[str]:
+    """What a script that asks Ray says."""
+    return subprocess.run(
         [sys.executable, "-c", script],
         env=story.environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    alive, groups = json.loads(done.stdout.splitlines()[-1])
-    return [name for name in alive if not name.startswith("_ray_internal")], groups
