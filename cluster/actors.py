@@ -108,11 +108,14 @@ THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8, "breaking":
 FLEET_THREADS = 16
 """Of the fleet's process: none of its answers takes long, but many may ask at once."""
 
+INLINE_BYTES = 90_000
+"""Ray sends arguments of up to 100 kB, words included, with the call; below it the store's two
+round trips cost more than the bytes."""
 LOST_OBJECTS = (ObjectLostError, OwnerDiedError)
 """An object went with the process or the node that held it."""
 Actor = Any
 """A handle of an actor: Ray gives it no type."""
-Order = TypeVar("Order", Merge, Store, Publish)
+Order = TypeVar("Order", Merge, Publish)
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -276,12 +279,15 @@ class IslandActor(Breakable):
         return None if learner is None else learner.moments(life)
 
     @ray.method(concurrency_group="offering")
-    def offer(self, life: Life, publication: Publication, boxed: list[ray.ObjectRef]) -> None:
-        """`boxed`: a reference to the payload, in a list, so that Ray does not fetch it first."""
+    def offer(
+        self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
+    ) -> None:
+        """`boxed`: the payload, or a reference to it; in a list, so that Ray does not fetch it
+        before it calls."""
         if (learner := self._learner) is None:
             return
         try:
-            payload = ray.get(boxed[0])
+            payload = ray.get(boxed[0]) if isinstance(boxed[0], ray.ObjectRef) else boxed[0]
         except LOST_OBJECTS as error:  # the shard has died; the version after comes whole
             logging.info("%s is not to be had: %s", publication.version, type(error).__name__)
             return
@@ -426,10 +432,24 @@ class ShardActor(Breakable):
             return "nothing to hand in"
         return await self._compute(self._there.receive, *handed)
 
-    async def merge(self, order: Merge) -> None:
+    async def merge(self, order: Merge) -> bool | str:
+        """Merge, and make the staged version durable; False if it is not its turn, else why it
+        cannot be.
+
+        One call for both, since the second follows in any case and a call of Ray costs more than
+        the merge of a small fragment.
+        """
         if self._config.durability.keep_contributions:
             await self._carry_out(order, self._keep)
         await self._carry_out(order, self._there.merge)
+        if order.version.number % self._config.durability.every:
+            return False
+        try:
+            await self._carry_out(order, self._store)
+        except OSError as error:
+            logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
+            return error.strerror or str(error)
+        return True
 
     def _keep(self, order: Merge) -> None:
         for item in order.items:
@@ -440,18 +460,7 @@ class ShardActor(Breakable):
             except OSError as error:  # replay will miss it and say so; the run need not stop
                 logging.error("%s is not kept: %s", item.contribution.id, error)
 
-    async def store(self, order: Store) -> bool | str:
-        """Make the staged version durable; False if it is not its turn, else why it cannot be."""
-        if order.version.number % self._config.durability.every:
-            return False
-        try:
-            await self._carry_out(order, self._store)
-        except OSError as error:
-            logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
-            return error.strerror or str(error)
-        return True
-
-    def _store(self, order: Store) -> None:
+    def _store(self, order: Merge) -> None:
         self._files(self._layout).save(order.fragment, self._there.staged(order.fragment))
 
     @functools.cached_property
@@ -460,7 +469,8 @@ class ShardActor(Breakable):
         return load_layout(self._run_dir)
 
     async def publish(self, order: Publish, seats: Sequence[Seat]) -> None:
-        """Put the difference into the object store once, and tell every learner where it is.
+        """Put the difference into the object store once, and tell every learner where it is; a
+        small one goes along with the words.
 
         `seats`: where those are to whom it goes.
 
@@ -469,14 +479,14 @@ class ShardActor(Breakable):
         if self._broken is not None:
             raise self._broken
         publication, payload = await self._carry_out(order, self._there.publish)
-        boxed = [ray.put(payload)]
+        boxed = [payload if payload.nbytes < INLINE_BYTES else ray.put(payload)]
         for life, seat in zip(order.to, seats, strict=True):
             task = asyncio.create_task(self._offer(life, seat, publication, boxed))
             self._offers.add(task)
             task.add_done_callback(self._offered)
 
     async def _offer(
-        self, life: Life, seat: Seat, said: Publication, boxed: list[ray.ObjectRef]
+        self, life: Life, seat: Seat, said: Publication, boxed: Sequence[Payload | ray.ObjectRef]
     ) -> None:
         name = island_actor(seat)
         try:
@@ -536,6 +546,7 @@ class RayPorts(Ports):
 
     def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
         self._actors, self._holder = _Directory(namespace), holder
+        self._stored: dict[Fragment, bool | str] = {}  # what the last merge of each has said
         self.seats: dict[Island, Seat] = {}  # of those that have joined
 
     def _shard(self, p: Fragment) -> Actor:
@@ -556,10 +567,12 @@ class RayPorts(Ports):
         return await self._shard(fragment).collect.remote(life, fragment, self._seat(life))
 
     async def merge(self, order: Merge) -> None:
-        await self._shard(order.fragment).merge.remote(order)
+        said = await self._shard(order.fragment).merge.remote(order)
+        self._stored[order.fragment] = said
 
     async def store(self, order: Store) -> bool | str:
-        return await self._shard(order.fragment).store.remote(order)
+        """Done with the merge: a fragment has one version under way at a time."""
+        return self._stored.pop(order.fragment)
 
     async def publish(self, order: Publish) -> None:
         seats = [*map(self._seat, order.to)]
@@ -890,7 +903,8 @@ KEEP_PAGES = {
     "MALLOC_TRIM_THRESHOLD_": "1000000000",
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
 }
-"""For glibc: XLA on a CPU frees large buffers each step, which would be page faults at the next."""
+"""For glibc: XLA on a CPU frees large buffers each step, and a shard at each merge, which would be
+page faults at the next."""
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
@@ -942,7 +956,7 @@ def start_syncer(config: Config, run: str, home: Home, run_dir: Path) -> Actor:
 
 
 def start_shard(config: Config, name: str, home: Home, run_dir: Path) -> Actor:
-    env = CPU_ENV if config.sync.outer.target else {}  # an optax one needs JAX
+    env = KEEP_PAGES | (CPU_ENV if config.sync.outer.target else {})  # an optax one needs JAX
     return _start(ShardActor, name, home, env).remote(
         config.model_dump_json(), home.namespace, str(run_dir)
     )

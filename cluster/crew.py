@@ -125,8 +125,11 @@ class CrewActor:
     async def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
         return await self._learners[life.island].hand_in(life, fragment)
 
-    async def offer(self, life: Life, publication: Publication, boxed: list[Any]) -> None:
-        await self._learners[life.island].offer(life, publication, await boxed[0])
+    async def offer(
+        self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
+    ) -> None:
+        payload: Any = await boxed[0] if isinstance(boxed[0], ray.ObjectRef) else boxed[0]
+        await self._learners[life.island].offer(life, publication, payload)
 
     async def refused(self, said: ContributionId) -> None:
         """What it took along was nothing."""

@@ -452,5 +452,5 @@ def _digest(parts: dict[str, NDArray[Any]]) -> str:
     digest = hashlib.sha256()
     for name in sorted(parts):
         digest.update(name.encode())
-        digest.update(parts[name].tobytes())
+        digest.update(np.ascontiguousarray(parts[name]).data)
     return digest.hexdigest()

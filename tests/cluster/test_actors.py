@@ -11,7 +11,7 @@ from cluster.actors import ShardActor, SyncerActor
 from cluster.config import load
 from cluster.names import Seat
 from coordinator.errors import Outdated, RunFailed
-from coordinator.protocol import Fragment, Join, Merge, Publish, Store, Version
+from coordinator.protocol import Fragment, Join, Merge, Publish, Version
 from tests.cluster.played import LAYOUT, Played
 
 
@@ -48,7 +48,6 @@ def test_a_syncer_that_ray_has_lost_sight_of_is_not_heard_by_the_shard(played: P
     old, p = Version(2, wanted[Fragment(0)].number + 1), Fragment(0)
     for order in (
         shard.merge(Merge(p, old, (), "old")),
-        shard.store(Store(p, old)),
         shard.publish(Publish(p, old, wanted[p], (), ()), ()),
         shard.recover(wanted, 2),
     ):
