@@ -9,6 +9,7 @@ speaks to the syncer. What is said and heard is in docs/protocol.md.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -59,6 +60,9 @@ HEARTBEAT_S = 1.0
 """A learner that has nothing new to say says so this often."""
 STEP_SMOOTHING = 0.2
 """Weight of the newest step in the moving average of the time that a step takes."""
+PACE_DRIFT = 1.01
+"""A slowed learner keeps the pace of its quickest step, which it forgets by this factor a step: if
+others take its cores for a while it idles less, and not more."""
 
 
 class Link(Protocol):
@@ -82,7 +86,8 @@ class Link(Protocol):
 class Habits:
     """How a learner works; constant over the run.
 
-    `overlap`: 0 = wait for adoption at each due point. `speed`: below 1 it idles between steps.
+    `overlap`: 0 = wait for adoption at each due point. `speed`: below 1 it idles between steps, so
+    that one takes 1 / `speed` of its quickest.
     `lease_windows`: it asks for more data when less than this is left.
     """
 
@@ -121,6 +126,7 @@ class Learner:
         self._tracks: dict[Fragment, Track] = {}
         self._stream: StreamLike | None = None
         self._fed_s = 0.0  # spent on data since the last step
+        self._quickest_s = math.inf  # of the steps of late
         self._structure = jax.tree.structure(jax.eval_shape(lambda: task.init(0)))
         self._mail = threading.Condition()  # guards everything below
         self._life: Life | None = None
@@ -362,7 +368,9 @@ class Learner:
         self._state, measures = self._inner.step(self._state, batch, clock)
         loss = float(measures.loss)  # waits for the devices
         computed_s = self._now_s() - began_s
-        idle_s = computed_s * (self.drag / self._habits.speed - 1)
+        self._quickest_s = min(computed_s, PACE_DRIFT * self._quickest_s)
+        slowed = self.drag / self._habits.speed
+        idle_s = slowed * self._quickest_s - computed_s if slowed > 1 else 0.0
         with self._mail:
             self._progress = Progress(
                 self._progress.steps + 1,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -939,12 +939,27 @@ def test_it_goes_on_training_while_the_coordinator_is_out_of_reach(begin: Begin)
     assert (adopted.fragment, adopted.from_step) == (F0, 0)
 
 
-def test_a_slowed_learner_idles_in_proportion_to_its_work(begin: Begin) -> None:
-    alive = begin(speed=0.2)
+def test_a_slowed_learner_keeps_the_pace_of_its_quickest_step(
+    begin: Begin, inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that takes longer since others need the cores is followed by less idling."""
+    alive, real = begin(speed=0.2), inner.step
     alive.script.step(3)
-    alive.script.step(1)
-    _, vitals = alive.script.reports[-1]
-    assert vitals.idle_s == pytest.approx(4 * vitals.computing_s)
+
+    def busy(*arguments: Any) -> Any:
+        time.sleep(2 * alive.learner._quickest_s)
+        return real(*arguments)
+
+    for step in (real, busy):
+        monkeypatch.setattr(inner, "step", step)
+        _, before = alive.learner.vitals
+        alive.script.step(1)
+        _, after = alive.learner.vitals
+        computed_s = after.computing_s - before.computing_s
+        idled_s = after.idle_s - before.idle_s
+        pace_s = 5 * alive.learner._quickest_s
+        assert idled_s == pytest.approx(max(0.0, pace_s - computed_s))
+    assert idled_s < 2 * computed_s  # of the busy step; four times, if it idled in proportion
 
 
 def test_a_slowed_learner_hands_in_while_it_idles(begin: Begin) -> None:
