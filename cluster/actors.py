@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ from cluster.comeback import come_back, rules_sha256
 from cluster.config import Config, Harm, IslandGroup
 from cluster.faults import Breakable, Cable
 from cluster.fleet import group_name
+from cluster.gather import Answers, Asker, Gatherer
 from cluster.meaning import first_of, load_layout, rule_of, save_layout, shard_of
 from cluster.measures import Measures
 from cluster.names import (
@@ -365,6 +366,7 @@ class ShardActor(Breakable):
         self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
         self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
         self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
+        self._gatherer = Gatherer()
         self._offers: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
         self._shard: Shard | None = None
@@ -382,6 +384,7 @@ class ShardActor(Breakable):
     ) -> dict[Fragment, Version]:
         """Go back to these published versions, or to the newest before them that are stored, and
         take orders from this generation of the syncer, or a later one, from now on."""
+        self._gatherer.forget()
         return await self._compute(self._recover, wanted, generation)
 
     def _recover(
@@ -414,9 +417,17 @@ class ShardActor(Breakable):
         if self._shard is not None:
             await asyncio.Event().wait()
 
-    async def collect(self, life: Life, fragment: Fragment, seat: Seat) -> Contribution | str:
-        """Have the learner hand in; keep what it returns, measured."""
-        name = island_actor(seat)
+    async def collect(self, fragment: Fragment, seats: Mapping[Life, Seat]) -> Answers:
+        """Have the learners in these seats hand in; returns once there is something, not when all
+        is there."""
+
+        def ask(life: Life) -> Coroutine[None, None, Contribution | str]:
+            return self._collect(life, fragment, island_actor(seats[life]))
+
+        return await self._gatherer.gather(fragment, [*seats], ask)
+
+    async def _collect(self, life: Life, fragment: Fragment, name: str) -> Contribution | str:
+        """Keep what the learner in this actor hands in, measured; or say why there is nothing."""
         try:
             handed = await self._actors[name].hand_in.remote(life, fragment)
         except RayActorError as error:
@@ -546,6 +557,7 @@ class RayPorts(Ports):
 
     def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
         self._actors, self._holder = _Directory(namespace), holder
+        self._asker = Asker(self._ask)
         self._stored: dict[Fragment, bool | str] = {}  # what the last merge of each has said
         self.seats: dict[Island, Seat] = {}  # of those that have joined
 
@@ -564,7 +576,11 @@ class RayPorts(Ports):
             return f"its process ended ({type(error).__name__})"
 
     async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
-        return await self._shard(fragment).collect.remote(life, fragment, self._seat(life))
+        return await self._asker.collect(life, fragment)
+
+    async def _ask(self, fragment: Fragment, lives: Sequence[Life]) -> Answers:
+        seats = {life: self._seat(life) for life in lives}
+        return await self._shard(fragment).collect.remote(fragment, seats)
 
     async def merge(self, order: Merge) -> None:
         said = await self._shard(order.fragment).merge.remote(order)

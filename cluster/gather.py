@@ -1,0 +1,90 @@
+"""Many learners asked through one shard, in few calls.
+
+A round asks all learners at once, and a call of Ray costs both ends more than a millisecond. So
+whoever is asked for in one turn of the event loop is asked for in one call; who arrives together
+comes back in one answer; and the call is made again for those who are still missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+from coordinator.protocol import Contribution, Fragment, Life
+
+Answers = Sequence[tuple[Life, Contribution | str]]
+"""What was collected, or why nothing will come."""
+
+GATHER_S = 0.25e-3
+"""For each learner that is still missing, an answer waits so long for more of them ..."""
+LONGEST_GATHER_S = 0.05
+"""... but no longer than this: the round's deadline runs."""
+
+
+class Asker:
+    """The syncer's end."""
+
+    def __init__(self, call: Callable[[Fragment, Sequence[Life]], Awaitable[Answers]]) -> None:
+        """`call` asks the shard; it answers for some of these lives, one at least."""
+        self._call = call
+        self._asking: dict[Fragment, dict[Life, asyncio.Future[Contribution | str]]] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+        """Errors: what the call raises."""
+        if fragment not in self._asking:
+            self._asking[fragment] = {}
+            task = asyncio.create_task(self._ask(fragment))  # after everybody of this turn
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+        asked = self._asking[fragment]
+        if life not in asked:
+            asked[life] = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(asked[life])
+
+    async def _ask(self, fragment: Fragment) -> None:
+        missing = self._asking.pop(fragment)
+        try:
+            while missing:
+                for life, said in await self._call(fragment, [*missing]):
+                    missing.pop(life).set_result(said)
+        except Exception as error:  # noqa: BLE001 - raised where each of them is awaited
+            for answer in missing.values():
+                answer.set_exception(error)
+
+
+class Gatherer:
+    """The shard's end: who was asked is asked once, however often the syncer calls for him."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[Life, Fragment], asyncio.Task[Contribution | str]] = {}
+
+    async def gather(
+        self,
+        fragment: Fragment,
+        lives: Sequence[Life],
+        ask: Callable[[Life], Coroutine[None, None, Contribution | str]],
+    ) -> Answers:
+        """All answers that are there once the first one is, and a moment has passed."""
+        for life in lives:
+            if (life, fragment) not in self._asked:
+                self._asked[life, fragment] = asyncio.create_task(ask(life))
+        asked = {life: self._asked[life, fragment] for life in lives}
+        await asyncio.wait(asked.values(), return_when=asyncio.FIRST_COMPLETED)
+        if missing := sum(not task.done() for task in asked.values()):
+            await asyncio.sleep(min(LONGEST_GATHER_S, GATHER_S * missing))
+        there = {life: task for life, task in asked.items() if task.done()}
+        for life, task in there.items():
+            if self._asked.get((life, fragment)) is task:
+                del self._asked[life, fragment]
+        return [(life, _said(task)) for life, task in there.items()]
+
+    def forget(self) -> None:
+        """Who called is gone, and whoever comes in his place asks anew."""
+        for task in self._asked.values():
+            task.cancel()
+        self._asked.clear()
+
+
+def _said(task: asyncio.Task[Contribution | str]) -> Contribution | str:
+    return "not asked any more" if task.cancelled() else task.result()

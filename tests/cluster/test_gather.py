@@ -1,0 +1,146 @@
+"""Many learners asked through one shard: who is asked when, and who hears what."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from cluster.gather import Answers, Asker, Gatherer
+from coordinator.protocol import Contribution, Fragment, Incarnation, Island, Life
+
+A, B, C = (Life(Island(name), Incarnation(1)) for name in "abc")
+F0, F1 = Fragment(0), Fragment(1)
+
+
+class Shard:
+    """Learners answer when the test lets them; each time they are asked is written down."""
+
+    def __init__(self) -> None:
+        self.gatherer = Gatherer()
+        self.calls: list[tuple[Fragment, list[Life]]] = []
+        self.asked: list[tuple[Life, Fragment]] = []
+        self.answers: dict[Life, asyncio.Future[str]] = {}
+        self.asker = Asker(self.call)
+
+    async def call(self, fragment: Fragment, lives: Sequence[Life]) -> Answers:
+        self.calls.append((fragment, [*lives]))
+
+        async def ask(life: Life) -> Contribution | str:
+            self.asked.append((life, fragment))
+            return await self.answer_of(life)
+
+        return await self.gatherer.gather(fragment, lives, ask)
+
+    def answer_of(self, life: Life) -> asyncio.Future[str]:
+        return self.answers.setdefault(life, asyncio.get_running_loop().create_future())
+
+    def begin(self, *lives: Life, fragment: Fragment = F0) -> dict[Life, asyncio.Task[object]]:
+        return {
+            life: asyncio.get_running_loop().create_task(self.asker.collect(life, fragment))
+            for life in lives
+        }
+
+
+def test_whoever_is_asked_for_in_one_turn_is_asked_for_in_one_call() -> None:
+    async def story() -> None:
+        shard = Shard()
+        asked = shard.begin(A, B) | shard.begin(C, fragment=F1)
+        for life in (A, B, C):
+            shard.answer_of(life).set_result(f"{life.island} has nothing")
+        assert await asyncio.gather(*asked.values()) == [f"{i} has nothing" for i in "abc"]
+        assert shard.calls == [(F0, [A, B]), (F1, [C])]
+
+    asyncio.run(story())
+
+
+def test_one_answer_is_heard_while_others_are_missing_and_nobody_is_asked_twice() -> None:
+    async def story() -> None:
+        shard = Shard()
+        asked = shard.begin(A, B, C)
+        await asyncio.sleep(0.01)
+        shard.answer_of(B).set_result("b")
+        assert await asyncio.wait_for(asked[B], 5.0) == "b"
+        assert not asked[A].done()
+        shard.answer_of(A).set_result("a")
+        shard.answer_of(C).set_result("c")
+        assert await asyncio.gather(asked[A], asked[C]) == ["a", "c"]
+        assert shard.calls[:2] == [(F0, [A, B, C]), (F0, [A, C])]
+        assert shard.asked == [(A, F0), (B, F0), (C, F0)]
+
+    asyncio.run(story())
+
+
+def test_who_arrives_together_comes_back_in_one_answer() -> None:
+    async def story() -> None:
+        shard = Shard()
+        crowd = [Life(Island(f"i{n}"), Incarnation(1)) for n in range(100)]
+        asked = shard.begin(*crowd)
+        await asyncio.sleep(0.01)
+        for life in crowd[:50]:
+            shard.answer_of(life).set_result("here")
+            await asyncio.sleep(0)
+        await asyncio.gather(*(asked[life] for life in crowd[:50]))
+        for life in crowd[50:]:
+            shard.answer_of(life).set_result("here")
+        await asyncio.gather(*asked.values())
+        assert len(shard.calls) <= 3
+
+    asyncio.run(story())
+
+
+def test_who_is_asked_for_twice_is_asked_once_and_both_hear_it() -> None:
+    """... as when an island is let go while a round is open."""
+
+    async def story() -> None:
+        shard = Shard()
+        first = shard.begin(A)
+        await asyncio.sleep(0.01)
+        second = shard.begin(A)
+        await asyncio.sleep(0.01)
+        shard.answer_of(A).set_result("here")
+        assert await asyncio.gather(first[A], second[A]) == ["here", "here"]
+        assert shard.asked == [(A, F0)]
+
+    asyncio.run(story())
+
+
+def test_a_shard_that_dies_is_heard_of_by_all_who_wait() -> None:
+    async def story() -> None:
+        shard = Shard()
+        asked = shard.begin(A, B)
+        shard.answer_of(A).set_exception(ConnectionError("gone"))
+        for task in asked.values():
+            with pytest.raises(ConnectionError, match="gone"):
+                await asyncio.wait_for(task, 5.0)
+
+    asyncio.run(story())
+
+
+def test_one_who_no_longer_waits_takes_nothing_from_the_others() -> None:
+    async def story() -> None:
+        shard = Shard()
+        asked = shard.begin(A, B)
+        await asyncio.sleep(0.01)
+        asked[A].cancel()
+        for life in (A, B):
+            shard.answer_of(life).set_result("here")
+        assert await asyncio.wait_for(asked[B], 5.0) == "here"
+
+    asyncio.run(story())
+
+
+def test_after_a_recovery_everybody_is_asked_anew() -> None:
+    async def story() -> None:
+        shard = Shard()
+        before = shard.begin(A)
+        await asyncio.sleep(0.01)
+        shard.gatherer.forget()
+        shard.answers.clear()
+        after = shard.begin(A)
+        await asyncio.sleep(0.01)
+        shard.answer_of(A).set_result("again")
+        assert await asyncio.wait_for(after[A], 5.0) == "again"
+        assert shard.asked == [(A, F0), (A, F0)]
+        assert await asyncio.wait_for(before[A], 5.0) == "not asked any more"
+
+    asyncio.run(story())
