@@ -200,17 +200,19 @@ class RayLink:
         found: dict[Fragment, tuple[Version, Flat]] = {}
         for name in {self._holder[p] for p in fragments}:
             own = [p for p in fragments if self._holder[p] == name]
-            found |= dict(zip(own, self._whole(name, own), strict=True))
+            found |= dict(zip(own, self._fetch(name, "whole", own), strict=True))
         return [found[p] for p in fragments]
 
-    def _whole(self, shard: str, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
-        while True:
-            try:
-                if (flats := self._ask(shard, "whole", fragments)) is not None:
-                    return flats
-            except Unreachable as error:
-                logging.info("%s; trying again", error)
+    def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Payload] | tuple[Version, Flat]:
+        return self._fetch(self._holder[p], "missed", p, older, newer)
+
+    def _fetch(self, shard: str, method: str, *arguments: object) -> Any:
+        """... once the shard has a model."""
+        while (found := self._insist(shard, method, *arguments)) is None:
             time.sleep(AGAIN_S)
+        return found
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
         """A donor that does not answer in time is passed over."""
@@ -289,7 +291,7 @@ class IslandActor(Breakable):
             return
         try:
             payload = ray.get(boxed[0]) if isinstance(boxed[0], ray.ObjectRef) else boxed[0]
-        except LOST_OBJECTS as error:  # the shard has died; the version after comes whole
+        except LOST_OBJECTS as error:  # what is missed now comes with the next one
             logging.info("%s is not to be had: %s", publication.version, type(error).__name__)
             return
         learner.offer(life, publication, payload)
@@ -517,6 +519,12 @@ class ShardActor(Breakable):
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
         """Public fragments; None while there is no model yet."""
         return None if self._shard is None else self._shard.whole(fragments)
+
+    async def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Payload] | tuple[Version, Flat] | None:
+        """What leads from one version to another, or the public fragment; None as in `whole`."""
+        return None if self._shard is None else self._shard.missed(p, older, newer)
 
     def _files(self, layout: Layout) -> FragmentStore:
         return FragmentStore(self._run_dir, layout, keep=self._config.durability.keep_snapshots)

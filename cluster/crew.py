@@ -78,6 +78,11 @@ class CrewLink:
         )
         return [public for (public,) in found]
 
+    async def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Payload] | tuple[Version, Flat]:
+        return await self._shard_of[p].missed.remote(p, older, newer)
+
 
 class CrewActor:
     """Some islands' light learners; an island's methods are those of `actors.IslandActor`."""

@@ -53,6 +53,9 @@ class Link(Protocol):
     ) -> Answer | Void: ...
     async def lease(self, event: LeaseWanted) -> LeaseGranted | Void: ...
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]: ...
+    async def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Payload] | tuple[Version, Flat]: ...
 
 
 @dataclass(slots=True)
@@ -162,12 +165,16 @@ class LightLearner:
         p, track = said.fragment, self._tracks[said.fragment]
         if said.version <= track.known:
             return
-        if said.previous == track.known:
-            decode(payload, self._material.deltas[p].size)
-            track.known = said.version
-        else:
-            ((track.known, _),) = await self._link.whole([p])
-        self._news[p] = track.known
+        version, differences = said.version, [payload]
+        if said.previous != track.known:
+            match await self._link.missed(p, track.known, said.previous):
+                case list() as found:
+                    differences = [*found, payload]
+                case version, _:
+                    differences = []
+        for each in differences:
+            decode(each, self._material.deltas[p].size)
+        self._news[p] = track.known = max(track.known, version)
         self._wished.set()
 
     def park(self) -> None:

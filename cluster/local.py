@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cluster.measures import Measures
 from cluster.shard import Shard
 from cluster.syncer import Log, Syncer
+from coordinator.codec import Payload
 from coordinator.fragments import Flat
 from coordinator.protocol import (
     Adopted,
@@ -67,6 +68,11 @@ class LocalLink(Link):
 
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
         return self._cluster.shard.whole(fragments)
+
+    def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Payload] | tuple[Version, Flat]:
+        return self._cluster.shard.missed(p, older, newer)
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
         return self._cluster.learners[donor.island].moments(donor)

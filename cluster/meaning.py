@@ -74,6 +74,7 @@ def shard_of(
         wire_down=sync.wire_down,
         anchor=Anchor(sync.anchor),
         max_staleness=sync.max_staleness,
+        keep_differences=sync.keep_differences,
         spread=spread,
     )
 

@@ -1,10 +1,11 @@
 """The shard: holds the arrays, does the arithmetic, decides nothing.
 
 Per fragment: the fp32 master, the outer momentum, and the public fragment that all learners share
-(12 bytes a parameter), plus what was handed in for merges to come. All three change in place. A
+(12 bytes a parameter), plus its last differences, and what was handed in for merges to come. All
+three change in place. A
 merged version is *staged*: only its encoded difference to the public fragment exists, which is
 added when the syncer has it published, so that nothing is seen before it is durable. One thread at
-a time may call; `whole` may be called from any.
+a time may call; `whole` and `missed` may be called from any.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from cluster.store import Arrays
 from coordinator import kernels
+from coordinator.chain import Kept, between, lengthened, worth_keeping
 from coordinator.codec import (
     Payload,
     Wire,
@@ -52,6 +54,7 @@ class _Holding:
     """One fragment; master and momentum run ahead of `version` while a version is staged.
 
     `former`: public fragments that a contribution may still start from, by version, oldest first.
+    `chain`: the last differences of the public one.
     """
 
     version: Version
@@ -60,6 +63,7 @@ class _Holding:
     public: Flat
     staged: tuple[Version, Payload] | None = None
     former: dict[Version, Flat] = field(default_factory=dict[Version, Flat])
+    chain: tuple[Kept[Payload], ...] = ()
 
 
 class Outer(Protocol):
@@ -126,16 +130,22 @@ class Shard:
         wire_down: Wire,
         anchor: Anchor = Anchor.BASE,
         max_staleness: int = 0,
+        keep_differences: int = 0,
         spread: Spread = map,
     ) -> None:
         """Own these arrays, from here on; `spread` gives the work on large fragments to threads.
 
         With the anchor `CURRENT` the public fragments of `max_staleness` versions before the
         present one are kept, 4 bytes a parameter each: the gate admits nothing older.
+        `keep_differences`: of each public fragment, where they weigh less than the fragment.
         """
         self._layout = layout
         self._merge_rule, self._outer, self._wire_down = merge_rule, outer, wire_down
         self._kept = max_staleness if anchor is Anchor.CURRENT else 0
+        self._links = [
+            worth_keeping(keep_differences, wire_down.bytes_of(size), Wire.F32.bytes_of(size))
+            for size in layout.sizes
+        ]
         self._anchor = anchor
         self._holdings = {p: _hold(each) for p, each in arrays.items()}
         self._inbox: dict[Reference, _Held] = {}
@@ -231,6 +241,7 @@ class Shard:
         self._inbox = {r: held for r, held in self._inbox.items() if held.fragment != p}
         holding = self._holdings[p]
         holding.former.clear()
+        holding.chain = ()
         if holding.version != version or holding.staged is not None:
             self._holdings[p] = _hold(stored())
         return self._holdings[p].version
@@ -245,9 +256,11 @@ class Shard:
             holding.former[holding.version] = holding.public.copy()
             for old in list(holding.former)[: -self._kept]:
                 del holding.former[old]
+        kept = Kept(holding.version, version, payload)
         with self._publishing:
             add_decoded(holding.public, payload)
             holding.version, holding.staged = version, None
+        holding.chain = lengthened(holding.chain, kept, self._links[order.fragment])
         said = Publication(order.fragment, version, order.previous, order.merged)
         return said, payload
 
@@ -256,17 +269,26 @@ class Shard:
         with self._publishing:
             return [(h.version, h.public.copy()) for h in (self._holdings[p] for p in fragments)]
 
+    def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Payload] | tuple[Version, Flat]:
+        """The differences that lead from one version to another, in order; the public fragment as
+        it is now, if they are not kept."""
+        found = between(self._holdings[p].chain, older, newer)
+        return self.whole([p])[0] if found is None else found
+
     @property
     def bytes_held(self) -> int:
-        """Of all arrays, and of what was handed in and is not merged yet."""
+        """Of all arrays, the differences kept, and what was handed in and is not merged yet."""
         arrays = [
             array
             for h in self._holdings.values()
             for array in (h.master, h.momentum, h.public, *h.former.values())
         ]
+        kept = [link.difference for h in self._holdings.values() for link in h.chain]
         under_way = [h.staged[1] for h in self._holdings.values() if h.staged is not None]
         handed_in = [held.payload for held in self._inbox.values()]
-        return sum(each.nbytes for each in (*arrays, *under_way, *handed_in))
+        return sum(each.nbytes for each in (*arrays, *kept, *under_way, *handed_in))
 
 
 def _hold(arrays: Arrays) -> _Holding:

@@ -62,7 +62,9 @@ class Link(Protocol):
 
     def join(self, who: Process, event: Join) -> None: ...
     def whole(self, who: Process) -> None: ...
-    def fragment(self, p: Fragment) -> tuple[Version, int]: ...
+    def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Difference] | tuple[Version, int]: ...
     def follow(self, p: Fragment, version: Version, value: int) -> None: ...
     def report(self, who: Process, event: Report) -> None: ...
     def adopted(self, who: Process, event: Adopted) -> None: ...
@@ -194,10 +196,15 @@ class Process:
         version, value = track.known
         if said.version <= version:
             return
-        if said.previous == version:
-            track.known = (said.version, value + payload.tokens)
-        else:
-            track.known = self.link.fragment(p)
+        found: list[Difference] | tuple[Version, int] = []
+        if said.previous != version:
+            found = self.link.missed(p, version, said.previous)
+        match found:
+            case list() as differences:
+                added = sum(each.tokens for each in (*differences, payload))
+                track.known = (said.version, value + added)
+            case whole:
+                track.known = whole
         self.link.follow(p, *track.known)
         self.news[p] = track.known
         self._if_waiting()

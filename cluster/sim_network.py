@@ -14,7 +14,7 @@ from typing import Any
 from cluster.sim_learner import SILENT_VITALS, Made, Process
 from cluster.sim_loop import VirtualLoop, settle
 from cluster.sim_plan import Plan, Span, Trait
-from cluster.sim_shard import SimShard, Violation
+from cluster.sim_shard import Difference, SimShard, Violation
 from cluster.syncer import Syncer
 from coordinator.protocol import (
     Adopted,
@@ -228,9 +228,10 @@ class Network:
     def _give(self, who: Process) -> None:
         who.start([(holding.version, holding.value) for holding in self.shard.holdings])
 
-    def fragment(self, p: Fragment) -> tuple[Version, int]:
-        holding = self.shard.holdings[p]
-        return holding.version, holding.value
+    def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Difference] | tuple[Version, int]:
+        return self.shard.missed(p, older, newer)
 
     def follow(self, p: Fragment, version: Version, value: int) -> None:
         if self.shard.history[p, version] != value:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cluster.sim_loop import VirtualLoop
+from coordinator.chain import Kept, between, lengthened
 from coordinator.errors import BrokenInvariant
 from coordinator.protocol import (
     Contribution,
@@ -22,6 +23,9 @@ from coordinator.protocol import (
     Reference,
     Version,
 )
+
+KEEP_DIFFERENCES = (2, 0)
+"""Of even fragments, and of odd ones: so that learners catch up either way."""
 
 
 class Violation(BrokenInvariant):
@@ -50,11 +54,13 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Holding:
-    """One fragment: the public value and its version; the next one while it is not public."""
+    """One fragment: the public value, its version and its last differences; the next version while
+    it is not public."""
 
     version: Version
     value: int
     staged: tuple[Version, int] | None = None
+    chain: tuple[Kept[Difference], ...] = ()
 
 
 class SimShard:
@@ -116,9 +122,19 @@ class SimShard:
             raise Violation("the public chain", f"{order.previous} is not {holding.version}")
         version, value = holding.staged
         difference = Difference(value - holding.value)
-        self.holdings[p] = Holding(version, value)
+        kept = Kept(holding.version, version, difference)
+        chain = lengthened(holding.chain, kept, KEEP_DIFFERENCES[p % 2])
+        self.holdings[p] = Holding(version, value, chain=chain)
         self.history[p, version] = value
         return Publication(p, version, order.previous, order.merged), difference
+
+    def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Difference] | tuple[Version, int]:
+        """The differences that lead from one version to another; the value if they are not kept."""
+        holding = self.holdings[p]
+        found = between(holding.chain, older, newer)
+        return (holding.version, holding.value) if found is None else found
 
     def recover(self, wanted: Sequence[Version], *, dies: bool) -> tuple[Version, ...]:
         """Go back to these published versions, or to the newest before them that are stored.
@@ -130,4 +146,5 @@ class SimShard:
             if dies or holding.version != version or holding.staged is not None:
                 stored = max(each for each in self.disk[p] if each[0] <= version)
                 self.holdings[p] = Holding(*stored)
+            self.holdings[p].chain = ()
         return tuple(holding.version for holding in self.holdings)

@@ -27,6 +27,8 @@ from coordinator.protocol import (
 
 Public = tuple[Version, Flat]
 """A public fragment, [size] f32, read-only by agreement, and its version."""
+Missed = list[Payload] | Public
+"""What leads to a newer public fragment: differences to be added in order, or another one whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +137,16 @@ class Downlink:
     """Follows the public chain of each fragment, equal to the shard's to the last bit."""
 
     def __init__(
-        self, public: Mapping[Fragment, Public], whole: Callable[[Fragment], Public]
+        self,
+        public: Mapping[Fragment, Public],
+        missed: Callable[[Fragment, Version, Version], Missed],
     ) -> None:
-        self._public, self._whole = dict(public), whole
+        """`missed`: asks for what leads from one version of a fragment to another."""
+        self._public, self._missed = dict(public), missed
         self._locks = {fragment: threading.Lock() for fragment in public}
 
     def follow(self, publication: Publication, payload: Payload) -> Public | None:
-        """Add the difference to the version it belongs to; fetch the whole if that was missed.
+        """Add the difference to the version it belongs to, once what was missed has been fetched.
 
         None if the fragment is at that version or past it already.
         """
@@ -150,9 +155,15 @@ class Downlink:
             version, flat = self._public[fragment]
             if publication.version <= version:
                 return None
-            if publication.previous == version:
-                newest = (publication.version, flat + decode(payload, flat.size))
-            else:
-                newest = self._whole(fragment)
+            found: Missed = []
+            if publication.previous != version:
+                found = self._missed(fragment, version, publication.previous)
+            match found:
+                case list() as differences:
+                    for each in (*differences, payload):
+                        flat = flat + decode(each, flat.size)
+                    newest = (publication.version, flat)
+                case whole:
+                    newest = whole
             self._public[fragment] = newest
             return newest

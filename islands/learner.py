@@ -50,7 +50,7 @@ from coordinator.protocol import (
 from coordinator.schedule import Schedule
 from islands.adopt import AdoptRule, FragmentPort
 from islands.corpus import Starved
-from islands.exchange import Downlink, Public, Snapshot, Track, Uplink
+from islands.exchange import Downlink, Missed, Public, Snapshot, Track, Uplink
 from islands.inner import Inner, InnerState
 from islands.task import Batch, Params, StreamLike, Task
 
@@ -79,6 +79,7 @@ class Link(Protocol):
     def lease(self, event: LeaseWanted) -> LeaseGranted | Void: ...
     def left(self, event: Left) -> None: ...
     def whole(self, fragments: Sequence[Fragment]) -> list[Public]: ...
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
     def moments(self, donor: Life) -> list[NDArray[Any]] | None: ...
 
 
@@ -208,8 +209,16 @@ class Learner:
             self._uplink = Uplink(
                 granted.life, self._habits.wire_up, self._layout, self._habits.anchor
             )
-            self._downlink = Downlink(public, lambda p: self._link.whole([p])[0])
+            self._downlink = Downlink(public, self._catch_up)
         return granted.life
+
+    def _catch_up(self, p: Fragment, older: Version, newer: Version) -> Missed:
+        match found := self._link.missed(p, older, newer):
+            case list():
+                log.info("fragment %d: %d differences fetched, after %s", p, len(found), older)
+            case version, _:
+                log.info("fragment %d: fetched whole, %s after %s", p, version, older)
+        return found
 
     def _ask_donors(self, state: InnerState, donors: Sequence[Life]) -> InnerState:
         """Take over the moments of the first donor that has good ones; fresh ones if none has."""

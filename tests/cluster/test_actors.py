@@ -40,6 +40,15 @@ def test_a_shard_that_comes_back_uses_the_version_before_a_damaged_one(played: P
     assert found == {f0: Version(0, wanted[f0].number - 1), f1: wanted[f1]}
 
 
+def test_a_shard_without_a_model_has_nothing_for_who_missed_something(played: Played) -> None:
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    shard, f0 = ShardActor(config_of(played), "nowhere", str(played.run_dir)), Fragment(0)
+    older = Version(0, wanted[f0].number - 1)
+    assert asyncio.run(shard.missed(f0, older, wanted[f0])) is None
+    asyncio.run(shard.recover(wanted, 1))
+    assert isinstance(asyncio.run(shard.missed(f0, older, wanted[f0])), tuple)
+
+
 def test_a_syncer_that_ray_has_lost_sight_of_is_not_heard_by_the_shard(played: Played) -> None:
     """... once a later generation has been; nothing that it orders is done."""
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}

@@ -20,7 +20,7 @@ from cluster.bench_scale import (
 )
 from cluster.light import LightLearner, Link, Pace
 from cluster.names import seat_of
-from coordinator.codec import decode, encode
+from coordinator.codec import Payload, decode, encode
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat
 from coordinator.gate import plausible
@@ -62,6 +62,7 @@ class Script(Link):
         self.refusal, self.over = refusal, over
         self.reports: list[Report] = []
         self.adoptions: list[Adopted] = []
+        self.asked: list[tuple[Version, Version]] = []
         self.leases = 1
 
     async def join(self, event: Join) -> Granted | Refused:
@@ -83,6 +84,15 @@ class Script(Link):
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
         return [(Version(0, 7), np.zeros(LAYOUT.sizes[p], np.float32)) for p in fragments]
+
+    async def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Payload] | tuple[Version, Flat]:
+        self.asked.append((older, newer))
+        flat = np.zeros(LAYOUT.sizes[p], np.float32)
+        if newer.number - older.number > 1:
+            return Version(0, newer.number + 2), flat
+        return [encode(CONFIG.sync.wire_down, flat)]
 
 
 def lived(script: Script, story: Callable[[LightLearner], Awaitable[None]]) -> None:
@@ -151,6 +161,26 @@ def test_it_adopts_what_it_is_offered_and_says_so() -> None:
         assert handed[0].id.from_step == script.adoptions[-1].progress.steps
 
     lived(script, story)
+
+
+def test_what_it_missed_it_asks_for() -> None:
+    """By differences or whole; offered out of order, it goes on from the newest."""
+    script = Script()
+
+    async def story(learner: LightLearner) -> None:
+        payload = encode(CONFIG.sync.wire_down, np.ones(LAYOUT.sizes[F0], np.float32))
+        for number, comes_to in ((9, 9), (12, 13), (10, 13), (14, 14)):
+            said = Publication(F0, Version(0, number), Version(0, number - 1), ())
+            await learner.offer(LIFE, said, payload)
+            await until(
+                lambda number=comes_to: (
+                    script.adoptions[-1:] != [] and script.adoptions[-1].version.number == number
+                )
+            )
+
+    lived(script, story)
+    versions = [(older.number, newer.number) for older, newer in script.asked]
+    assert versions == [(7, 8), (9, 11)]
 
 
 def test_it_reports_every_step_and_reads_on_in_new_leases() -> None:

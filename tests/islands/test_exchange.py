@@ -32,9 +32,11 @@ from coordinator.protocol import (
     Publish,
     Version,
 )
-from islands.exchange import Downlink, Public, Snapshot, Track, Uplink
+from islands.exchange import Downlink, Missed, Public, Snapshot, Track, Uplink
 
-LAYOUT: Layout = cut([Leaf("w", (6, 5)), Leaf("b", (4,)), Leaf("table", (3, 2), embedding=True)], 2)
+LAYOUT: Layout = cut(
+    [Leaf("w", (60, 5)), Leaf("b", (40,)), Leaf("table", (30, 2), embedding=True)], 2
+)
 LIFE = Life(Island("a"), Incarnation(3))
 F0, F1 = Fragment(0), Fragment(1)
 V0, V1, V2, V3, V4 = (Version(0, number) for number in range(5))
@@ -209,11 +211,16 @@ def test_no_error_is_lost_whatever_the_order_of_answers(does: list[str], chance:
 
 @dataclass
 class Publisher:
-    """A shard that merges what one learner has trained, again and again, and publishes it."""
+    """A shard that merges what one learner has trained, again and again, and publishes it.
+
+    `fetched`: what was asked for because a publication was missed, as it was answered.
+    """
 
     wire: Wire = Wire.BF16
+    keep_differences: int = 0
+    generation: int = 0
     number: int = 0
-    fetched: list[Fragment] = field(default_factory=list)
+    fetched: list[Missed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.shard = Shard(
@@ -222,21 +229,30 @@ class Publisher:
             merge_rule=MergeRule.RDA,
             outer=OuterRule(0.7, 0.9),
             wire_down=self.wire,
+            keep_differences=self.keep_differences,
         )
 
     def downlink(self) -> Downlink:
-        return Downlink(self.public(), self.whole)
+        return Downlink(self.public(), self.missed)
 
     def public(self) -> dict[Fragment, Public]:
         return dict(zip((F0, F1), self.shard.whole([F0, F1]), strict=True))
 
-    def whole(self, p: Fragment) -> Public:
-        self.fetched.append(p)
-        return self.public()[p]
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
+        found = self.shard.missed(p, older, newer)
+        self.fetched.append(found)
+        return found
+
+    @property
+    def fetched_bytes(self) -> int:
+        return sum(
+            sum(each.nbytes for each in found) if isinstance(found, list) else found[1].nbytes
+            for found in self.fetched
+        )
 
     def publish(self, p: Fragment = F0) -> tuple[Publication, Payload]:
         before, _ = self.public()[p]
-        version = Version(0, before.number + 1)
+        version = Version(self.generation, before.number + 1)
         number = self.number = self.number + 1
         said = ContributionId(LIFE, p, number - 1, number)
         progress = Progress(number, 10 * number, Lease(0, number))
@@ -272,26 +288,103 @@ def test_the_chain_stays_near_the_master_although_each_difference_is_rounded() -
     assert apart < 5e-3 * np.linalg.norm(moved)
 
 
-def test_after_a_missed_publication_the_whole_is_fetched_and_the_chain_goes_on() -> None:
-    publisher = Publisher()
+def wholes(publisher: Publisher) -> list[bool]:
+    """Of each time that something was missed: did it come whole?"""
+    return [not isinstance(found, list) for found in publisher.fetched]
+
+
+@pytest.mark.parametrize("keep", [0, 4])
+def test_after_a_missed_publication_the_chain_goes_on(keep: int) -> None:
+    publisher = Publisher(Wire.INT4, keep)
     downlink = publisher.downlink()
     publisher.publish()  # ... of which it never hears
     assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
-    assert publisher.fetched == [F0]
+    assert wholes(publisher) == [keep == 0]
     assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
-    assert publisher.fetched == [F0]
+    assert len(publisher.fetched) == 1
+
+
+def test_who_missed_more_than_is_kept_takes_the_whole() -> None:
+    publisher = Publisher(Wire.INT4, 4)
+    for missed, whole in ((3, [False]), (4, [True]), (0, []), (1, [False])):
+        downlink, before = publisher.downlink(), len(publisher.fetched)
+        for _ in range(missed):
+            publisher.publish()
+        assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
+        assert wholes(publisher)[before:] == whole
+
+
+def test_differences_are_kept_only_where_they_weigh_less_than_the_fragment() -> None:
+    for wire, most in {Wire.F32: 0, Wire.BF16: 2, Wire.INT8: 4, Wire.INT4: 4}.items():
+        publisher = Publisher(wire, 4)
+        before = publisher.shard.bytes_held
+        for _ in range(9):
+            publisher.publish()
+        assert publisher.shard.bytes_held - before == most * wire.bytes_of(LAYOUT.sizes[F0])
+
+
+def test_a_learner_of_an_older_generation_takes_the_whole() -> None:
+    publisher = Publisher(Wire.INT4, 4)
+    downlink = publisher.downlink()
+    publisher.publish()
+    version, _ = publisher.public()[F0]
+    publisher.generation = 1
+    assert publisher.shard.recover(F0, version, lambda: pytest.fail("it is in memory")) == version
+    publisher.publish()
+    assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
+    assert wholes(publisher) == [True]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    wire=st.sampled_from(Wire),
+    keep=st.integers(0, 5),
+    heard=st.lists(st.lists(st.booleans(), min_size=2, max_size=2), max_size=14),
+    late=st.integers(0, 3),
+)
+def test_whoever_misses_whatever_has_the_same_bits(
+    wire: Wire, keep: int, heard: list[list[bool]], late: int
+) -> None:
+    """Two learners, each missing some offers and hearing some too late, or twice."""
+    publisher = Publisher(wire, keep)
+    downlinks = [publisher.downlink() for _ in range(2)]
+    offers: list[tuple[Publication, Payload]] = []
+    for both in heard:
+        offers.append(publisher.publish())
+        for downlink, hears in zip(downlinks, both, strict=True):
+            if hears:
+                assert same(downlink.follow(*offers[-1]), publisher.public()[F0])
+            else:
+                newest = downlink.follow(*offers[max(0, len(offers) - 1 - late)])
+                assert newest is None or newest[0] <= publisher.public()[F0][0]
+    last = publisher.publish()
+    for downlink in downlinks:
+        assert same(downlink.follow(*last), publisher.public()[F0])
+
+
+def test_int4_differences_are_far_less_than_the_fragment() -> None:
+    """Every second publication is missed: half a byte a parameter is fetched, and not four."""
+    fetched: list[int] = []
+    for keep in (4, 0):
+        publisher = Publisher(Wire.INT4, keep)
+        downlink = publisher.downlink()
+        for _ in range(10):
+            publisher.publish()
+            assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
+        fetched.append(publisher.fetched_bytes)
+    assert fetched == [10 * Wire.INT4.bytes_of(LAYOUT.sizes[F0]), 10 * 4 * LAYOUT.sizes[F0]]
 
 
 def test_old_publications_are_ignored() -> None:
     publisher = Publisher()
     downlink = publisher.downlink()
     first, second = publisher.publish(), publisher.publish()
-    newest = downlink.follow(*second)  # the first one was overtaken: the whole is fetched
+    newest = downlink.follow(*second)  # the first one was overtaken
     assert same(newest, publisher.public()[F0])
     assert downlink.follow(*first) is None
     assert downlink.follow(*second) is None
     assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
-    assert publisher.fetched == [F0]
+    assert len(publisher.fetched) == 1
 
 
 def test_a_fetch_may_bring_more_than_was_published() -> None:
@@ -306,19 +399,20 @@ def test_a_fetch_may_bring_more_than_was_published() -> None:
 
 
 def test_a_fetch_that_fails_is_made_up_for_by_the_next_one() -> None:
-    publisher, lost = Publisher(), list[Fragment]()
+    publisher, lost = Publisher(Wire.INT4, 4), list[Fragment]()
 
-    def whole(p: Fragment) -> Public:
+    def missed(p: Fragment, older: Version, newer: Version) -> Missed:
         if not lost:
             lost.append(p)
             raise ConnectionError("the shard cannot be heard")
-        return publisher.whole(p)
+        return publisher.missed(p, older, newer)
 
-    downlink = Downlink(publisher.public(), whole)
+    downlink = Downlink(publisher.public(), missed)
     publisher.publish()
     with pytest.raises(ConnectionError):
         downlink.follow(*publisher.publish())
     assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
+    assert wholes(publisher) == [False]
 
 
 def test_a_public_fragment_is_never_written_to_again() -> None:

@@ -263,6 +263,9 @@ class Script(Link):
     def whole(self, fragments: Sequence[Fragment]) -> list[Public]:
         return [self.public[p] for p in fragments]
 
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Public:
+        return self.public[p]
+
     def moments(self, donor: Life) -> list[np.ndarray] | None:
         self.asked.append(donor)
         given = self.donations[donor.island]
