@@ -11,14 +11,33 @@ from typing import TypeVar
 
 import numpy as np
 
+from cluster import meter
 from cluster.bench import median, told
+from cluster.shard import Shard, fresh, warm_up
 from coordinator.codec import Wire, encode
+from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.kernels import frozen
 from coordinator.merge import JOB, MergeRule, Part, Spread, merge_into, norms
 from coordinator.outer import OuterRule
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    HandIn,
+    Incarnation,
+    Island,
+    Item,
+    Lease,
+    Life,
+    Merge,
+    Progress,
+    Publish,
+    Version,
+)
 
 OUTER = OuterRule(learning_rate=0.7, momentum=0.9)
+KEEP_DIFFERENCES = 4
+"""As a configuration has it where it says nothing."""
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -45,7 +64,9 @@ def merge(workload: Workload, *, repeats: int, say: Callable[[str], None]) -> di
 
     GB/s are of `moved_bytes`; a fraction is that of a merge to that of the memcpy beside it.
     `f32_contributions_per_s` and `wire_...` are merged by RDA, in f32 and as the wire has them.
+    `shard_...`: what a shard of such a tensor holds, and `memory` says how it is counted.
     """
+    held = memory(workload)
     seconds: dict[str, list[float]] = {}
     with ThreadPoolExecutor(workload.threads) as pool:
         tasks = _tasks(workload, _spread(pool, workload.threads))
@@ -57,7 +78,55 @@ def merge(workload: Workload, *, repeats: int, say: Callable[[str], None]) -> di
                 task()
                 seconds.setdefault(name, []).append(time.perf_counter() - began_s)
             say(f"turn {turn + 1} of {repeats}: " + _line(workload, seconds))
-    return _figures(workload, seconds)
+    return _figures(workload, seconds) | held
+
+
+def memory(workload: Workload) -> dict[str, float]:
+    """Bytes of a shard after enough versions that as many differences are kept as ever will be.
+
+    `shard_bytes_per_parameter`: between rounds, by its own count. `shard_in_flight_...`: with all
+    contributions of a round. `shard_process_...`: by how much the memory of this process has grown
+    then, by the kernel's count.
+
+    Errors: `UserMistake` where the kernel has none (`cluster.meter`).
+    """
+    m, n, wire = workload.contributions, workload.elements, workload.wire
+    layout, p, pid = cut([Leaf("w", (n,))], 1), Fragment(0), os.getpid()
+    delta = np.random.Generator(np.random.PCG64(0)).standard_normal(n, np.float32)
+    warm_up({wire})
+    try:
+        before_bytes = meter.own_bytes(pid)
+    except OSError as error:
+        raise UserMistake(f"memory is read off /proc, which is not as on Linux: {error}") from error
+    shard = Shard(
+        layout,
+        fresh([np.zeros(n, np.float32)]),
+        merge_rule=MergeRule.RDA,
+        outer=OUTER,
+        wire_down=wire,
+        keep_differences=KEEP_DIFFERENCES,
+    )
+
+    def handed_in(learner: int, number: int) -> Item:
+        life = Life(Island(f"bench-{learner}"), Incarnation(learner))
+        said = ContributionId(life, p, number, number + 1)
+        progress = Progress(number + 1, number + 1, Lease(0))
+        facts = HandIn(said, Version(0, number), number, 1, layout.fingerprint, progress)
+        payload = delta.copy() if wire is Wire.F32 else encode(wire, delta)
+        return Item(shard.receive(facts, payload), 1 / m)
+
+    in_flight_bytes = process_bytes = 0
+    for number in range(KEEP_DIFFERENCES + 1):
+        older, newer = Version(0, number), Version(0, number + 1)
+        items = tuple(handed_in(learner, number) for learner in range(m))
+        in_flight_bytes, process_bytes = shard.bytes_held, meter.own_bytes(pid) - before_bytes
+        shard.merge(Merge(p, newer, items, "all delivered"))
+        shard.publish(Publish(p, newer, older, (), ()))
+    return {
+        "shard_bytes_per_parameter": shard.bytes_held / n,
+        "shard_in_flight_bytes_per_parameter": in_flight_bytes / n,
+        "shard_process_bytes_per_parameter": process_bytes / n,
+    }
 
 
 def _tasks(workload: Workload, spread: Spread) -> dict[str, Callable[[], object]]:

@@ -10,6 +10,7 @@ from coordinator.errors import UserMistake
 
 PROC = Path("/proc")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+KIB = 2**10
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -22,6 +23,17 @@ def cpu_s(pid: int) -> float:
 def rss_bytes(pid: int) -> int:
     """Memory that the process has in RAM, pages that it shares included."""
     return int((PROC / str(pid) / "statm").read_text().split()[1]) * PAGE_BYTES
+
+
+def own_bytes(pid: int) -> int:
+    """Memory in RAM that is of this process alone: neither files nor shared memory, so not what it
+    sees of an object store.
+
+    Errors: `OSError` if it is gone, or of somebody else.
+    """
+    rollup = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    (kib,) = [line.split()[1] for line in rollup if line.startswith("Anonymous:")]
+    return int(kib) * KIB
 
 
 def family(root: int) -> dict[int, float]:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cluster import meter
 from cluster.config import load
 from tests.live.cli import TINY, until
 from tests.live.test_cluster import RUN, WITHIN_S, Raylets, held, told, up
@@ -31,7 +32,7 @@ ISLANDS = ("local-1", "local-2")
 ENDING = [("kill", whom) for whom in ("syncer", "shard-0", "evaluator", "fleet")]
 PASSING = [("stop", "syncer"), ("disk", "syncer"), ("stop", "shard-0"), ("disk", "shard-0")]
 KINDS = ("kill", "kill", "stop", "slow", "cut", "nan", "scale", "drain")
-KIB, MIB = 2**10, 2**20
+MIB = 2**20
 
 
 @dataclass(slots=True)
@@ -76,14 +77,12 @@ def strike(cluster: Raylets, kind: str, whom: str) -> str:
 def look(cluster: Raylets, third: int, known: dict[int, Watched]) -> None:
     for pid, command in cluster.here.left_running().items():
         try:
-            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            own_bytes = meter.own_bytes(pid)
             files = len(os.listdir(f"/proc/{pid}/fd"))
         except OSError:
             continue  # it has just ended
-        if (found := re.search(r"^Anonymous: +(\d+) kB", rollup, re.MULTILINE)) is None:
-            continue
         watched = known.setdefault(pid, Watched(command[:100]))
-        watched.bytes[third].append(int(found[1]) * KIB)
+        watched.bytes[third].append(own_bytes)
         watched.files[third].append(files)
 
 

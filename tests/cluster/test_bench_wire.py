@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +14,7 @@ from cluster.bench_merge import Workload, merge
 from cluster.bench_wire import message_bytes
 from coordinator.codec import Wire, encode
 
+ROOT = Path(__file__).parents[2]
 ELEMENTS = 100_000
 FRACTIONS = ("mean_fraction", "rda_fraction")
 
@@ -28,6 +34,22 @@ def test_a_merge_is_held_against_the_copy_beside_it(threads: int) -> None:
         assert isinstance(middle, float)
         assert isinstance(high, float)
         assert low <= middle <= high
+
+
+def test_a_shard_takes_what_it_says_it_takes() -> None:
+    """12 bytes a parameter, four differences and two contributions; in a process of its own, since
+    memory that others have given back would be used again."""
+    script = (
+        "from cluster.bench_merge import Workload, Wire, memory\n"
+        "print(json.dumps(memory(Workload(2, 4_000_000, Wire.INT4, 1))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json\n{script}"], cwd=ROOT, capture_output=True, check=True
+    )
+    told, each = json.loads(done.stdout), Wire.INT4.bytes_of(ELEMENTS) / ELEMENTS
+    assert told["shard_bytes_per_parameter"] == pytest.approx(12 + 4 * each)
+    assert told["shard_in_flight_bytes_per_parameter"] == pytest.approx(12 + 6 * each)
+    assert told["shard_process_bytes_per_parameter"] == pytest.approx(12 + 6 * each, rel=0.1)
 
 
 def test_bytes_that_must_move_are_counted_as_agreed() -> None:

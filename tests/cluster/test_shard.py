@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cluster.shard import Shard, fresh
-from coordinator.codec import Wire
+from coordinator.codec import Payload, Wire, encode
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
@@ -40,15 +40,16 @@ def numbers(seed: int) -> Flat:
 class Story:
     """A shard that merges the plain mean of what it is given, and publishes it at once."""
 
-    def __init__(self, anchor: Anchor) -> None:
+    def __init__(self, anchor: Anchor, wire: Wire = Wire.F32, keep_differences: int = 0) -> None:
         self.shard = Shard(
             LAYOUT,
             fresh([numbers(0)]),
             merge_rule=MergeRule.MEAN,
             outer=AS_IT_IS,
-            wire_down=Wire.F32,
+            wire_down=wire,
             anchor=anchor,
             max_staleness=STALENESS,
+            keep_differences=keep_differences,
         )
 
     @property
@@ -59,14 +60,20 @@ class Story:
     def version(self) -> Version:
         return self.shard.whole([F0])[0][0]
 
+    def hand_in(self, life: Life, base: int, payload: Payload) -> Item:
+        """What was trained from the version of that number until now."""
+        now = self.version.number + 1
+        id_, progress = ContributionId(life, F0, now - 1, now), Progress(now, now, Lease(0))
+        said = HandIn(id_, Version(0, base), id_.from_step, 1, LAYOUT.fingerprint, progress)
+        return Item(self.shard.receive(said, payload), 1.0)
+
     def merge(self, deltas: dict[Life, tuple[int, Flat]]) -> None:
         """Merge each learner's delta from its base, the version of that number, in equal shares."""
-        following, items = Version(0, self.version.number + 1), list[Item]()
-        for life, (base, delta) in deltas.items():
-            id_ = ContributionId(life, F0, self.version.number, following.number)
-            progress = Progress(following.number, following.number, Lease(0))
-            said = HandIn(id_, Version(0, base), id_.from_step, 1, LAYOUT.fingerprint, progress)
-            items.append(Item(self.shard.receive(said, delta), 1 / len(deltas)))
+        following = Version(0, self.version.number + 1)
+        items = [
+            self.hand_in(life, base, delta)._replace(weight=1 / len(deltas))
+            for life, (base, delta) in deltas.items()
+        ]
         self.shard.merge(Merge(F0, following, tuple(items), "all delivered"))
         said = tuple(item.contribution.id for item in items)
         self.shard.publish(Publish(F0, following, self.version, tuple(deltas), said))
@@ -117,6 +124,22 @@ def test_a_base_that_is_not_kept_is_never_guessed() -> None:
         story.merge({A: (number, numbers(number))})
     with pytest.raises(AssertionError, match=r"starts from v0, not kept"):
         story.merge({B: (0, numbers(9))})
+
+
+def test_it_holds_twelve_bytes_a_parameter_and_what_is_on_its_way() -> None:
+    """... and the last differences, however many versions there were."""
+    size, wire, keep = LAYOUT.sizes[F0], Wire.INT8, 3
+    story = Story(Anchor.BASE, wire, keep)
+    for number in range(9):
+        assert story.shard.bytes_held == 12 * size + min(number, keep) * wire.bytes_of(size)
+        story.merge({A: (number, numbers(number))})
+    held_bytes = story.shard.bytes_held
+    items = [story.hand_in(life, 9, encode(wire, numbers(3))) for life in (A, B)]
+    assert story.shard.bytes_held == held_bytes + 2 * wire.bytes_of(size)
+    story.shard.merge(Merge(F0, Version(0, 10), tuple(items), "all delivered"))
+    assert story.shard.bytes_held == held_bytes + wire.bytes_of(size), "what is staged"
+    story.shard.publish(Publish(F0, Version(0, 10), Version(0, 9), (A, B), ()))
+    assert story.shard.bytes_held == held_bytes
 
 
 def test_a_base_costs_nothing_with_the_learners_anchor() -> None:
