@@ -1,11 +1,10 @@
 """The shard: holds the arrays, does the arithmetic, decides nothing.
 
 Per fragment: the fp32 master, the outer momentum, and the public fragment that all learners share
-(12 bytes a parameter), plus its last differences, and what was handed in for merges to come. All
-three change in place. A
-merged version is *staged*: only its encoded difference to the public fragment exists, which is
-added when the syncer has it published, so that nothing is seen before it is durable. One thread at
-a time may call; `whole` and `missed` may be called from any.
+(12 bytes a parameter), all three changed in place; its last differences, and what was handed in for
+merges to come. A merged version is *staged*: only its encoded difference to the public fragment
+exists, which is added when the syncer has it published, so that nothing is seen before it is
+durable. One thread at a time may call; `whole` and `missed` may be called from any.
 """
 
 from __future__ import annotations
