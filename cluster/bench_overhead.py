@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster import actors, launch, meter
@@ -37,11 +37,15 @@ FOREVER = 10**9
 @dataclass(frozen=True, slots=True)
 class Window:
     """Steps per second of all islands, CPU seconds of all processes for each of them, and the share
-    of the training threads' time that was ours."""
+    of the training threads' time that was ours; merges, and the seconds that the syncer's process
+    and the shards' have used."""
 
     steps_per_s: float
     cpu_s_per_step: float
     ours: float
+    merges: int = 0
+    syncer_s: float = 0.0
+    shard_s: float = 0.0
 
 
 def overhead(
@@ -72,9 +76,9 @@ def overhead(
             merges = stage.status()["merges"]
             _all(solo.together.remote() for solo in solos)
             _until_merging(stage, islands, merges)
-            with_us.append(_window(solos, for_s))
+            with_us.append(_window(stage, solos, for_s))
             _all(solo.alone.remote() for solo in solos)
-            without.append(_window(solos, for_s))
+            without.append(_window(stage, solos, for_s))
             say(f"pair {number}: with {with_us[-1]}, without {without[-1]}")
         _all(solo.rest.remote() for solo in solos)
         merges = stage.status()["merges"]
@@ -83,7 +87,13 @@ def overhead(
 
 
 def compared(with_us: Sequence[Window], without: Sequence[Window]) -> dict[str, object]:
-    """The three figures, each a median over the pairs with its interval."""
+    """The three figures, each a median over the pairs with its interval; then what a round costs
+    the syncer and the shards, less what they take when nobody trains with them.
+
+    Errors: `RunFailed` if a window with the syncer saw no merge.
+    """
+    if not all(window.merges for window in with_us):
+        raise RunFailed("no merge in a window: make it longer, with --for")
     pairs = [*zip(with_us, without, strict=True)]
     figures: dict[str, object] = {"samples": len(pairs)}
     for name, samples in (
@@ -92,6 +102,8 @@ def compared(with_us: Sequence[Window], without: Sequence[Window]) -> dict[str, 
         ("thread_fraction", [a.ours for a in with_us]),
         ("steps_per_s", [a.steps_per_s for a in with_us]),
         ("cpu_ms_per_step", [1e3 * a.cpu_s_per_step for a in with_us]),
+        ("syncer_ms_per_round", [1e3 * (a.syncer_s - b.syncer_s) / a.merges for a, b in pairs]),
+        ("shard_ms_per_round", [1e3 * (a.shard_s - b.shard_s) / a.merges for a, b in pairs]),
     ):
         middle = median(samples)
         figures |= told(name, middle)
@@ -124,15 +136,24 @@ def _until_merging(stage: Stage, islands: int, merges: int) -> None:
         time.sleep(0.2)
 
 
-def _window(solos: Sequence[Any], for_s: float) -> Window:
+def _window(stage: Stage, solos: Sequence[Any], for_s: float) -> Window:
     time.sleep(min(SETTLE_S, for_s / 2))
     before: list[Counted] = _all(solo.counted.remote() for solo in solos)
+    merges, (syncer_s, shard_s) = stage.status()["merges"], stage.cpu_s()
     began_s, used_before = time.monotonic(), meter.family(os.getpid())
     time.sleep(for_s)
     used_s = meter.used_s(used_before, meter.family(os.getpid()))
     seconds = time.monotonic() - began_s
+    syncer_after_s, shard_after_s = stage.cpu_s()
+    merges = stage.status()["merges"] - merges
     after: list[Counted] = _all(solo.counted.remote() for solo in solos)
-    return measured([*zip(before, after, strict=True)], used_s, seconds)
+    window = measured([*zip(before, after, strict=True)], used_s, seconds)
+    return replace(
+        window,
+        merges=merges,
+        syncer_s=syncer_after_s - syncer_s,
+        shard_s=shard_after_s - shard_s,
+    )
 
 
 def measured(islands: Sequence[tuple[Counted, Counted]], used_s: float, seconds: float) -> Window:

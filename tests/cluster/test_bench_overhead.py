@@ -33,15 +33,30 @@ def test_a_window_without_a_step_is_refused() -> None:
 
 
 def test_pairs_are_compared_one_by_one() -> None:
-    with_us = [Window(9.0, 0.11, 0.01), Window(99.0, 0.22, 0.02), Window(0.9, 0.33, 0.03)]
-    without = [Window(10.0, 0.1, 0.0), Window(100.0, 0.2, 0.0), Window(1.0, 0.3, 0.0)]
+    with_us = [
+        Window(9.0, 0.11, 0.01, 10, 0.5, 0.3),
+        Window(99.0, 0.22, 0.02, 20, 1.1, 0.5),
+        Window(0.9, 0.33, 0.03, 30, 1.3, 0.7),
+    ]
+    without = [
+        Window(10.0, 0.1, 0.0, 0, 0.1, 0.1),
+        Window(100.0, 0.2, 0.0, 0, 0.1, 0.1),
+        Window(1.0, 0.3, 0.0, 0, 0.1, 0.1),
+    ]
     told = compared(with_us, without)
     assert told["samples"] == 3
     assert told["ratio"] == pytest.approx(0.9)
     assert (told["ratio_low"], told["ratio_high"]) == pytest.approx((0.9, 0.99))
     assert told["cpu_ratio"] == pytest.approx(1.1)
     assert told["thread_fraction"] == pytest.approx(0.02)
+    assert told["syncer_ms_per_round"] == pytest.approx(40)
+    assert told["shard_ms_per_round_low"] == pytest.approx(20)
     assert told["coverage"] == pytest.approx(0.75)
+
+
+def test_a_window_without_a_merge_is_refused() -> None:
+    with pytest.raises(RunFailed, match="longer, with --for"):
+        compared([Window(9.0, 0.11, 0.01)], [Window(10.0, 0.1, 0.0)])
 
 
 def test_its_islands_are_what_the_goal_is_about() -> None:
