@@ -561,11 +561,16 @@ class ShardActor(Breakable):
 
 
 class RayPorts(Ports):
-    """What the syncer reaches: the shards for arrays, the islands for words."""
+    """What the syncer reaches: the shards for arrays, the islands for words.
+
+    A version may be merged as soon as the one before is stored, and must not be staged before that
+    is public: an asynchronous actor of Ray does not keep to the order in which it was called.
+    """
 
     def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
         self._actors, self._holder = _Directory(namespace), holder
         self._asker = Asker(self._ask)
+        self._turns = {p: asyncio.Lock() for p in holder}
         self._stored: dict[Fragment, bool | str] = {}  # what the last merge of each has said
         self.seats: dict[Island, Seat] = {}  # of those that have joined
 
@@ -591,7 +596,8 @@ class RayPorts(Ports):
         return await self._shard(fragment).collect.remote(fragment, seats)
 
     async def merge(self, order: Merge) -> None:
-        said = await self._shard(order.fragment).merge.remote(order)
+        async with self._turns[order.fragment]:
+            said = await self._shard(order.fragment).merge.remote(order)
         self._stored[order.fragment] = said
 
     async def store(self, order: Store) -> bool | str:
@@ -600,7 +606,8 @@ class RayPorts(Ports):
 
     async def publish(self, order: Publish) -> None:
         seats = [*map(self._seat, order.to)]
-        await self._shard(order.fragment).publish.remote(order, seats)
+        async with self._turns[order.fragment]:
+            await self._shard(order.fragment).publish.remote(order, seats)
 
     async def discard(self, order: Discard) -> None:
         await self._shard(order.contribution.id.fragment).discard.remote(order)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from cluster.actors import ShardActor, SyncerActor
+from cluster.actors import RayPorts, ShardActor, SyncerActor
 from cluster.config import load
 from cluster.names import Seat
 from coordinator.errors import Outdated, RunFailed
@@ -47,6 +48,36 @@ def test_a_shard_without_a_model_has_nothing_for_who_missed_something(played: Pl
     assert asyncio.run(shard.missed(f0, older, wanted[f0])) is None
     asyncio.run(shard.recover(wanted, 1))
     assert isinstance(asyncio.run(shard.missed(f0, older, wanted[f0])), tuple)
+
+
+class Hasty:
+    """A shard's handle; it does what it is asked when it likes, as an asynchronous actor may."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def __getattr__(self, method: str) -> SimpleNamespace:
+        async def called(order: Merge | Publish, *_: object) -> None:
+            await asyncio.sleep(0.02 if method == "publish" else 0)
+            self.done.append(f"{method} {order.version}")
+
+        return SimpleNamespace(remote=called)
+
+
+def test_a_version_is_not_merged_before_the_one_before_is_public() -> None:
+    f0, f1, v1, v2 = Fragment(0), Fragment(1), Version(0, 1), Version(0, 2)
+    ports, shard = RayPorts("nowhere", {f0: "shard-0", f1: "shard-0"}), Hasty()
+    ports._actors._known["shard-0"] = shard
+
+    async def orders() -> None:
+        await asyncio.gather(
+            ports.publish(Publish(f0, v1, Version(0, 0), (), ())),
+            ports.merge(Merge(f0, v2, (), "all delivered")),
+            ports.merge(Merge(f1, v1, (), "another fragment waits for nobody")),
+        )
+
+    asyncio.run(orders())
+    assert shard.done == ["merge v1", "publish v1", "merge v2"]
 
 
 def test_a_syncer_that_ray_has_lost_sight_of_is_not_heard_by_the_shard(played: Played) -> None:
