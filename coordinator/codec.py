@@ -4,10 +4,13 @@ What travels is one contiguous NumPy array of a plain dtype, because Ray moves t
 (a bf16 array of ml_dtypes would be pickled in band), and the rounding error stays with the sender
 as a residual that the next message carries ("error feedback", arXiv:1901.09847).
 
-int8 and int4 are written in blocks of 32 elements that share a scale, a power of two (as in the
-Open Compute Project's Microscaling formats, MX v1.0): [n] exponent bytes, then [n * 32] or [n * 16]
-bytes of codes, n = ceil(size / 32), the last block filled up with zeros. An element is off by at
-most half a step of its block, the largest ones (above 7.5 or 127.5 steps) by less than a whole one.
+int8, int4 and e3m0 are written in blocks of 32 elements that share a scale, a power of two (as in
+the Open Compute Project's Microscaling formats, MX v1.0): [n] exponent bytes, then [n * 32] or
+[n * 16] bytes of codes, n = ceil(size / 32), the last block filled up with zeros. An integer is off
+by at most half a step of its block, the largest ones (above 7.5 or 127.5 steps) by less than a
+whole one. e3m0 is the 4-bit float of Streaming DiLoCo (arXiv:2501.18512): powers of two, off by at
+most a third, and zero below a 128th of the block's largest; its bytes are signed, which tells it
+from int4.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat
 from coordinator.kernels import BLOCK, INVERSES, SCALES, TILE, frozen
 
-Payload = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8]
+Payload = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8] | NDArray[np.int8]
 Coded = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 """Exponents and codes of a stretch of whole blocks."""
 
@@ -38,6 +41,7 @@ class Wire(StrEnum):
     BF16 = "bf16"
     INT8 = "int8"
     INT4 = "int4"
+    E3M0 = "e3m0"
 
     def bytes_of(self, size: int) -> int:
         """Of a payload with `size` elements."""
@@ -48,7 +52,7 @@ class Wire(StrEnum):
                 return 2 * size
             case Wire.INT8:
                 return blocks_of(size) * (1 + BLOCK)
-            case Wire.INT4:
+            case Wire.INT4 | Wire.E3M0:
                 return blocks_of(size) * (1 + BLOCK // 2)
 
 
@@ -57,6 +61,7 @@ _WORDS: Mapping[Wire, np.dtype[Any]] = {
     Wire.BF16: np.dtype(np.uint16),
     Wire.INT8: np.dtype(np.uint8),
     Wire.INT4: np.dtype(np.uint8),
+    Wire.E3M0: np.dtype(np.int8),
 }
 ONE = np.ones(1, np.float32)
 
@@ -97,7 +102,7 @@ def encode(wire: Wire, values: Flat) -> Payload:
             return values
         case Wire.BF16:
             return values.astype(ml_dtypes.bfloat16).view(np.uint16)
-        case Wire.INT8 | Wire.INT4:
+        case Wire.INT8 | Wire.INT4 | Wire.E3M0:
             payload = _blank(wire, values.size)
             for start in range(0, values.size, TILE):
                 encode_tile(wire, payload, values[start : start + TILE], start, values.size)
@@ -118,15 +123,18 @@ def encode_tile(wire: Wire, payload: NDArray[Any], values: Flat, start: int, siz
     else:
         if values.size % BLOCK:
             values = np.append(values, np.zeros(-values.size % BLOCK, np.float32))
-        exponents, codes = _parts(payload, size, start, start + values.size)
+        exponents, codes = _parts(payload.view(np.uint8), size, start, start + values.size)
         values = frozen(values)
         bits = values.view(np.uint32)
         if wire is Wire.INT8:
-            kernels.choose_scales(exponents, bits, kernels.INT8_DOWN)
+            kernels.choose_scales(exponents, bits, kernels.INT8_DOWN, np.uint32(0))
             kernels.write_int8(exponents, codes, values, INVERSES)
-        else:
-            kernels.choose_scales(exponents, bits, kernels.INT4_DOWN)
+        elif wire is Wire.INT4:
+            kernels.choose_scales(exponents, bits, kernels.INT4_DOWN, np.uint32(0))
             kernels.write_int4(exponents, codes, values, INVERSES)
+        else:
+            kernels.choose_scales(exponents, bits, kernels.E3M0_DOWN, kernels.NEAREST)
+            kernels.write_e3m0(exponents, codes, bits)
 
 
 def decode(payload: Payload, size: int) -> Flat:
@@ -174,7 +182,7 @@ def wire_of(payload: Payload, size: int) -> Wire:
             return wire
     raise CorruptPayload(
         f"payload of dtype {payload.dtype} and shape {payload.shape}, the fragment has {size} "
-        "elements; known are float32, uint16 (bf16) and uint8 (int8, int4)"
+        "elements; known are float32, uint16 (bf16), uint8 (int8, int4) and int8 (e3m0)"
     )
 
 
@@ -202,7 +210,7 @@ def weighted(
     the order given. The result is in `room`, until the next call.
     """
     word, first, last = payloads[0].dtype, start, stop
-    if word == np.uint8:  # whole blocks
+    if word.itemsize == 1:  # whole blocks
         first, last = start // BLOCK * BLOCK, blocks_of(stop) * BLOCK
     total = room.total[: last - first]
     total[:] = 0
@@ -216,8 +224,7 @@ def weighted(
             kernels.add(total, weight, frozen(bits.view(np.float32)))
     else:
         coded = [_parts(payload.view(np.uint8), size, first, last) for payload in payloads]
-        add = _add_int8 if wire_of(payloads[0], size) is Wire.INT8 else _add_int4
-        add(total, coded, weights)
+        _ADD[wire_of(payloads[0], size)](total, coded, weights)
     return total[start - first : stop - first]
 
 
@@ -241,3 +248,11 @@ def _add_int4(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
         kernels.add_four_int4(total, weights[i : i + 4], (a, c, e, g), (b, d, f, h), SCALES)
     for (exponents, codes), weight in zip(coded[fours:], weights[fours:], strict=True):
         kernels.add_int4(total, weight, exponents, codes, SCALES)
+
+
+def _add_e3m0(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
+    for (exponents, codes), weight in zip(coded, weights, strict=True):
+        kernels.add_e3m0(total, weight, exponents, codes, SCALES, kernels.E3M0)
+
+
+_ADD = {Wire.INT8: _add_int8, Wire.INT4: _add_int4, Wire.E3M0: _add_e3m0}

@@ -30,8 +30,10 @@ BLOCK = 32
 HALF = BLOCK // 2
 MAGNITUDE, MANTISSA_BITS, BIAS = np.uint32(0x7FFFFFFF), np.uint32(23), 127
 """Of an f32: all bits but its sign, those of its fraction, and what its exponent is raised by."""
-INT8_DOWN, INT4_DOWN = 6, 2
+INT8_DOWN, INT4_DOWN, E3M0_DOWN = 6, 2, 6
 """A scale lies so many powers of two below the largest element of its block."""
+NEAREST = np.uint32(1 << 22)
+"""Added to the bits of an f32, it makes its exponent that of the nearest power of two."""
 NOTHING = 27
 """Blocks with no element of 2**-100 (this exponent) or more are zero: nothing is ever denormal."""
 NOT_FINITE = 255
@@ -49,6 +51,11 @@ def _powers(sign: int, not_finite: float) -> F32:
 
 SCALES, INVERSES = _powers(1, np.nan), _powers(-1, 0)
 """[256] f32: exponent byte e -> the scale 2**(e - 127), and one over it; 0 for a block of zeros."""
+
+
+E3M0 = np.array([0, *np.exp2(np.arange(7)), 0, *-np.exp2(np.arange(7))], np.float32)
+"""[16] f32: sign and three bits of exponent -> 0, 1, 2, 4 ... 64, and the same below zero."""
+E3M0.flags.writeable = False
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -148,6 +155,19 @@ def add_four_int4(
 
 
 @_compiled
+def add_e3m0(
+    total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32, table: F32
+) -> None:
+    """total += weight * decoded, in whole blocks of HALF bytes; see `write_e3m0`."""
+    for block in range(exponents.size):
+        scale = weight * scales[exponents[block]]
+        for i in range(HALF):
+            both = codes[block * HALF + i]
+            total[block * BLOCK + i] += scale * table[both & 15]
+            total[block * BLOCK + HALF + i] += scale * table[both >> 4]
+
+
+@_compiled
 def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
     """... in f64, which no finite f32 overflows: not finite exactly if an element is not.
 
@@ -174,10 +194,10 @@ def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
 
 
 @_compiled
-def choose_scales(exponents: U8, bits: U32, down: int) -> None:
+def choose_scales(exponents: U8, bits: U32, down: int, up: np.uint32) -> None:
     """Each block's scale: `down` powers of two below its largest element.
 
-    `bits`: the elements as integers.
+    `bits`: the elements as integers. `up`: 0, or NEAREST for the power next to the largest.
     """
     for block in range(exponents.size):
         largest = np.uint32(0)
@@ -187,6 +207,8 @@ def choose_scales(exponents: U8, bits: U32, down: int) -> None:
                 largest = magnitude
         exponent = np.int64(largest >> MANTISSA_BITS)
         some = NOTHING <= exponent < NOT_FINITE
+        if some:
+            exponent = min(np.int64((largest + up) >> MANTISSA_BITS), NOT_FINITE - 1)
         exponents[block] = exponent - down if some else (NOT_FINITE if exponent > NOTHING else 0)
 
 
@@ -217,6 +239,25 @@ def write_int4(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
             low, high = low if low > -most else -most, high if high > -most else -most
             low_code, high_code = np.int32(np.rint(low)) + 8, np.int32(np.rint(high)) + 8
             codes[block * HALF + i] = np.uint8(low_code | (high_code << 4))
+
+
+@_compiled
+def write_e3m0(exponents: U8, codes: U8, bits: U32) -> None:
+    """... each the nearest of 0 and seven powers of two, of two as near the larger; a sign and the
+    number of the power, laid out as in `write_int4`."""
+    for block in range(exponents.size):
+        scale = np.int32(exponents[block])
+        for i in range(HALF):
+            both = np.int32(0)
+            for half in range(2):
+                element = bits[block * BLOCK + half * HALF + i]
+                magnitude = element & MAGNITUDE
+                power = np.int32((magnitude + NEAREST) >> MANTISSA_BITS) - scale + 1
+                if power < 1:  # half of the smallest power, or less than that
+                    power = np.int32((magnitude >> MANTISSA_BITS) >= scale - 1)
+                sign = np.int32(element >> np.uint32(31)) << 3
+                both |= (min(power, 7) | sign) << (4 * half)
+            codes[block * HALF + i] = np.uint8(both)
 
 
 # --- stepping -------------------------------------------------------------------------------------

@@ -155,7 +155,9 @@ REFUSALS = {
     "sync.quorum=0": "sync.quorum: must be at least 1, given 0",
     "sync.overlap=-1": "sync.overlap: must be at least 0, given -1",
     "sync.merge=max": 'sync.merge: must be "rda" or "mean", given "max"',
-    "sync.wire_up=f64": 'sync.wire_up: must be "f32", "bf16", "int8" or "int4", given "f64"',
+    "sync.wire_up=f64": (
+        'sync.wire_up: must be "f32", "bf16", "int8", "int4" or "e3m0", given "f64"'
+    ),
     "sync.grace=-1": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given -1',
     "sync.grace=inf": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given inf',
     "sync.grace=true": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given true',
