@@ -19,7 +19,7 @@ import numpy as np
 from cluster import launch, meter
 from cluster.bench_stage import Stage, staged
 from cluster.config import Config, parse
-from cluster.crew import Taken, start_crew
+from cluster.crew import CrewActor, Taken, start_crew
 from cluster.light import Material, Pace
 from cluster.remote import answer
 from coordinator.errors import RunFailed
@@ -152,7 +152,7 @@ def _row(
     layout = layout_of(config)
     flats = [np.zeros(size, np.float32) for size in layout.sizes]
     with staged(config, layout, flats, launch.store_bytes(config, layout)) as stage:
-        crews = _boarded(stage, learners, rates[0])
+        crews = boarded(stage, learners, rates[0])
 
         def look(rate: float) -> Window:
             window = _window(stage, crews, Pace(learners / rate), rate, for_s)
@@ -163,7 +163,7 @@ def _row(
         resting = Pace(learners / held.asked_per_s, resting=True)
         alone = _window(stage, crews, resting, held.asked_per_s, min(for_s, REST_S))
         memory_bytes = meter.rss_bytes(stage.syncer_pid)
-        ends = _ended(stage, crews, Pace(learners / held.asked_per_s))
+        ends = ended(stage, crews, Pace(learners / held.asked_per_s))
     return figures(learners, held, alone) | {"syncer_rss_bytes": memory_bytes} | ends
 
 
@@ -198,12 +198,14 @@ def figures(learners: int, held: Window, alone: Window) -> dict[str, Any]:
     }
 
 
-def _boarded(stage: Stage, learners: int, rate: float) -> list[Any]:
+def boarded(
+    stage: Stage, learners: int, rate: float, kind: type[CrewActor] = CrewActor
+) -> list[Any]:
     """Processes with learners that have joined and step, one process after another."""
     material = material_of(stage.config, stage.layout)
     crews: list[Any] = []
     for name, islands in names_of(learners).items():
-        crew = start_crew(stage.config, name, stage.home)
+        crew = start_crew(stage.config, name, stage.home, kind)
         answer(crew.board.remote(islands, material, Pace(learners / rate)))
         crews.append(crew)
     end_s = time.monotonic() + LAST_S
@@ -240,7 +242,7 @@ def _window(stage: Stage, crews: Sequence[Any], pace: Pace, rate: float, for_s: 
     )
 
 
-def _ended(stage: Stage, crews: Sequence[Any], pace: Pace) -> dict[str, Any]:
+def ended(stage: Stage, crews: Sequence[Any], pace: Pace) -> dict[str, Any]:
     """Stop; every round must close, the last one of each fragment too.
 
     Errors: `RunFailed` if one does not.

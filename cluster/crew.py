@@ -146,11 +146,9 @@ class CrewActor:
         return await self._learners[life.island].outlive(life)
 
 
-def start_crew(config: Config, name: Island, home: Home) -> Any:
+def start_crew(config: Config, name: Island, home: Home, kind: type[CrewActor] = CrewActor) -> Any:
     """A process for light learners called `NAME.0`, `NAME.1` ..."""
-    actor = ray.remote(CrewActor).options(
-        **home.options(island_actor(seat_of(name)), {}), num_cpus=0
-    )
+    actor = ray.remote(kind).options(**home.options(island_actor(seat_of(name)), {}), num_cpus=0)
     return actor.remote(config.model_dump_json(), home.namespace)
 
 

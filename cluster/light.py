@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -102,6 +103,7 @@ class LightLearner:
         self, island: Island, material: Material, pace: Pace, link: Link, now_s: Callable[[], float]
     ) -> None:
         self.island, self.latencies_s = island, list[float]()
+        self.caught_up = Counter[str]()  # how often, and by what
         self._material, self._pace, self._link, self._now_s = material, pace, link, now_s
         self._life: Life | None = None
         self._over = asyncio.Event()
@@ -170,8 +172,10 @@ class LightLearner:
             match await self._link.missed(p, track.known, said.previous):
                 case list() as found:
                     differences = [*found, payload]
+                    self.caught_up["differences"] += 1
                 case version, _:
                     differences = []
+                    self.caught_up["whole"] += 1
         for each in differences:
             decode(each, self._material.deltas[p].size)
         self._news[p] = track.known = max(track.known, version)

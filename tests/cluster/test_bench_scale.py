@@ -177,6 +177,7 @@ def test_what_it_missed_it_asks_for() -> None:
                     script.adoptions[-1:] != [] and script.adoptions[-1].version.number == number
                 )
             )
+        assert learner.caught_up == {"differences": 1, "whole": 1}
 
     lived(script, story)
     versions = [(older.number, newer.number) for older, newer in script.asked]
