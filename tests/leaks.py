@@ -29,6 +29,7 @@ from cluster.bench_stage import Stage, staged
 from cluster.crew import CrewActor, pid_of
 from cluster.light import Pace
 from cluster.remote import answer
+from coordinator.codec import Payload
 from coordinator.fragments import Leaf, cut
 from coordinator.protocol import Life, Publication
 
@@ -53,7 +54,9 @@ MIB = 2**20
 class DeafCrew(CrewActor):
     """Learners that miss a publication now and then."""
 
-    async def offer(self, life: Life, publication: Publication, boxed: list[Any]) -> None:
+    async def offer(
+        self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
+    ) -> None:
         if (publication.version.number + life.incarnation) % MISSES:
             await super().offer(life, publication, boxed)
 
