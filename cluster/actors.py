@@ -38,6 +38,7 @@ from ray.util.scheduling_strategies import (
 from cluster.clock import Clock
 from cluster.comeback import come_back, rules_sha256
 from cluster.config import Config, Harm, IslandGroup
+from cluster.depot import depot_of
 from cluster.faults import Breakable, Cable
 from cluster.fleet import group_name
 from cluster.meaning import first_of, load_layout, rule_of, save_layout, shard_of
@@ -57,7 +58,7 @@ from cluster.process import IslandProcess
 from cluster.shard import Shard, warm_up
 from cluster.source import source_sha256
 from cluster.status import Status
-from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot
+from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot, tape_name
 from cluster.syncer import Ports, Syncer
 from coordinator.codec import Payload
 from coordinator.errors import ArchipelagoError, Outdated, Relieved, RunFailed, Unreachable
@@ -354,7 +355,7 @@ class ShardActor(Breakable):
     def __init__(self, config: str, namespace: str, run_dir: str) -> None:
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
-        self._run_dir = Path(run_dir)
+        self._depot = depot_of(self._config, Path(run_dir))
         self._actors = _Directory(namespace)
         self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
         self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
@@ -383,7 +384,7 @@ class ShardActor(Breakable):
     ) -> dict[Fragment, Version]:
         self._obey(generation)
         self._generation = generation
-        layout = load_layout(self._run_dir)
+        layout = load_layout(self._depot)
         files = self._files(layout)
         if self._shard is None:
             arrays = {p: files.newest(p, upto=version) for p, version in wanted.items()}
@@ -436,7 +437,7 @@ class ShardActor(Breakable):
             payload = self._there.payload(item.contribution.reference)
             layout = item.contribution.fingerprint
             try:
-                save_contribution(self._run_dir, item.contribution.id, payload, layout)
+                save_contribution(self._depot, item.contribution.id, payload, layout)
             except OSError as error:  # replay will miss it and say so; the run need not stop
                 logging.error("%s is not kept: %s", item.contribution.id, error)
 
@@ -457,7 +458,7 @@ class ShardActor(Breakable):
     @functools.cached_property
     def _layout(self) -> Layout:
         """As the syncer has written it down when the run began."""
-        return load_layout(self._run_dir)
+        return load_layout(self._depot)
 
     async def publish(self, order: Publish, seats: Sequence[Seat]) -> None:
         """Put the difference into the object store once, and tell every learner where it is.
@@ -498,7 +499,7 @@ class ShardActor(Breakable):
         return None if self._shard is None else self._shard.whole(fragments)
 
     def _files(self, layout: Layout) -> FragmentStore:
-        return FragmentStore(self._run_dir, layout, keep=self._config.durability.keep_snapshots)
+        return FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
 
     @property
     def _there(self) -> Shard:
@@ -608,13 +609,14 @@ def _start_over(error: BaseException | None) -> None:
 class SyncerActor(Breakable):
     """The syncer on Ray: an event loop that learners, shell and people call.
 
-    A process that finds a tape in the run directory is a restart: it goes on as a new generation.
+    A process that finds a tape in the depot is a restart: it goes on as a new generation.
     """
 
     def __init__(self, config: str, run: str, namespace: str, run_dir: str) -> None:
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
-        self._run, self._namespace, self._run_dir = run, namespace, Path(run_dir)
+        self._run, self._namespace = run, namespace
+        self._depot = depot_of(self._config, Path(run_dir))
         self._ports = RayPorts(namespace, holder_of(self._config))
         self._opening = asyncio.Lock()
         self._syncer: Syncer | None = None
@@ -625,7 +627,7 @@ class SyncerActor(Breakable):
 
     async def open(self, layout: Layout) -> None:
         """Begin: from here on learners may join."""
-        save_layout(self._run_dir, layout)
+        save_layout(self._depot, layout)
         await self._ready()
 
     async def _ready(self) -> Syncer:
@@ -645,12 +647,12 @@ class SyncerActor(Breakable):
         return self._syncer
 
     async def _bring_up(self) -> Syncer:
-        config, layout = self._config, load_layout(self._run_dir)
+        config, layout = self._config, load_layout(self._depot)
         rule = rule_of(config, layout)
         groups = {island: group_name(island) for island in config.island_names}
         down, now_s = config.sync.wire_down, time.time()
         measures = Measures(self._run, groups, layout.sizes, down, now_s=now_s)
-        back = come_back(self._run_dir, rule, measures)
+        back = come_back(self._depot, rule, measures)
         known = _Directory(self._namespace)
         fragments_of = shards_of(config.sync.shards, config.sync.fragments)
         shards, resume = [known[name] for name in fragments_of], None
@@ -671,8 +673,8 @@ class SyncerActor(Breakable):
             resume = Resume(back.generation, tuple(found[p] for p in sorted(found)))
         generation, seq = (0, 0) if back is None else (back.generation, back.seq)
         self._now_s = Clock(0.0 if back is None else back.last_s)
-        self._notes = Notes(self._run_dir, measures, self._now_s)
-        self._tape = Tape(self._run_dir, generation, layout.fingerprint, first_seq=seq)
+        self._notes = Notes(self._depot, measures, self._now_s)
+        self._tape = Tape(self._depot, generation, layout.fingerprint, first_seq=seq)
         syncer = Syncer(
             rule,
             initial(rule) if back is None else back.state,
@@ -694,14 +696,14 @@ class SyncerActor(Breakable):
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SNAPSHOT_EVERY_S)
-            if (self._run_dir / f"tape-{syncer.state.generation + 1}.arrow").exists():
+            if self._depot.has(tape_name(syncer.state.generation + 1)):
                 _start_over(Outdated("a later generation writes the tape"))
             if (snapshot := self._snapshot(syncer)) is not None:
                 await loop.run_in_executor(None, self._keep, snapshot, syncer.rule.fingerprint)
 
     def _keep(self, snapshot: Snapshot, layout: str) -> None:
         try:
-            save_snapshot(self._run_dir, snapshot, layout)
+            save_snapshot(self._depot, snapshot, layout)
         except OSError as error:  # a restart hears the tape from the one before
             logging.error("no snapshot: %s", error)
 

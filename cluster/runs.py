@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from cluster.files import write, write_json
+from cluster.depot import Depot, depot_of
+from cluster.files import json_bytes, write, write_json
 from cluster.names import namespace_of
 from coordinator.errors import UserMistake
 
@@ -117,23 +118,24 @@ def reopen(run_dir: Path, config: Config) -> None:
     """Let a fleet take the run over; with these islands, if they are not those that it had."""
     from cluster.config import load
 
-    if (kept := kept_of(run_dir)) is None:
+    depot = depot_of(config, run_dir)
+    if (kept := kept_of(depot)) is None:
         return  # it died before it had begun
     kept["outcome"] = None
     if load(run_dir / "config.toml").islands != config.islands:
         kept["desired"] = sorted(config.island_names)
-    keep(run_dir, kept)
+    keep(depot, kept)
     write(run_dir / "config.toml", config.toml().encode())
 
 
-def keep(run_dir: Path, kept: Kept) -> None:
-    write_json(run_dir / KEPT, kept)
+def keep(depot: Depot, kept: Kept) -> None:
+    depot.write(KEPT, json_bytes(kept))
 
 
-def kept_of(run_dir: Path) -> Kept | None:
+def kept_of(depot: Depot) -> Kept | None:
     """What a fleet has kept; None if none has begun."""
     try:
-        return json.loads((run_dir / KEPT).read_text())
+        return json.loads(depot.read(KEPT))
     except FileNotFoundError:
         return None
 

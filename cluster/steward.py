@@ -23,6 +23,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from cluster import actors, faults, placement, runs
 from cluster.config import SERVICES, Config, Harm
+from cluster.depot import depot_of
 from cluster.files import Lines, write, write_json
 from cluster.fleet import (
     Action,
@@ -41,7 +42,7 @@ from cluster.names import EVALUATOR, FLEET, SYNCER, Seat, free_seat, shards_of
 from cluster.remote import answer
 from cluster.spares import Spare, Spares
 from cluster.status import IslandStatus, Status
-from cluster.store import fingerprint, save_model
+from cluster.store import fingerprint, model_bytes
 from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
 from coordinator.fragments import Flat
 from coordinator.protocol import Fragment, Island, Version
@@ -55,6 +56,7 @@ AGAIN_S = 0.5
 UP_TIMEOUT_S = 20.0
 """So long a wish waits for a fleet that is only just there."""
 LEAVE_TIMEOUT_S = 5.0
+MODEL = "model.safetensors"
 LINGER_S = 30.0
 """So long a fleet that nobody follows can still be asked how its run ended."""
 SUMMARY_KEYS = (
@@ -96,6 +98,7 @@ class Fleet:
         self, config: Config, run_dir: Path, namespace: str, *, detached: bool, auth: str
     ) -> None:
         self._config, self._run_dir, self._namespace = config, run_dir, namespace
+        self._depot = depot_of(config, run_dir)
         self._detached, self._auth = detached, auth
         self._islands: dict[Island, _Island] = {}
         self._desired: frozenset[Island] = frozenset(config.island_names)
@@ -265,7 +268,7 @@ class Fleet:
             ray.kill(ray.get_actor(FLEET, namespace=self._namespace), no_restart=True)
 
     def _to_the_end(self) -> Outcome:
-        if (kept := runs.kept_of(self._run_dir)) is not None:
+        if (kept := runs.kept_of(self._depot)) is not None:
             if (outcome := self._take_over(kept)) is not None:
                 return outcome
         else:
@@ -542,8 +545,8 @@ class Fleet:
             found = self._get(self._shards[name].whole.remote(own))
             whole |= dict(zip(own, found, strict=True))
         versions, flats = zip(*(whole[p] for p in sorted(whole)), strict=True)
-        layout = load_layout(self._run_dir)
-        save_model(self._run_dir / "model.safetensors", layout, flats, versions)
+        model = model_bytes(load_layout(self._depot), flats, versions)
+        write(self._run_dir / MODEL, model)
         measured["heldout_loss"] = self._get(self._evaluator.loss.remote(flats))
         measured["global_sha256"] = fingerprint(flats)
         measured["initial_heldout_loss"] = self._get(self._evaluator.initial_loss.remote())
@@ -581,7 +584,7 @@ class Fleet:
                 outcome=None if outcome is None else asdict(outcome),
             )
             try:
-                runs.keep(self._run_dir, kept)
+                runs.keep(self._depot, kept)
             except OSError as error:  # the run goes on; only a fleet that died now would not know
                 log.error("what the fleet must remember could not be written: %s", error)
 

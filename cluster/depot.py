@@ -1,0 +1,143 @@
+"""Where a run keeps what it comes back from: names, each with bytes that are whole or not there.
+
+    layout.json, config.toml     what is trained, and how
+    tape-0.arrow                 the events that the rules heard, one name a generation
+    state.json, notes.jsonl      a moment of the rules and the measures, and what no event says
+    fragments/, contributions/   arrays
+    fleet.json                   what the fleet must remember
+
+Without `durability.dir` the depot is the run directory itself. All of it raises `OSError` when it
+cannot be had, which whoever asks must be able to live with.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cluster.files import Lines, write
+
+if TYPE_CHECKING:
+    from cluster.config import Config
+
+
+class Growing(Protocol):
+    """Something that grows, with one writer."""
+
+    def write(self, content: bytes) -> None:
+        """Add this; it survives a crash of the machine once this returns.
+
+        Errors: `OSError`; then nothing of it is there.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Grown(NamedTuple):
+    """What has grown so far; `hole` says what is missing behind it, None if nothing is."""
+
+    content: bytes
+    hole: str | None
+
+
+class Depot(Protocol):
+    """Names are those of files, folders before them: `fragments/f0000-g0-v00000000.safetensors`."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put this in place of what was there; it survives a crash once this returns."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Errors: `FileNotFoundError`."""
+        ...
+
+    def has(self, name: str) -> bool: ...
+
+    def names(self, folder: str = "") -> list[str]:
+        """What is in a folder, without its name before it; nothing if there is no such folder."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Errors: `FileNotFoundError`."""
+        ...
+
+    def grow(self, name: str) -> Growing:
+        """Begin something that grows.
+
+        Errors: `FileExistsError` if that has begun before.
+        """
+        ...
+
+    def grown(self, name: str) -> Grown: ...
+
+    def lines(self, name: str) -> Lines:
+        """Go on with a file of lines."""
+        ...
+
+
+def depot_of(config: Config, run_dir: Path) -> Depot:
+    return Folder(run_dir)
+
+
+class Folder(Depot):
+    """A folder that every process which may need it sees: on a disk, or on shared storage."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def write(self, name: str, content: bytes) -> None:
+        write(self._path / name, content)
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def has(self, name: str) -> bool:
+        return (self._path / name).exists()
+
+    def names(self, folder: str = "") -> list[str]:
+        try:
+            return [entry.name for entry in os.scandir(self._path / folder)]
+        except FileNotFoundError:
+            return []
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink()
+
+    def grow(self, name: str) -> Growing:
+        self._path.mkdir(parents=True, exist_ok=True)
+        return _GrowingFile(self._path / name)
+
+    def grown(self, name: str) -> Grown:
+        return Grown(self.read(name), None)
+
+    def lines(self, name: str) -> Lines:
+        return Lines(self._path / name)
+
+
+class _GrowingFile(Growing):
+    """Bytes that went there only in part are taken back, so that what is read has no hole."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._length = path.open("xb", buffering=0), 0
+
+    def write(self, content: bytes) -> None:
+        try:
+            self._file.seek(self._length)
+            left = memoryview(content)
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self._length)
+            raise
+        self._length += len(content)
+
+    def close(self) -> None:
+        self._file.close()
