@@ -38,7 +38,7 @@ from ray.util.scheduling_strategies import (
 from cluster.clock import Clock
 from cluster.comeback import come_back, rules_sha256
 from cluster.config import Config, Harm, IslandGroup
-from cluster.depot import depot_of
+from cluster.depot import PATIENCE_S, depot_of
 from cluster.faults import Breakable, Cable
 from cluster.fleet import group_name
 from cluster.meaning import first_of, load_layout, rule_of, save_layout, shard_of
@@ -633,15 +633,21 @@ class SyncerActor(Breakable):
     async def _ready(self) -> Syncer:
         """The syncer, brought back from the tape if this process has not done so yet.
 
-        Errors: whatever is wrong with the tape or the fragments; once, and from then on.
+        Errors: whatever is wrong with the tape or the fragments, or with a depot that cannot be
+        had for `PATIENCE_S`; once, and from then on.
         """
         async with self._opening:
             if self._cannot is not None:
                 raise self._cannot
-            if self._syncer is None:
+            end_s = time.monotonic() + PATIENCE_S
+            while self._syncer is None:
                 try:
                     self._syncer = await self._bring_up()
-                except ArchipelagoError as error:
+                except (ArchipelagoError, OSError) as error:
+                    if isinstance(error, OSError) and time.monotonic() < end_s:
+                        logging.warning("trying again: %s", _said(error))
+                        await asyncio.sleep(AGAIN_S)
+                        continue
                     self._cannot = RunFailed(f"the syncer cannot come back: {_said(error)}")
                     raise self._cannot from error
         return self._syncer

@@ -176,10 +176,10 @@ class IslandGroup(Table):
 
 
 class Durability(Table):
-    """What is on the disk when something dies, in the run directory."""
+    """What is there when something dies, and where."""
 
     every: Count = 1  # merges of a fragment from one stored version to the next
-    dir: Annotated[str | None, only(None)] = None
+    dir: Annotated[str, Field(min_length=1)] | None = None  # None: the run directory
     keep_snapshots: Annotated[int, Field(ge=2)] = 2  # versions of each fragment
     keep_contributions: bool = False  # what was merged, so that replay gives the same fragments
 
@@ -447,6 +447,14 @@ def _slices_are_of_tpus(config: Config) -> Iterator[Problem]:
                 f"islands.{number}.accelerator",
                 f'a slice {group.topology} is of TPUs: say which, such as "TPU-V6E"',
             )
+
+
+@check("durability.dir")
+def _durable_everywhere(config: Config) -> Iterator[Problem]:
+    if (given := config.durability.dir) is not None and not given.startswith("/"):
+        yield Problem(
+            "durability.dir", f'must be an absolute path that every node sees, given "{given}"'
+        )
 
 
 @check("sync.overlap", "sync.every")

@@ -12,15 +12,26 @@ cannot be had, which whoever asks must be able to live with.
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from cluster.files import Lines, write
 
 if TYPE_CHECKING:
     from cluster.config import Config
+
+log = logging.getLogger("archipelago.depot")
+
+PATIENCE_S, AGAIN_S = 60.0, 1.0
+"""So long whoever comes back waits for a depot that cannot be had, and between two attempts."""
+T = TypeVar("T")
 
 
 class Growing(Protocol):
@@ -77,47 +88,79 @@ class Depot(Protocol):
         """Go on with a file of lines."""
         ...
 
+    def probe(self) -> None:
+        """Write something and take it back: nothing is left, also of what was not there before.
+
+        Errors: `OSError` that says why it could never be written.
+        """
+        ...
+
 
 def depot_of(config: Config, run_dir: Path) -> Depot:
-    return Folder(run_dir)
+    """The run's own place in `durability.dir`, called as its directory is; or that directory."""
+    if config.durability.dir is None:
+        return Folder(run_dir)
+    return Folder(Path(config.durability.dir) / run_dir.absolute().name)
 
 
+def patiently(read: Callable[[], T]) -> T:
+    """What is read, for whoever cannot go on without.
+
+    Errors: `OSError` if it cannot be had for `PATIENCE_S`.
+    """
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return read()
+        except OSError as error:
+            if time.monotonic() > end_s:
+                raise
+            log.warning("trying again: %s", error)
+            time.sleep(AGAIN_S)
+
+
+@dataclass(frozen=True, slots=True)
 class Folder(Depot):
     """A folder that every process which may need it sees: on a disk, or on shared storage."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    path: Path
 
     def __str__(self) -> str:
-        return str(self._path)
+        return str(self.path)
 
     def write(self, name: str, content: bytes) -> None:
-        write(self._path / name, content)
+        write(self.path / name, content)
 
     def read(self, name: str) -> bytes:
-        return (self._path / name).read_bytes()
+        return (self.path / name).read_bytes()
 
     def has(self, name: str) -> bool:
-        return (self._path / name).exists()
+        return (self.path / name).exists()
 
     def names(self, folder: str = "") -> list[str]:
         try:
-            return [entry.name for entry in os.scandir(self._path / folder)]
+            return [entry.name for entry in os.scandir(self.path / folder)]
         except FileNotFoundError:
             return []
 
     def remove(self, name: str) -> None:
-        (self._path / name).unlink()
+        (self.path / name).unlink()
 
     def grow(self, name: str) -> Growing:
-        self._path.mkdir(parents=True, exist_ok=True)
-        return _GrowingFile(self._path / name)
+        self.path.mkdir(parents=True, exist_ok=True)
+        return _GrowingFile(self.path / name)
 
     def grown(self, name: str) -> Grown:
         return Grown(self.read(name), None)
 
     def lines(self, name: str) -> Lines:
-        return Lines(self._path / name)
+        self.path.mkdir(parents=True, exist_ok=True)
+        return Lines(self.path / name)
+
+    def probe(self) -> None:
+        """... where it shall be: a mount that is missing is not made up for by a folder."""
+        with tempfile.TemporaryFile(dir=self.path.parent):
+            pass
 
 
 class _GrowingFile(Growing):

@@ -23,8 +23,8 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from cluster import actors, faults, placement, runs
 from cluster.config import SERVICES, Config, Harm
-from cluster.depot import depot_of
-from cluster.files import Lines, write, write_json
+from cluster.depot import Folder, depot_of, patiently
+from cluster.files import Lines, json_bytes, write
 from cluster.fleet import (
     Action,
     Deed,
@@ -44,7 +44,7 @@ from cluster.spares import Spare, Spares
 from cluster.status import IslandStatus, Status
 from cluster.store import fingerprint, model_bytes
 from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
-from coordinator.fragments import Flat
+from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Island, Version
 
 log = logging.getLogger("archipelago.fleet")
@@ -114,6 +114,7 @@ class Fleet:
         self._judged_s = time.monotonic()
         self._plan = faults.Plan(config.faults.plan)
         self._fragments_of = shards_of(config.sync.shards, config.sync.fragments)
+        self._layout: Layout
         self._exporter = Exporter(run_dir, config.monitor, self._shown_status)
         self._dismissed = threading.Event()
         self.outcome: Outcome | None = None
@@ -268,7 +269,7 @@ class Fleet:
             ray.kill(ray.get_actor(FLEET, namespace=self._namespace), no_restart=True)
 
     def _to_the_end(self) -> Outcome:
-        if (kept := runs.kept_of(self._depot)) is not None:
+        if (kept := patiently(lambda: runs.kept_of(self._depot))) is not None:
             if (outcome := self._take_over(kept)) is not None:
                 return outcome
         else:
@@ -296,10 +297,10 @@ class Fleet:
         groups = [placement.impossible(g, g.count, nodes) for g in config.islands]
         if problems := [problem for problem in groups if problem is not None]:
             raise UserMistake("\n".join(problems))
-        run_dir.mkdir(parents=True, exist_ok=True)
-        write(run_dir / "config.toml", config.toml().encode())
+        runs.leave(self._depot, run_dir, runs.CONFIG, config.toml().encode())
         self._core()
         layout, flats = self._insist(self._evaluator.initial.remote)
+        self._layout = layout
         for name, fragments in self._fragments_of.items():
             own = {p: flats[p] for p in fragments}
             self._insist(lambda name=name, own=own: self._shards[name].seed.remote(layout, own))
@@ -326,6 +327,9 @@ class Fleet:
             self._desired = frozenset(map(Island, kept["desired"]))
             self._stopping, self._began = self._stopping or kept["stopping"], kept["began"]
         self._plan = faults.Plan(self._config.faults.plan, kept["faults"])
+        self._layout = patiently(lambda: load_layout(self._depot))
+        if not (self._run_dir / runs.CONFIG).exists():  # on another node, where nobody has been
+            write(self._run_dir / runs.CONFIG, self._config.toml().encode())
         now_s = time.monotonic()
         for island, seat in kept["held"].items():
             actor = actors.find_island(seat, self._namespace)
@@ -545,15 +549,24 @@ class Fleet:
             found = self._get(self._shards[name].whole.remote(own))
             whole |= dict(zip(own, found, strict=True))
         versions, flats = zip(*(whole[p] for p in sorted(whole)), strict=True)
-        model = model_bytes(load_layout(self._depot), flats, versions)
-        write(self._run_dir / MODEL, model)
+        model = model_bytes(self._layout, flats, versions)
+        self._leave(MODEL, model)
         measured["heldout_loss"] = self._get(self._evaluator.loss.remote(flats))
         measured["global_sha256"] = fingerprint(flats)
         measured["initial_heldout_loss"] = self._get(self._evaluator.initial_loss.remote())
         measured["wall_s"] = time.time() - self._began
         summary = {key: measured[key] for key in SUMMARY_KEYS}
-        write_json(self._run_dir / runs.SUMMARY, summary)
+        self._leave(runs.SUMMARY, json_bytes(summary))
         return summary
+
+    def _leave(self, name: str, content: bytes) -> None:
+        """For people; and in the depot, if that is elsewhere and will have it."""
+        write(self._run_dir / name, content)
+        if self._depot != Folder(self._run_dir):
+            try:
+                self._depot.write(name, content)
+            except OSError as error:
+                log.error("%s is not in %s: %s", name, self._depot, error)
 
     def _clean_up(self) -> None:
         """End everything that belongs to the run; nothing else."""

@@ -169,7 +169,7 @@ REFUSALS = {
     "islands.eu.topology=four": "islands.0.topology: must be chips along each side, "
     'such as 4x4, given "four"',
     "durability.every=0": "durability.every: must be at least 1, given 0",
-    "durability.dir=x": 'durability.dir: is not built yet; leave it out, given "x"',
+    "durability.dir=x": 'durability.dir: must be an absolute path that every node sees, given "x"',
     "durability.keep_snapshots=1": "durability.keep_snapshots: must be at least 2, given 1",
     "durability.keep_contributions=1": "durability.keep_contributions: must be true or false, "
     "given 1",
