@@ -30,10 +30,7 @@ from ray.exceptions import (
     RayActorError,
     RayTaskError,
 )
-from ray.util.scheduling_strategies import (
-    NodeAffinitySchedulingStrategy,
-    PlacementGroupSchedulingStrategy,
-)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.clock import Clock
 from cluster.comeback import come_back, rules_sha256
@@ -906,8 +903,8 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 class Home:
     """Where a run's actors live: their namespace, and whether they outlast whoever starts them.
 
-    Detached ones stay on the node of the fleet while it is there, since they share its run
-    directory.
+    Detached ones stay on the node of the fleet while it is there: they may share a directory that
+    no other node sees.
     """
 
     namespace: str
@@ -926,10 +923,13 @@ class Home:
             "enable_task_events": False,  # Ray would keep a record of every report
         }
 
-    def near(self) -> NodeAffinitySchedulingStrategy:
-        """On this process's node, or on another one if that is gone."""
-        here = ray.get_runtime_context().get_node_id()
-        return NodeAffinitySchedulingStrategy(here, soft=True)
+    def near(self) -> dict[str, Any]:
+        """Options: on this process's node, or on another one if that is gone.
+
+        By its label, since Ray 2.60 puts actors without resources anywhere if the affinity is soft.
+        """
+        here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+        return {"label_selector": here, "fallback_strategy": [{"label_selector": {}}]}
 
 
 def start_fleet(config: Config, run_dir: Path, home: Home, auth: str) -> Actor:
@@ -938,7 +938,7 @@ def start_fleet(config: Config, run_dir: Path, home: Home, auth: str) -> Actor:
     if not home.detached:
         options["max_restarts"] = 0  # what it had started has ended with it
     actor = ray.remote(FleetActor).options(
-        **options, num_cpus=0, max_concurrency=FLEET_THREADS, scheduling_strategy=home.near()
+        **options, **home.near(), num_cpus=0, max_concurrency=FLEET_THREADS
     )
     return actor.remote(config.model_dump_json(), str(run_dir), home.namespace, home.detached, auth)
 
@@ -1013,7 +1013,5 @@ def end(actor: Actor) -> None:
 
 
 def _start(kind: type, name: str, home: Home, env: Mapping[str, str]) -> Actor:
-    strategy = home.near() if home.detached else None
-    return ray.remote(kind).options(
-        **home.options(name, env), num_cpus=0, scheduling_strategy=strategy
-    )
+    near = home.near() if home.detached else {}
+    return ray.remote(kind).options(**home.options(name, env), **near, num_cpus=0)
