@@ -56,7 +56,7 @@ from cluster.shard import Shard, warm_up
 from cluster.source import source_sha256
 from cluster.status import Status
 from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot, tape_name
-from cluster.syncer import Ports, Syncer
+from cluster.syncer import Ports, Syncer, done
 from coordinator.codec import Payload
 from coordinator.errors import ArchipelagoError, Outdated, Relieved, RunFailed, Unreachable
 from coordinator.fragments import Flat, Layout
@@ -696,28 +696,16 @@ class SyncerActor(Breakable):
 
     async def _keep_snapshots(self, syncer: Syncer) -> None:
         """So that a restart need not hear the whole tape again."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SNAPSHOT_EVERY_S)
-            if self._depot.has(tape_name(syncer.state.generation + 1)):
-                _start_over(Outdated("a later generation writes the tape"))
-            if (snapshot := self._snapshot(syncer)) is not None:
-                await loop.run_in_executor(None, self._keep, snapshot, syncer.rule.fingerprint)
+            await self._keep_snapshot(syncer)
 
-    def _keep(self, snapshot: Snapshot, layout: str) -> None:
-        try:
-            save_snapshot(self._depot, snapshot, layout)
-        except OSError as error:  # a restart hears the tape from the one before
-            logging.error("no snapshot: %s", error)
-
-    def _snapshot(self, syncer: Syncer) -> Snapshot | None:
-        """Of this moment; None if the tape cannot be made durable up to it."""
+    async def _keep_snapshot(self, syncer: Syncer) -> None:
+        """Of this moment; not if the tape cannot be made durable up to it."""
         tape = self._tape
         assert tape is not None
-        tape.flush()
-        if tape.trouble is not None:
-            return None
-        return Snapshot(
+        flushed = tape.flush()
+        snapshot = Snapshot(
             syncer.state,
             tape.seq,
             self._now_s(),
@@ -725,6 +713,19 @@ class SyncerActor(Breakable):
             self._notes.length,
             rules_sha256(syncer.rule),
         )
+        await done(flushed)
+        if tape.trouble is None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, self._keep, snapshot, syncer.rule.fingerprint)
+
+    def _keep(self, snapshot: Snapshot, layout: str) -> None:
+        try:
+            if self._depot.has(tape_name(snapshot.state.generation + 1)):
+                _start_over(Outdated("a later generation writes the tape"))
+            self._notes.flush()
+            save_snapshot(self._depot, snapshot, layout)
+        except OSError as error:  # a restart hears the tape from the one before
+            logging.error("no snapshot: %s", error)
 
     async def _watch(self, shard: Actor) -> None:
         """Learn of the shard's death also when nothing is asked of it: who joins waits for it."""
@@ -745,6 +746,7 @@ class SyncerActor(Breakable):
             return Refused(event.island, why), seats
         if isinstance(answer := syncer.join(event), Granted):
             seats[event.island] = seat
+        await syncer.durable()
         return answer, seats
 
     async def report(
@@ -756,16 +758,23 @@ class SyncerActor(Breakable):
         return answer
 
     async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
-        return (await self._ready()).lease(event)
+        syncer = await self._ready()
+        answer = syncer.lease(event)
+        await syncer.durable()
+        return answer
 
     async def left(self, event: Left) -> None:
         (await self._ready()).left(event)
 
     async def stop(self, why: str) -> None:
-        (await self._ready()).stop(why)
+        syncer = await self._ready()
+        syncer.stop(why)
+        await syncer.durable()
 
     async def drain(self, island: Island, why: str) -> None:
-        (await self._ready()).drain(island, why)
+        syncer = await self._ready()
+        syncer.drain(island, why)
+        await syncer.durable()
 
     async def fault(self, island: Island) -> None:
         await self._ready()
@@ -796,8 +805,7 @@ class SyncerActor(Breakable):
         syncer = await self._ready()
         syncer.close()
         assert self._tape is not None
-        if (snapshot := self._snapshot(syncer)) is not None:
-            self._keep(snapshot, syncer.rule.fingerprint)
+        await self._keep_snapshot(syncer)
         self._tape.close()
         return syncer.measures.summary(syncer.state, self._now_s())
 

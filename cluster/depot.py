@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
 from cluster.files import Lines, write
 
@@ -47,6 +47,25 @@ class Growing(Protocol):
     def close(self) -> None: ...
 
 
+class GrowingLines(Protocol):
+    """... line by line, of which the last may be lost; it goes on over several processes."""
+
+    def write(self, line: str) -> None:
+        """Costs nothing that an event loop would notice."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Bytes so far, by all processes."""
+        ...
+
+    def flush(self) -> None:
+        """What waits is there once this returns."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Grown(NamedTuple):
     """What has grown so far; `hole` says what is missing behind it, None if nothing is."""
 
@@ -56,6 +75,9 @@ class Grown(NamedTuple):
 
 class Depot(Protocol):
     """Names are those of files, folders before them: `fragments/f0000-g0-v00000000.safetensors`."""
+
+    slow: bool
+    """Whether it is so far away that an event loop should not wait for it."""
 
     def write(self, name: str, content: bytes) -> None:
         """Put this in place of what was there; it survives a crash once this returns."""
@@ -84,7 +106,7 @@ class Depot(Protocol):
 
     def grown(self, name: str) -> Grown: ...
 
-    def lines(self, name: str) -> Lines:
+    def lines(self, name: str) -> GrowingLines:
         """Go on with a file of lines."""
         ...
 
@@ -100,7 +122,12 @@ def depot_of(config: Config, run_dir: Path) -> Depot:
     """The run's own place in `durability.dir`, called as its directory is; or that directory."""
     if config.durability.dir is None:
         return Folder(run_dir)
-    return Folder(Path(config.durability.dir) / run_dir.absolute().name)
+    there, name = config.durability.dir, run_dir.absolute().name
+    if there.startswith("/"):
+        return Folder(Path(there) / name)
+    from cluster.bucket import Bucket  # pyarrow, which not everybody needs
+
+    return Bucket(there, name)
 
 
 def patiently(read: Callable[[], T]) -> T:
@@ -124,6 +151,7 @@ class Folder(Depot):
     """A folder that every process which may need it sees: on a disk, or on shared storage."""
 
     path: Path
+    slow: ClassVar[bool] = False  # type: ignore[misc] - a Protocol has no way to say so
 
     def __str__(self) -> str:
         return str(self.path)
@@ -153,7 +181,7 @@ class Folder(Depot):
     def grown(self, name: str) -> Grown:
         return Grown(self.read(name), None)
 
-    def lines(self, name: str) -> Lines:
+    def lines(self, name: str) -> GrowingLines:
         self.path.mkdir(parents=True, exist_ok=True)
         return Lines(self.path / name)
 

@@ -65,5 +65,8 @@ class Lines:
         """Bytes so far."""
         return self._file.tell()
 
+    def flush(self) -> None:
+        """Each line is written at once."""
+
     def close(self) -> None:
         self._file.close()

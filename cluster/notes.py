@@ -74,6 +74,10 @@ class Notes:
         """Bytes kept so far, by all generations."""
         return self._lines.length
 
+    def flush(self) -> None:
+        """Errors: `OSError` if they cannot be kept at present."""
+        self._lines.flush()
+
     def close(self) -> None:
         self._lines.close()
 

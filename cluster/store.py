@@ -16,8 +16,10 @@ import io
 import json
 import logging
 import re
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -109,11 +111,15 @@ class Tape:
         """Errors: `OSError` if there cannot even be a file."""
         self._file, self._closed = depot.grow(tape_name(generation)), False
         self._waiting, self._sink = b"", io.BytesIO()
+        self._lock = threading.Lock()  # for `_waiting`, if there is a thread
+        self._thread = ThreadPoolExecutor(1, "tape") if depot.slow else None
+        self._last: Future[None] | None = None
         self.trouble: str | None = None
         told = {"format": FORMAT, "layout": layout, "generation": str(generation)}
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         self._writer = pa.ipc.new_stream(self._sink, ROW.with_metadata(told), options=options)
         self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=ROW))  # the header, now
+        self._take()
         self._to_the_depot()
         self._rows: list[tuple[int, float, str, str, int, int]] = []
         self.seq, self._chain = first_seq, 0
@@ -127,13 +133,21 @@ class Tape:
         if len(self._rows) >= FLUSH_EVENTS:
             self.flush()
 
-    def flush(self) -> None:
-        """Everything appended so far survives a crash of the machine once this returns, unless
-        there is `trouble`."""
+    def flush(self) -> Future[None] | None:
+        """Everything appended so far survives a crash of the machine once this returns, or once
+        what it returns is done, unless there is `trouble`.
+
+        A depot that is slow is written to on a thread, so that nobody need wait who was promised
+        nothing; what comes while it writes goes there together.
+        """
         if self._rows:
             self._encode()
-        if self._waiting or self._sink.tell():
+        if self._thread is None:
             self._to_the_depot()
+            return None
+        if self.trouble is None or self._last is None or self._last.done():
+            self._last = self._thread.submit(self._to_the_depot)
+        return self._last if self.trouble is None else None
 
     def _encode(self) -> None:
         columns = [
@@ -142,21 +156,32 @@ class Tape:
         ]
         self._writer.write_batch(pa.record_batch(columns, names=ROW.names))
         self._rows = []
+        self._take()
 
-    def _to_the_depot(self) -> None:
-        self._waiting += self._sink.getvalue()
+    def _take(self) -> None:
+        """What was encoded waits to be written."""
+        with self._lock:
+            self._waiting += self._sink.getvalue()
         self._sink.seek(0)
         self._sink.truncate()
+
+    def _to_the_depot(self) -> None:
+        with self._lock:
+            content, self._waiting = self._waiting, b""
+        if not content:
+            return
         try:
-            self._file.write(self._waiting)
+            self._file.write(content)
         except OSError as error:
+            with self._lock:
+                self._waiting = content + self._waiting
             if self.trouble is None:
                 log.error("the tape is not durable: %s", error)
             self.trouble = error.strerror or str(error)
             return
         if self.trouble is not None:
             log.warning("the tape is durable again")
-        self._waiting, self.trouble = b"", None
+        self.trouble = None
 
     def close(self) -> None:
         """Write what is left, and the end of the stream; doing it twice is no harm."""
@@ -164,6 +189,9 @@ class Tape:
             self._closed = True
             self.flush()
             self._writer.close()
+            self._take()
+            if self._thread is not None:
+                self._thread.shutdown()
             self._to_the_depot()
             self._file.close()
 
