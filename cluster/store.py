@@ -233,9 +233,10 @@ def generations(depot: Depot) -> list[int]:
 def read_tape(depot: Depot, layout: str, start: int = 0) -> Recording:
     """All generations in order, each up to the first row that is not as it was written.
 
-    A generation goes on where the readable part of those before it ends; one that does not (rows
-    were damaged after it had begun) is left out. Events before `start` are passed over unread, as
-    far as they were written in one batch.
+    A generation goes on where the readable part of those before it ends. One that begins behind
+    that (rows were damaged after it had begun) is left out; one that begins before it is believed:
+    an earlier syncer, cut off with its node, then wrote on when nobody heard it any more. Events
+    before `start` are passed over unread, as far as they were written in one batch.
 
     Errors: `Damaged` if there is no tape, or one of another format or layout.
     """
@@ -246,8 +247,13 @@ def read_tape(depot: Depot, layout: str, start: int = 0) -> Recording:
     damage: list[str] = []
     length = 0
     for file in files:
+        first = True
         try:
             for span, row in _rows(depot, file, layout, start):
+                if first and span.start < length:
+                    length = span.start
+                    events = [each for each in events if each.seq < length]
+                first = False
                 if span.start != length:
                     raise Damaged(f"{file}: event {span.start} where {length} should be")
                 length = span.stop

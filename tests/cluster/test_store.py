@@ -305,6 +305,20 @@ def test_a_generation_that_died_before_its_first_promise_hides_none_after_it(
     stillborn.close()
 
 
+@pytest.mark.parametrize("start", [0, 4, 5])
+def test_what_a_syncer_wrote_that_nobody_heard_any_more_is_void(tmp_path: Path, start: int) -> None:
+    """Its node was cut off, it wrote on; the next generation went on from what it found."""
+    cut_off = written(tmp_path, OF_EVERY_KIND[:4])
+    cut_off.flush()
+    written(tmp_path, OF_EVERY_KIND[4:], generation=1, first_seq=4).close()
+    for _ in range(20):
+        cut_off.append(9.0, Tick(), ())
+    cut_off.close()
+    recording = read_tape(Folder(tmp_path), LAYOUT, start)
+    assert [row.event for row in recording.events] == [*OF_EVERY_KIND[start:]]
+    assert (recording.length, recording.damage) == (len(OF_EVERY_KIND), None)
+
+
 def test_a_generation_that_went_on_from_what_is_damaged_now_is_left_out(tmp_path: Path) -> None:
     first = written(tmp_path, OF_EVERY_KIND[:2])
     first.flush()
