@@ -17,6 +17,7 @@ import json
 import logging
 import re
 import threading
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -58,6 +59,8 @@ or moved unnoticed."""
 TAPE = re.compile(r"tape-([0-9]+)\.arrow")
 FLUSH_EVENTS = 512
 """So many events are written together at the latest."""
+SILENCE_S = 5.0
+"""A slow depot that takes longer for a flush is not waited for; pyarrow gives up much later."""
 UNREADABLE = (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError)
 """What pyarrow raises for a stream with a wrong bit; a wrong length may ask for terabytes."""
 
@@ -114,6 +117,7 @@ class Tape:
         self._lock = threading.Lock()  # for `_waiting`, if there is a thread
         self._thread = ThreadPoolExecutor(1, "tape") if depot.slow else None
         self._last: Future[None] | None = None
+        self._heard_s = 0.0  # when the thread was last known not to hang
         self.trouble: str | None = None
         told = {"format": FORMAT, "layout": layout, "generation": str(generation)}
         options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -145,9 +149,16 @@ class Tape:
         if self._thread is None:
             self._to_the_depot()
             return None
-        if self.trouble is None or self._last is None or self._last.done():
+        if (pending := self._last is not None and not self._last.done()) and self._silent():
+            self.trouble = self.trouble or f"no answer for {SILENCE_S:g} s"
+        if not pending:
+            self._heard_s = time.monotonic()
+        if self.trouble is None or not pending:
             self._last = self._thread.submit(self._to_the_depot)
         return self._last if self.trouble is None else None
+
+    def _silent(self) -> bool:
+        return time.monotonic() - self._heard_s > SILENCE_S
 
     def _encode(self) -> None:
         columns = [
@@ -181,7 +192,7 @@ class Tape:
             return
         if self.trouble is not None:
             log.warning("the tape is durable again")
-        self.trouble = None
+        self.trouble, self._heard_s = None, time.monotonic()
 
     def close(self) -> None:
         """Write what is left, and the end of the stream; doing it twice is no harm."""

@@ -107,6 +107,10 @@ PROMISES = (Granted, LeaseGranted, Publish)
 """Effects that are flushed before they are carried out: nothing promised is ever promised twice."""
 
 
+FLUSH_TIMEOUT_S = 6.0
+"""A little longer than a tape takes to notice that its depot is silent."""
+
+
 class Syncer:
     """The rules, their state, and the tasks under way; to be used on one event loop."""
 
@@ -308,9 +312,9 @@ class Syncer:
 
 
 async def done(flushed: Future[None] | None) -> None:
-    """Wait for a flush; who gives up waiting gives up no writing."""
+    """Wait for a flush, not for ever: what cannot be made durable is not, as with a full disk."""
     if flushed is not None and not flushed.done():
-        await asyncio.shield(asyncio.wrap_future(flushed))
+        await asyncio.wait([asyncio.wrap_future(flushed)], timeout=FLUSH_TIMEOUT_S)
 
 
 Yes = TypeVar("Yes")

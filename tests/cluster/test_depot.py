@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,28 @@ def test_a_bucket_that_is_away_delays_a_tape_and_stops_nobody(bucket: Bucket) ->
     tape.close()
     assert tape.trouble is None
     assert events(bucket) == [*OF_EVERY_KIND[:5]]
+
+
+def test_a_bucket_that_hangs_is_not_waited_for(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape, answered = taped(bucket, OF_EVERY_KIND[:2]), threading.Event()
+    write = bucket.write
+
+    def hangs(name: str, content: bytes) -> None:
+        assert answered.wait(WAIT_S)
+        write(name, content)
+
+    monkeypatch.setattr("cluster.store.SILENCE_S", 0.05)
+    monkeypatch.setattr(bucket, "write", hangs)
+    for event in OF_EVERY_KIND[2:4]:
+        tape.append(1.0, event, ())
+        until(lambda: tape.flush() is None)
+    assert tape.trouble == "no answer for 0.05 s"
+    answered.set()
+    tape.close()
+    assert tape.trouble is None
+    assert events(bucket) == [*OF_EVERY_KIND[:4]]
 
 
 @pytest.mark.parametrize(
