@@ -30,14 +30,12 @@ from ray.exceptions import (
     RayActorError,
     RayTaskError,
 )
-from ray.util.scheduling_strategies import (
-    NodeAffinitySchedulingStrategy,
-    PlacementGroupSchedulingStrategy,
-)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.clock import Clock
 from cluster.comeback import come_back, rules_sha256
 from cluster.config import Config, Harm, IslandGroup
+from cluster.depot import PATIENCE_S, depot_of
 from cluster.faults import Breakable, Cable
 from cluster.fleet import group_name
 from cluster.gather import Answers, Asker, Gatherer
@@ -58,8 +56,8 @@ from cluster.process import IslandProcess
 from cluster.shard import Shard, warm_up
 from cluster.source import source_sha256
 from cluster.status import Status
-from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot
-from cluster.syncer import Ports, Syncer
+from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot, tape_name
+from cluster.syncer import Ports, Syncer, done
 from coordinator.codec import Payload
 from coordinator.errors import ArchipelagoError, Outdated, Relieved, RunFailed, Unreachable
 from coordinator.fragments import Flat, Layout
@@ -363,7 +361,7 @@ class ShardActor(Breakable):
     def __init__(self, config: str, namespace: str, run_dir: str) -> None:
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
-        self._run_dir = Path(run_dir)
+        self._depot = depot_of(self._config, Path(run_dir))
         self._actors = _Directory(namespace)
         self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
         self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
@@ -394,7 +392,7 @@ class ShardActor(Breakable):
     ) -> dict[Fragment, Version]:
         self._obey(generation)
         self._generation = generation
-        layout = load_layout(self._run_dir)
+        layout = load_layout(self._depot)
         files = self._files(layout)
         if self._shard is None:
             arrays = {p: files.newest(p, upto=version) for p, version in wanted.items()}
@@ -469,7 +467,7 @@ class ShardActor(Breakable):
             payload = self._there.payload(item.contribution.reference)
             layout = item.contribution.fingerprint
             try:
-                save_contribution(self._run_dir, item.contribution.id, payload, layout)
+                save_contribution(self._depot, item.contribution.id, payload, layout)
             except OSError as error:  # replay will miss it and say so; the run need not stop
                 logging.error("%s is not kept: %s", item.contribution.id, error)
 
@@ -479,7 +477,7 @@ class ShardActor(Breakable):
     @functools.cached_property
     def _layout(self) -> Layout:
         """As the syncer has written it down when the run began."""
-        return load_layout(self._run_dir)
+        return load_layout(self._depot)
 
     async def publish(self, order: Publish, seats: Sequence[Seat]) -> None:
         """Put the difference into the object store once, and tell every learner where it is; a
@@ -527,7 +525,7 @@ class ShardActor(Breakable):
         return None if self._shard is None else self._shard.missed(p, older, newer)
 
     def _files(self, layout: Layout) -> FragmentStore:
-        return FragmentStore(self._run_dir, layout, keep=self._config.durability.keep_snapshots)
+        return FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
 
     @property
     def _there(self) -> Shard:
@@ -652,13 +650,14 @@ def _start_over(error: BaseException | None) -> None:
 class SyncerActor(Breakable):
     """The syncer on Ray: an event loop that learners, shell and people call.
 
-    A process that finds a tape in the run directory is a restart: it goes on as a new generation.
+    A process that finds a tape in the depot is a restart: it goes on as a new generation.
     """
 
     def __init__(self, config: str, run: str, namespace: str, run_dir: str) -> None:
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
-        self._run, self._namespace, self._run_dir = run, namespace, Path(run_dir)
+        self._run, self._namespace = run, namespace
+        self._depot = depot_of(self._config, Path(run_dir))
         self._ports = RayPorts(namespace, holder_of(self._config))
         self._opening = asyncio.Lock()
         self._syncer: Syncer | None = None
@@ -669,32 +668,38 @@ class SyncerActor(Breakable):
 
     async def open(self, layout: Layout) -> None:
         """Begin: from here on learners may join."""
-        save_layout(self._run_dir, layout)
+        save_layout(self._depot, layout)
         await self._ready()
 
     async def _ready(self) -> Syncer:
         """The syncer, brought back from the tape if this process has not done so yet.
 
-        Errors: whatever is wrong with the tape or the fragments; once, and from then on.
+        Errors: whatever is wrong with the tape or the fragments, or with a depot that cannot be
+        had for `PATIENCE_S`; once, and from then on.
         """
         async with self._opening:
             if self._cannot is not None:
                 raise self._cannot
-            if self._syncer is None:
+            end_s = time.monotonic() + PATIENCE_S
+            while self._syncer is None:
                 try:
                     self._syncer = await self._bring_up()
-                except ArchipelagoError as error:
+                except (ArchipelagoError, OSError) as error:
+                    if isinstance(error, OSError) and time.monotonic() < end_s:
+                        logging.warning("trying again: %s", _said(error))
+                        await asyncio.sleep(AGAIN_S)
+                        continue
                     self._cannot = RunFailed(f"the syncer cannot come back: {_said(error)}")
                     raise self._cannot from error
         return self._syncer
 
     async def _bring_up(self) -> Syncer:
-        config, layout = self._config, load_layout(self._run_dir)
+        config, layout = self._config, load_layout(self._depot)
         rule = rule_of(config, layout)
         groups = {island: group_name(island) for island in config.island_names}
         down, now_s = config.sync.wire_down, time.time()
         measures = Measures(self._run, groups, layout.sizes, down, now_s=now_s)
-        back = come_back(self._run_dir, rule, measures)
+        back = come_back(self._depot, rule, measures)
         known = _Directory(self._namespace)
         fragments_of = shards_of(config.sync.shards, config.sync.fragments)
         shards, resume = [known[name] for name in fragments_of], None
@@ -715,8 +720,8 @@ class SyncerActor(Breakable):
             resume = Resume(back.generation, tuple(found[p] for p in sorted(found)))
         generation, seq = (0, 0) if back is None else (back.generation, back.seq)
         self._now_s = Clock(0.0 if back is None else back.last_s)
-        self._notes = Notes(self._run_dir, measures, self._now_s)
-        self._tape = Tape(self._run_dir, generation, layout.fingerprint, first_seq=seq)
+        self._notes = Notes(self._depot, measures, self._now_s)
+        self._tape = Tape(self._depot, generation, layout.fingerprint, first_seq=seq)
         syncer = Syncer(
             rule,
             initial(rule) if back is None else back.state,
@@ -735,28 +740,16 @@ class SyncerActor(Breakable):
 
     async def _keep_snapshots(self, syncer: Syncer) -> None:
         """So that a restart need not hear the whole tape again."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SNAPSHOT_EVERY_S)
-            if (self._run_dir / f"tape-{syncer.state.generation + 1}.arrow").exists():
-                _start_over(Outdated("a later generation writes the tape"))
-            if (snapshot := self._snapshot(syncer)) is not None:
-                await loop.run_in_executor(None, self._keep, snapshot, syncer.rule.fingerprint)
+            await self._keep_snapshot(syncer)
 
-    def _keep(self, snapshot: Snapshot, layout: str) -> None:
-        try:
-            save_snapshot(self._run_dir, snapshot, layout)
-        except OSError as error:  # a restart hears the tape from the one before
-            logging.error("no snapshot: %s", error)
-
-    def _snapshot(self, syncer: Syncer) -> Snapshot | None:
-        """Of this moment; None if the tape cannot be made durable up to it."""
+    async def _keep_snapshot(self, syncer: Syncer) -> None:
+        """Of this moment; not if the tape cannot be made durable up to it."""
         tape = self._tape
         assert tape is not None
-        tape.flush()
-        if tape.trouble is not None:
-            return None
-        return Snapshot(
+        flushed = tape.flush()
+        snapshot = Snapshot(
             syncer.state,
             tape.seq,
             self._now_s(),
@@ -764,6 +757,19 @@ class SyncerActor(Breakable):
             self._notes.length,
             rules_sha256(syncer.rule),
         )
+        await done(flushed)
+        if tape.trouble is None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, self._keep, snapshot, syncer.rule.fingerprint)
+
+    def _keep(self, snapshot: Snapshot, layout: str) -> None:
+        try:
+            if self._depot.has(tape_name(snapshot.state.generation + 1)):
+                _start_over(Outdated("a later generation writes the tape"))
+            self._notes.flush()
+            save_snapshot(self._depot, snapshot, layout)
+        except OSError as error:  # a restart hears the tape from the one before
+            logging.error("no snapshot: %s", error)
 
     async def _watch(self, shard: Actor) -> None:
         """Learn of the shard's death also when nothing is asked of it: who joins waits for it."""
@@ -784,6 +790,7 @@ class SyncerActor(Breakable):
             return Refused(event.island, why), seats
         if isinstance(answer := syncer.join(event), Granted):
             seats[event.island] = seat
+        await syncer.durable()
         return answer, seats
 
     async def report(
@@ -795,16 +802,23 @@ class SyncerActor(Breakable):
         return answer
 
     async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
-        return (await self._ready()).lease(event)
+        syncer = await self._ready()
+        answer = syncer.lease(event)
+        await syncer.durable()
+        return answer
 
     async def left(self, event: Left) -> None:
         (await self._ready()).left(event)
 
     async def stop(self, why: str) -> None:
-        (await self._ready()).stop(why)
+        syncer = await self._ready()
+        syncer.stop(why)
+        await syncer.durable()
 
     async def drain(self, island: Island, why: str) -> None:
-        (await self._ready()).drain(island, why)
+        syncer = await self._ready()
+        syncer.drain(island, why)
+        await syncer.durable()
 
     async def fault(self, island: Island) -> None:
         await self._ready()
@@ -835,8 +849,7 @@ class SyncerActor(Breakable):
         syncer = await self._ready()
         syncer.close()
         assert self._tape is not None
-        if (snapshot := self._snapshot(syncer)) is not None:
-            self._keep(snapshot, syncer.rule.fingerprint)
+        await self._keep_snapshot(syncer)
         self._tape.close()
         return syncer.measures.summary(syncer.state, self._now_s())
 
@@ -943,8 +956,8 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 class Home:
     """Where a run's actors live: their namespace, and whether they outlast whoever starts them.
 
-    Detached ones stay on the node of the fleet while it is there, since they share its run
-    directory.
+    Detached ones stay on the node of the fleet while it is there: they may share a directory that
+    no other node sees.
     """
 
     namespace: str
@@ -963,10 +976,13 @@ class Home:
             "enable_task_events": False,  # Ray would keep a record of every report
         }
 
-    def near(self) -> NodeAffinitySchedulingStrategy:
-        """On this process's node, or on another one if that is gone."""
-        here = ray.get_runtime_context().get_node_id()
-        return NodeAffinitySchedulingStrategy(here, soft=True)
+    def near(self) -> dict[str, Any]:
+        """Options: on this process's node, or on another one if that is gone.
+
+        By its label, since Ray 2.60 puts actors without resources anywhere if the affinity is soft.
+        """
+        here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+        return {"label_selector": here, "fallback_strategy": [{"label_selector": {}}]}
 
 
 def start_fleet(config: Config, run_dir: Path, home: Home, auth: str) -> Actor:
@@ -975,7 +991,7 @@ def start_fleet(config: Config, run_dir: Path, home: Home, auth: str) -> Actor:
     if not home.detached:
         options["max_restarts"] = 0  # what it had started has ended with it
     actor = ray.remote(FleetActor).options(
-        **options, num_cpus=0, max_concurrency=FLEET_THREADS, scheduling_strategy=home.near()
+        **options, **home.near(), num_cpus=0, max_concurrency=FLEET_THREADS
     )
     return actor.remote(config.model_dump_json(), str(run_dir), home.namespace, home.detached, auth)
 
@@ -1050,7 +1066,5 @@ def end(actor: Actor) -> None:
 
 
 def _start(kind: type, name: str, home: Home, env: Mapping[str, str]) -> Actor:
-    strategy = home.near() if home.detached else None
-    return ray.remote(kind).options(
-        **home.options(name, env), num_cpus=0, scheduling_strategy=strategy
-    )
+    near = home.near() if home.detached else {}
+    return ray.remote(kind).options(**home.options(name, env), **near, num_cpus=0)

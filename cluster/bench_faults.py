@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cluster.bench import demo, median, told
+from cluster.depot import Folder
 from cluster.meaning import load_layout
 from cluster.names import SYNCER
 from cluster.notes import read_notes
@@ -153,13 +154,14 @@ class Story:
 
     @staticmethod
     def of(run_dir: Path) -> Story:
-        rows = read_tape(run_dir, load_layout(run_dir).fingerprint).events
+        depot = Folder(run_dir)
+        rows = read_tape(depot, load_layout(depot).fingerprint).events
         arrivals: dict[Island, list[tuple[float, int]]] = {}
         for row in rows:
             if isinstance(row.event, Arrived):
                 life = row.event.contribution.id.life
                 arrivals.setdefault(life.island, []).append((row.now_s, life.incarnation))
-        notes = read_notes(run_dir)
+        notes = read_notes(depot)
         return Story(
             [row.now_s for row in rows if isinstance(row.event, Merged)],
             arrivals,

@@ -189,6 +189,7 @@ def _check(
 
     `owned`: by this process, so that the run ends with its fleet.
     """
+    from cluster.depot import depot_of
     from cluster.island import task_of
     from cluster.meaning import outer_of, same_layout
     from islands.adopt import layout_of
@@ -214,7 +215,7 @@ def _check(
     try:
         task = task_of(config)
         layout = layout_of(task, config.sync.fragments)
-        if resume and not problems and not same_layout(chosen, layout):
+        if resume and not problems and not same_layout(depot_of(config, chosen), layout):
             problems.append(f"--resume: the model of {chosen} is another one, its task has changed")
         for group in config.islands:
             task.stream(group.batch_size)

@@ -1,17 +1,17 @@
-"""Where a syncer goes on that comes back: snapshot, then the tape from there; all from the disk."""
+"""Where a syncer that comes back goes on: snapshot, then the tape from there, from the depot."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
+from cluster.depot import Depot
 from cluster.measures import Measures
 from cluster.notes import read_notes, retell
 from cluster.replay import relive
 from cluster.source import source_sha256
-from cluster.store import Damaged, Snapshot, load_snapshot, read_tape
+from cluster.store import Damaged, Snapshot, generations, load_snapshot, read_tape
 from coordinator.state import Rule, State, initial
 
 log = logging.getLogger("archipelago.comeback")
@@ -35,35 +35,35 @@ def rules_sha256(rule: Rule) -> str:
     return hashlib.sha256(f"{rule!r} {source_sha256()}".encode()).hexdigest()
 
 
-def come_back(run_dir: Path, rule: Rule, measures: Measures) -> Comeback | None:
+def come_back(depot: Depot, rule: Rule, measures: Measures) -> Comeback | None:
     """What the run had come to, also in `measures`; None if it has no tape yet.
 
     A snapshot that cannot be used costs time and nothing else: the whole tape is heard again.
     Errors: `Damaged` if the tape is not this run's, `OtherRules` if it is answered otherwise now.
     """
-    if not any(run_dir.glob("tape-*.arrow")):
+    if not generations(depot):
         return None
-    kept = _usable(run_dir, rule, measures)
+    kept = _usable(depot, rule, measures)
     state, last_s, start, noted = initial(rule), 0.0, 0, 0
     if kept is not None:
         state, last_s, start, noted = kept.state, kept.now_s, kept.seq, kept.notes
-    recording = read_tape(run_dir, rule.fingerprint, start)
+    recording = read_tape(depot, rule.fingerprint, start)
     history = relive(rule, recording.events, state)
-    if (last := retell(measures, history, read_notes(run_dir, noted))) is not None:
+    if (last := retell(measures, history, read_notes(depot, noted))) is not None:
         state, last_s = last.after, last.now_s
     heard = len(recording.events)
     return Comeback(state, recording.length, last_s, recording.generations, heard, recording.damage)
 
 
-def _usable(run_dir: Path, rule: Rule, measures: Measures) -> Snapshot | None:
+def _usable(depot: Depot, rule: Rule, measures: Measures) -> Snapshot | None:
     """The snapshot if one can go on from it; `measures` are then those of its moment."""
     layout = rule.fingerprint
     try:
-        if (kept := load_snapshot(run_dir, layout)) is None:
+        if (kept := load_snapshot(depot, layout)) is None:
             return None
         if kept.rules != rules_sha256(rule):  # the tape will tell whether that matters
             raise Damaged("the snapshot is of other rules")
-        if (length := read_tape(run_dir, layout, kept.seq).length) < kept.seq:
+        if (length := read_tape(depot, layout, kept.seq).length) < kept.seq:
             raise Damaged(f"the tape ends at event {length}, the snapshot is of {kept.seq}")
         measures.remember(kept.measures)
     except (Damaged, ValueError) as error:

@@ -11,12 +11,14 @@ import copy
 import hashlib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, time
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -48,6 +50,9 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
 
+BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
+"""What pyarrow reaches where an object is replaced as a whole."""
+SECRET = re.compile("key|secret|token|password", re.IGNORECASE)
 LARGEST_SEED = 2**32 - 1  # what a JAX key takes without 64-bit mode
 
 
@@ -177,10 +182,10 @@ class IslandGroup(Table):
 
 
 class Durability(Table):
-    """What is on the disk when something dies, in the run directory."""
+    """What is there when something dies, and where."""
 
     every: Count = 1  # merges of a fragment from one stored version to the next
-    dir: Annotated[str | None, only(None)] = None
+    dir: Annotated[str, Field(min_length=1)] | None = None  # None: the run directory
     keep_snapshots: Annotated[int, Field(ge=2)] = 2  # versions of each fragment
     keep_contributions: bool = False  # what was merged, so that replay gives the same fragments
 
@@ -448,6 +453,25 @@ def _slices_are_of_tpus(config: Config) -> Iterator[Problem]:
                 f"islands.{number}.accelerator",
                 f'a slice {group.topology} is of TPUs: say which, such as "TPU-V6E"',
             )
+
+
+@check("durability.dir")
+def _durable_everywhere(config: Config) -> Iterator[Problem]:
+    """What may be a secret is not shown."""
+    if (given := config.durability.dir) is None or given.startswith("/"):
+        return
+    parts, where = urlsplit(given), "durability.dir"
+    if parts.scheme not in BUCKETS:
+        known = ", ".join(f"{scheme}://" for scheme in BUCKETS)
+        yield Problem(where, f"must be an absolute path that every node sees, or one of {known}")
+    elif not parts.netloc:
+        yield Problem(where, f"names no bucket: {parts.scheme}://BUCKET/PREFIX")
+    if parts.password or any(SECRET.search(key) for key in parse_qs(parts.query)):
+        yield Problem(
+            where,
+            "holds credentials, which would be written into the run's files; leave them to the "
+            "environment of Ray's nodes (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS ...)",
+        )
 
 
 @check("sync.overlap", "sync.every")

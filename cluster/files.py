@@ -30,7 +30,11 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    write(path, (json.dumps(value, indent=2) + "\n").encode())
+    write(path, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 class Lines:
@@ -60,6 +64,9 @@ class Lines:
     def length(self) -> int:
         """Bytes so far."""
         return self._file.tell()
+
+    def flush(self) -> None:
+        """Each line is written at once."""
 
     def close(self) -> None:
         self._file.close()

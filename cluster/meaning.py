@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from cluster.config import Config, IslandGroup
-from cluster.files import write_json
+from cluster.depot import Depot
+from cluster.files import json_bytes
 from cluster.fleet import group_name
 from cluster.outer_optax import OptaxOuter
 from cluster.shard import Shard, first
@@ -79,31 +79,31 @@ def shard_of(
     )
 
 
-def save_layout(run_dir: Path, layout: Layout) -> None:
-    write_json(run_dir / LAYOUT, {"fingerprint": layout.fingerprint, "layout": to_plain(layout)})
+def save_layout(depot: Depot, layout: Layout) -> None:
+    plain = {"fingerprint": layout.fingerprint, "layout": to_plain(layout)}
+    depot.write(LAYOUT, json_bytes(plain))
 
 
-def same_layout(run_dir: Path, layout: Layout) -> bool:
+def same_layout(depot: Depot, layout: Layout) -> bool:
     """Is this the layout of the run, as far as it has come to have one?
 
     Errors: `Damaged` if the file is not as it was written.
     """
-    return not (run_dir / LAYOUT).exists() or load_layout(run_dir) == layout
+    return not depot.has(LAYOUT) or load_layout(depot) == layout
 
 
-def load_layout(run_dir: Path) -> Layout:
+def load_layout(depot: Depot) -> Layout:
     """The layout of a run that was begun.
 
     Errors: `UserMistake` if there is no run; `Damaged` if the file is not as it was written.
     """
-    path = run_dir / LAYOUT
     try:
-        told = json.loads(path.read_text())
+        told = json.loads(depot.read(LAYOUT))
         layout = from_plain(Layout, told["layout"])
     except FileNotFoundError as error:
-        raise UserMistake(f"{run_dir} is not the directory of a run that was begun") from error
+        raise UserMistake(f"{depot} is not the directory of a run that was begun") from error
     except (ValueError, KeyError, TypeError, UnknownRecord) as error:
-        raise Damaged(f"{path} cannot be read: {error}") from error
+        raise Damaged(f"{LAYOUT} in {depot} cannot be read: {error}") from error
     if layout.fingerprint != told["fingerprint"]:
-        raise Damaged(f"{path} is not as it was written")
+        raise Damaged(f"{LAYOUT} in {depot} is not as it was written")
     return layout

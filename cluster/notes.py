@@ -1,6 +1,6 @@
 """What a summary needs and no event says: faults, vitals, verdicts, and who holds devices.
 
-    RUN_DIR/notes.jsonl    one line each: seconds of the syncer's clock, kind, and what was said
+    notes.jsonl    one line each: seconds of the syncer's clock, kind, and what was said
 
 They outlive the syncer's process, so that its measures count on when it comes back. They are not
 flushed to the disk, no rule reads them, and a line that a crash has torn is passed over.
@@ -13,10 +13,9 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster.files import Lines
+from cluster.depot import Depot
 from cluster.measures import Measures
 from cluster.replay import Heard
 from coordinator.protocol import Incarnation, Island, Life, Vitals
@@ -38,8 +37,8 @@ class Note(NamedTuple):
 class Notes:
     """Tells the measures what is not an event, and keeps it."""
 
-    def __init__(self, run_dir: Path, measures: Measures, now_s: Callable[[], float]) -> None:
-        self._lines = Lines(run_dir / NOTES)
+    def __init__(self, depot: Depot, measures: Measures, now_s: Callable[[], float]) -> None:
+        self._lines = depot.lines(NOTES)
         self._measures, self._now_s = measures, now_s
         self._vitals: dict[Island, tuple[Life, Vitals, float]] = {}  # the last, and when kept
         self._held: Mapping[Island, str] | None = None
@@ -75,6 +74,10 @@ class Notes:
         """Bytes kept so far, by all generations."""
         return self._lines.length
 
+    def flush(self) -> None:
+        """Errors: `OSError` if they cannot be kept at present."""
+        self._lines.flush()
+
     def close(self) -> None:
         self._lines.close()
 
@@ -87,11 +90,11 @@ class Notes:
         self._lines.write(json.dumps([now_s, kind, what]))
 
 
-def read_notes(run_dir: Path, start: int = 0) -> list[Note]:
+def read_notes(depot: Depot, start: int = 0) -> list[Note]:
     """The notes of all generations from this byte on, in order; none if there are none."""
     notes: list[Note] = []
     try:
-        text = (run_dir / NOTES).read_bytes()[start:].decode(errors="replace")
+        text = depot.grown(NOTES).content[start:].decode(errors="replace")
     except FileNotFoundError:
         return notes
     for line in filter(None, text.splitlines()):

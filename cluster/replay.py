@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster.config import Config, load
+from cluster.depot import Depot, depot_of
 from cluster.meaning import load_layout, rule_of, shard_of
 from cluster.runs import SUMMARY
 from cluster.shard import Shard
@@ -75,11 +76,12 @@ def replay(run_dir: Path) -> dict[str, object]:
     Errors: `UserMistake` if there is no run, `Damaged` if its files are not as they were written.
     """
     config = load(run_dir / "config.toml")
-    layout = load_layout(run_dir)
+    depot = depot_of(config, run_dir)
+    layout = load_layout(depot)
     rule = rule_of(config, layout)
-    recording = read_tape(run_dir, layout.fingerprint)
-    arrays = _Arrays(config, layout, run_dir) if config.durability.keep_contributions else None
-    kept = load_snapshot(run_dir, layout.fingerprint)
+    recording = read_tape(depot, layout.fingerprint)
+    arrays = _Arrays(config, layout, depot) if config.durability.keep_contributions else None
+    kept = load_snapshot(depot, layout.fingerprint)
     checks: dict[str, bool] = {}
     state, differs, events = initial(rule), None, 0
     try:
@@ -120,9 +122,9 @@ def _said(summary: Path) -> str:
 class _Arrays:
     """The shard's side of a replay, from the first versions and the contributions kept."""
 
-    def __init__(self, config: Config, layout: Layout, run_dir: Path) -> None:
-        self._run_dir, self._layout = run_dir, layout
-        self._store = FragmentStore(run_dir, layout, keep=config.durability.keep_snapshots)
+    def __init__(self, config: Config, layout: Layout, depot: Depot) -> None:
+        self._depot, self._layout = depot, layout
+        self._store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
         self._fragments = [Fragment(p) for p in range(len(layout.fragments))]
         first = {p: self._first(p) for p in self._fragments}
         self._shard: Shard = shard_of(config, layout, first)
@@ -154,9 +156,8 @@ class _Arrays:
     def _merge(self, order: Merge) -> None:
         self._before[order.fragment] = _copy(self._shard.arrays(order.fragment))
         for item in order.items:
-            payload = load_contribution(
-                self._run_dir, item.contribution.id, self._layout.fingerprint
-            )
+            said = item.contribution.id
+            payload = load_contribution(self._depot, said, self._layout.fingerprint)
             self._shard.receive(item.contribution, payload)
         self._shard.merge(order)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from cluster.files import write, write_json
+from cluster.depot import Depot, Folder, depot_of
+from cluster.files import json_bytes, write, write_json
 from cluster.names import namespace_of
 from coordinator.errors import UserMistake
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 AUTH_MODE = "RAY_AUTH_MODE"
 """Read by Ray when it is imported: a token is needed, or nobody asks for one."""
+CONFIG = "config.toml"
 LIVE = "live.json"
 KEPT = "fleet.json"
 SUMMARY = "summary.json"
@@ -68,16 +71,39 @@ def home_of_job(config: Config) -> Path:
 def choose(config: Config, config_path: Path, run_dir: Path | None, now: datetime) -> Path:
     """The run's directory: as asked for, or named after the run, its file and the time.
 
-    Errors: `UserMistake` if it is in use.
+    Errors: `UserMistake` if it or its place in `durability.dir` is in use, or that is of no use.
     """
     chosen = run_dir or Path(config.run.dir) / name_of(config, config_path, now)
+    problems: list[str] = []
     if chosen.exists() and (not chosen.is_dir() or any(chosen.iterdir())):
-        state = "holds a run already" if (chosen / "config.toml").exists() else "is not empty"
-        raise UserMistake(
+        state = "holds a run already" if (chosen / CONFIG).exists() else "is not empty"
+        problems.append(
             f"run directory {chosen} {state}; choose another one with --run-dir, "
             "or another name with --set run.name=NAME"
         )
+    if config.durability.dir is not None and (why := _unfit(config, depot_of(config, chosen))):
+        problems.append(why)
+    if problems:
+        raise UserMistake("\n".join(problems))
     return chosen
+
+
+def _unfit(config: Config, depot: Depot) -> str | None:
+    """Why no run can begin there; nothing is left behind."""
+    try:
+        depot.probe()
+        if not depot.names():
+            return None
+    except OSError as error:
+        return _unusable(config, error)
+    return (
+        f"durability.dir: {depot} holds a run already; give this one another name with "
+        "--set run.name=NAME or --run-dir DIR"
+    )
+
+
+def _unusable(config: Config, error: OSError) -> str:
+    return f"durability.dir: {config.durability.dir}: {error.strerror or error}"
 
 
 def resume(config: Config, run_dir: Path | None) -> Path:
@@ -86,18 +112,23 @@ def resume(config: Config, run_dir: Path | None) -> Path:
     Errors: `UserMistake` if there is none, it goes on, it has ended, or it was configured
     otherwise; islands and monitor may differ.
     """
-    from cluster.config import load
-
     if run_dir is None and config.run.name is None:
         raise UserMistake("--resume: say which run, with --run-dir DIR or --set run.name=NAME")
     chosen = run_dir or Path(config.run.dir) / str(config.run.name)
-    if not (chosen / "config.toml").exists():
-        raise UserMistake(f"--resume: {chosen} is not the directory of a run that was begun")
+    depot = depot_of(config, chosen)
+    try:
+        if not depot.has(CONFIG):
+            raise UserMistake(f"--resume: {depot} is not the directory of a run that was begun")
+        over = [there for there in (depot, Folder(chosen)) if there.has(SUMMARY)]
+        was = _binding(_begun(depot))
+        depot.probe()
+    except OSError as error:
+        raise UserMistake(_unusable(config, error)) from error
     if (live := live_of(chosen)) is not None:
         raise UserMistake(f"--resume: run {chosen} is going on, as process {live.pid}")
-    if (chosen / SUMMARY).exists():
-        raise UserMistake(f"--resume: run {chosen} has ended; see {chosen / SUMMARY}")
-    was, now = _binding(load(chosen / "config.toml")), _binding(config)
+    if over:
+        raise UserMistake(f"--resume: run {chosen} has ended; see {SUMMARY} in {over[0]}")
+    now = _binding(config)
     if others := [f"{key} was {was[key]}, is {now[key]}" for key in was if was[key] != now[key]]:
         raise UserMistake(
             f"--resume: run {chosen} was configured otherwise, and goes on as it began: "
@@ -109,31 +140,44 @@ def resume(config: Config, run_dir: Path | None) -> Path:
 def _binding(config: Config) -> dict[str, object]:
     """What a run must keep to: each key of the tables that say what is trained and how."""
     plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
-    del plain["run"]["name"], plain["run"]["dir"]
+    del plain["run"]["name"], plain["run"]["dir"], plain["durability"]["dir"]
     return {f"{name}.{key}": value for name, table in plain.items() for key, value in table.items()}
+
+
+def _begun(depot: Depot) -> Config:
+    """As the run that is there was configured last."""
+    from cluster.config import parse
+
+    return parse(tomllib.loads(depot.read(CONFIG).decode()), origin=f"{CONFIG} in {depot}")
 
 
 def reopen(run_dir: Path, config: Config) -> None:
     """Let a fleet take the run over; with these islands, if they are not those that it had."""
-    from cluster.config import load
-
-    if (kept := kept_of(run_dir)) is None:
+    depot = depot_of(config, run_dir)
+    if (kept := kept_of(depot)) is None:
         return  # it died before it had begun
     kept["outcome"] = None
-    if load(run_dir / "config.toml").islands != config.islands:
+    if _begun(depot).islands != config.islands:
         kept["desired"] = sorted(config.island_names)
-    keep(run_dir, kept)
-    write(run_dir / "config.toml", config.toml().encode())
+    keep(depot, kept)
+    leave(depot, run_dir, CONFIG, config.toml().encode())
 
 
-def keep(run_dir: Path, kept: Kept) -> None:
-    write_json(run_dir / KEPT, kept)
+def leave(depot: Depot, run_dir: Path, name: str, content: bytes) -> None:
+    """For people in the run directory; and in the depot, if that is elsewhere."""
+    write(run_dir / name, content)
+    if depot != Folder(run_dir):
+        depot.write(name, content)
 
 
-def kept_of(run_dir: Path) -> Kept | None:
+def keep(depot: Depot, kept: Kept) -> None:
+    depot.write(KEPT, json_bytes(kept))
+
+
+def kept_of(depot: Depot) -> Kept | None:
     """What a fleet has kept; None if none has begun."""
     try:
-        return json.loads((run_dir / KEPT).read_text())
+        return json.loads(depot.read(KEPT))
     except FileNotFoundError:
         return None
 
@@ -153,13 +197,13 @@ def find(run: str | None, root: Path = Path("runs")) -> Path:
     """
     if run is not None:
         for candidate in (Path(run), root / run):
-            if (candidate / "config.toml").exists():
+            if (candidate / CONFIG).exists():
                 return candidate
         raise UserMistake(
             f"no run {run!r}: neither {run} nor {root / run} is a run directory; for one in a "
             "cluster give --address HOST:PORT"
         )
-    known = sorted(root.glob("*/config.toml"), key=lambda path: path.stat().st_mtime)
+    known = sorted(root.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
     if not known:
         raise UserMistake(f"there is no run in {root}/; say which one, by its directory")
     live = [path.parent for path in known if live_of(path.parent) is not None]
@@ -176,7 +220,7 @@ def reach(run: str | None, address: str | None) -> Live | Path:
     if address is not None and run is not None and not Path(run).exists():
         return Live(run, namespace_of(run), address, pid=0, auth=None)
     roots = [Path("runs"), Path.home() / "archipelago" / "runs"]
-    known = [root for root in roots if run is None or (root / run / "config.toml").exists()]
+    known = [root for root in roots if run is None or (root / run / CONFIG).exists()]
     run_dir = find(run, *known[:1])
     return live_of(run_dir) or run_dir
 

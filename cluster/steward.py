@@ -23,7 +23,8 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from cluster import actors, faults, placement, runs
 from cluster.config import SERVICES, Config, Harm
-from cluster.files import Lines, write, write_json
+from cluster.depot import Folder, depot_of, patiently
+from cluster.files import Lines, json_bytes, write
 from cluster.fleet import (
     Action,
     Deed,
@@ -41,9 +42,9 @@ from cluster.names import EVALUATOR, FLEET, SYNCER, Seat, free_seat, shards_of
 from cluster.remote import answer
 from cluster.spares import Spare, Spares
 from cluster.status import IslandStatus, Status
-from cluster.store import fingerprint, save_model
+from cluster.store import fingerprint, model_bytes
 from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
-from coordinator.fragments import Flat
+from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Island, Version
 
 log = logging.getLogger("archipelago.fleet")
@@ -55,6 +56,7 @@ AGAIN_S = 0.5
 UP_TIMEOUT_S = 20.0
 """So long a wish waits for a fleet that is only just there."""
 LEAVE_TIMEOUT_S = 5.0
+MODEL = "model.safetensors"
 LINGER_S = 30.0
 """So long a fleet that nobody follows can still be asked how its run ended."""
 SUMMARY_KEYS = (
@@ -96,6 +98,7 @@ class Fleet:
         self, config: Config, run_dir: Path, namespace: str, *, detached: bool, auth: str
     ) -> None:
         self._config, self._run_dir, self._namespace = config, run_dir, namespace
+        self._depot = depot_of(config, run_dir)
         self._detached, self._auth = detached, auth
         self._islands: dict[Island, _Island] = {}
         self._desired: frozenset[Island] = frozenset(config.island_names)
@@ -111,6 +114,7 @@ class Fleet:
         self._judged_s = time.monotonic()
         self._plan = faults.Plan(config.faults.plan)
         self._fragments_of = shards_of(config.sync.shards, config.sync.fragments)
+        self._layout: Layout
         self._exporter = Exporter(run_dir, config.monitor, self._shown_status)
         self._dismissed = threading.Event()
         self.outcome: Outcome | None = None
@@ -265,7 +269,7 @@ class Fleet:
             ray.kill(ray.get_actor(FLEET, namespace=self._namespace), no_restart=True)
 
     def _to_the_end(self) -> Outcome:
-        if (kept := runs.kept_of(self._run_dir)) is not None:
+        if (kept := patiently(lambda: runs.kept_of(self._depot))) is not None:
             if (outcome := self._take_over(kept)) is not None:
                 return outcome
         else:
@@ -293,10 +297,10 @@ class Fleet:
         groups = [placement.impossible(g, g.count, nodes) for g in config.islands]
         if problems := [problem for problem in groups if problem is not None]:
             raise UserMistake("\n".join(problems))
-        run_dir.mkdir(parents=True, exist_ok=True)
-        write(run_dir / "config.toml", config.toml().encode())
+        runs.leave(self._depot, run_dir, runs.CONFIG, config.toml().encode())
         self._core()
         layout, flats = self._insist(self._evaluator.initial.remote)
+        self._layout = layout
         for name, fragments in self._fragments_of.items():
             own = {p: flats[p] for p in fragments}
             self._insist(lambda name=name, own=own: self._shards[name].seed.remote(layout, own))
@@ -323,6 +327,9 @@ class Fleet:
             self._desired = frozenset(map(Island, kept["desired"]))
             self._stopping, self._began = self._stopping or kept["stopping"], kept["began"]
         self._plan = faults.Plan(self._config.faults.plan, kept["faults"])
+        self._layout = patiently(lambda: load_layout(self._depot))
+        if not (self._run_dir / runs.CONFIG).exists():  # on another node, where nobody has been
+            write(self._run_dir / runs.CONFIG, self._config.toml().encode())
         now_s = time.monotonic()
         for island, seat in kept["held"].items():
             actor = actors.find_island(seat, self._namespace)
@@ -542,15 +549,24 @@ class Fleet:
             found = self._get(self._shards[name].whole.remote(own))
             whole |= dict(zip(own, found, strict=True))
         versions, flats = zip(*(whole[p] for p in sorted(whole)), strict=True)
-        layout = load_layout(self._run_dir)
-        save_model(self._run_dir / "model.safetensors", layout, flats, versions)
+        model = model_bytes(self._layout, flats, versions)
+        self._leave(MODEL, model)
         measured["heldout_loss"] = self._get(self._evaluator.loss.remote(flats))
         measured["global_sha256"] = fingerprint(flats)
         measured["initial_heldout_loss"] = self._get(self._evaluator.initial_loss.remote())
         measured["wall_s"] = time.time() - self._began
         summary = {key: measured[key] for key in SUMMARY_KEYS}
-        write_json(self._run_dir / runs.SUMMARY, summary)
+        self._leave(runs.SUMMARY, json_bytes(summary))
         return summary
+
+    def _leave(self, name: str, content: bytes) -> None:
+        """For people; and in the depot, if that is elsewhere and will have it."""
+        write(self._run_dir / name, content)
+        if self._depot != Folder(self._run_dir):
+            try:
+                self._depot.write(name, content)
+            except OSError as error:
+                log.error("%s is not in %s: %s", name, self._depot, error)
 
     def _clean_up(self) -> None:
         """End everything that belongs to the run; nothing else."""
@@ -581,7 +597,7 @@ class Fleet:
                 outcome=None if outcome is None else asdict(outcome),
             )
             try:
-                runs.keep(self._run_dir, kept)
+                runs.keep(self._depot, kept)
             except OSError as error:  # the run goes on; only a fleet that died now would not know
                 log.error("what the fleet must remember could not be written: %s", error)
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from typing import Protocol, TypeVar, assert_never
 
 from cluster.measures import Measures
@@ -94,8 +96,8 @@ class Log(Protocol):
 
     def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None: ...
 
-    def flush(self) -> None:
-        """Make everything appended so far durable."""
+    def flush(self) -> Future[None] | None:
+        """Make everything appended so far durable: now, or once what is returned is done."""
         ...
 
 
@@ -103,6 +105,10 @@ ORDERS = (Stop, Drain)
 """Events that are flushed before they are answered: who has asked need not ask again."""
 PROMISES = (Granted, LeaseGranted, Publish)
 """Effects that are flushed before they are carried out: nothing promised is ever promised twice."""
+
+
+FLUSH_TIMEOUT_S = 6.0
+"""A little longer than a tape takes to notice that its depot is silent."""
 
 
 class Syncer:
@@ -123,6 +129,8 @@ class Syncer:
         self._ports, self._now_s, self._tape, self._failed = ports, now_s, tape, failed
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
+        self._flushed: Future[None] | None = None  # the last flush, if it took its time
+        self._held: deque[tuple[Future[None] | None, tuple[Effect, ...]]] = deque()
         self.finished = asyncio.Event()
         self.failure: BaseException | None = None
 
@@ -142,11 +150,32 @@ class Syncer:
         before, (self.state, effects) = self.state, advance(self.rule, self.state, event, now_s)
         self._tape.append(now_s, event, effects)
         if isinstance(event, ORDERS) or any(isinstance(effect, PROMISES) for effect in effects):
-            self._tape.flush()
+            self._flushed = self._tape.flush()
         self.measures.saw(before, event, self.state, effects, now_s)
-        for effect in effects:
-            self._carry_out(effect)
+        if (self._flushed is None or self._flushed.done()) and not self._held:
+            for effect in effects:
+                self._carry_out(effect)
+        elif effects:
+            self._hold(effects)
         return effects
+
+    def _hold(self, effects: tuple[Effect, ...]) -> None:
+        """... until everything before them, and what they promise, is durable; in order."""
+        self._held.append((self._flushed, effects))
+        if len(self._held) == 1:
+            self.spawn(self._let_go())
+
+    async def _let_go(self) -> None:
+        while self._held:
+            flushed, effects = self._held[0]
+            await done(flushed)
+            for effect in effects:
+                self._carry_out(effect)
+            self._held.popleft()
+
+    async def durable(self) -> None:
+        """Return when everything promised so far is on the tape: whoever is answered waits."""
+        await done(self._flushed)
 
     # --- what learners say ------------------------------------------------------------------------
 
@@ -280,6 +309,12 @@ class Syncer:
             self._alarm.cancel()
         for task in self._tasks:
             task.cancel()
+
+
+async def done(flushed: Future[None] | None) -> None:
+    """Wait for a flush, not for ever: what cannot be made durable is not, as with a full disk."""
+    if flushed is not None and not flushed.done():
+        await asyncio.wait([asyncio.wrap_future(flushed)], timeout=FLUSH_TIMEOUT_S)
 
 
 Yes = TypeVar("Yes")

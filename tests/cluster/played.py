@@ -13,6 +13,7 @@ import numpy as np
 
 from cluster.comeback import rules_sha256
 from cluster.config import load
+from cluster.depot import Folder
 from cluster.files import write, write_json
 from cluster.meaning import rule_of, save_layout, shard_of
 from cluster.runs import SUMMARY
@@ -76,17 +77,19 @@ class Played:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         write(run_dir / "config.toml", CONFIG.encode())
-        save_layout(run_dir, LAYOUT)
+        save_layout(Folder(run_dir), LAYOUT)
         self._config = load(run_dir / "config.toml")
         self.rule = rule_of(self._config, LAYOUT)
         self.state: State = initial(self.rule)
         self._rng = np.random.default_rng(0)
-        self._store = FragmentStore(run_dir, LAYOUT, keep=self._config.durability.keep_snapshots)
+        self._store = FragmentStore(
+            Folder(run_dir), LAYOUT, keep=self._config.durability.keep_snapshots
+        )
         arrays = fresh([self._drawn(p) for p in range(2)])
         for p, each in arrays.items():
             self._store.save(p, each, first=True)
         self._shard = shard_of(self._config, LAYOUT, arrays)
-        self._tape = Tape(run_dir, 0, LAYOUT.fingerprint)
+        self._tape = Tape(Folder(run_dir), 0, LAYOUT.fingerprint)
         self._now_s = 0.0
         self._steps: dict[Life, int] = {}
         self._given: dict[tuple[Life, Fragment], int] = {}
@@ -105,7 +108,7 @@ class Played:
         self.feed(Stop("enough"))
         self._tape.close()
         kept = Snapshot(self.state, self._tape.seq, self._now_s, None, 0, rules_sha256(self.rule))
-        save_snapshot(self.run_dir, kept, LAYOUT.fingerprint)
+        save_snapshot(Folder(self.run_dir), kept, LAYOUT.fingerprint)
         flats = [flat for _, flat in self._shard.whole([Fragment(0), Fragment(1)])]
         write_json(self.run_dir / SUMMARY, {"global_sha256": fingerprint(flats)})
 
@@ -160,4 +163,6 @@ class Played:
     def _keep(self, order: Merge) -> None:
         for item in order.items:
             payload = self._shard.payload(item.contribution.reference)
-            save_contribution(self.run_dir, item.contribution.id, payload, LAYOUT.fingerprint)
+            save_contribution(
+                Folder(self.run_dir), item.contribution.id, payload, LAYOUT.fingerprint
+            )

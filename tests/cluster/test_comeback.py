@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.comeback import Comeback, come_back, rules_sha256
+from cluster.depot import Folder
 from cluster.measures import Measures
 from cluster.store import Snapshot, Tape, load_snapshot, save_snapshot
 from coordinator.protocol import Effect, Event, Fragment, Lost, Resume, Version
@@ -22,7 +23,7 @@ class Taped(Story):
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__(run_dir)
-        self.run_dir, self.tape = run_dir, Tape(run_dir, 0, LAYOUT)
+        self.run_dir, self.tape = run_dir, Tape(Folder(run_dir), 0, LAYOUT)
 
     def say(self, event: Event) -> tuple[Effect, ...]:
         effects = super().say(event)
@@ -34,7 +35,7 @@ class Taped(Story):
         memory, notes = self.measures.memory(), self.notes.length
         seq, rules = self.tape.seq, rules_sha256(self.rule)
         kept = Snapshot(self.state, seq, self.now_s, memory, notes, rules)
-        save_snapshot(self.run_dir, kept, LAYOUT)
+        save_snapshot(Folder(self.run_dir), kept, LAYOUT)
 
     def close(self) -> None:
         self.tape.close()
@@ -42,7 +43,7 @@ class Taped(Story):
 
     def back(self) -> tuple[Comeback, Measures]:
         measures = measures_from(self.now_s + 100)  # it cannot know when the run began
-        told = come_back(self.run_dir, self.rule, measures)
+        told = come_back(Folder(self.run_dir), self.rule, measures)
         assert told is not None
         return told, measures
 
@@ -86,7 +87,7 @@ def test_it_knows_the_same_wherever_the_snapshot_was_taken(
     assert back.state == told.state
     assert (back.seq, back.generation, back.damage) == (len(told.heard), 1, None)
     assert back.last_s == told.now_s
-    kept = load_snapshot(tmp_path, LAYOUT)
+    kept = load_snapshot(Folder(tmp_path), LAYOUT)
     assert back.heard == len(told.heard) - (0 if kept is None else kept.seq)
     before, after = figures(told, told.measures), figures(told, measures)
     assert after.pop("goodput") == pytest.approx(before.pop("goodput"), rel=0.15), "of 2 s less"
@@ -94,7 +95,7 @@ def test_it_knows_the_same_wherever_the_snapshot_was_taken(
 
 
 def test_the_first_generation_has_nothing_to_come_back_to(tmp_path: Path) -> None:
-    assert come_back(tmp_path, rule(), measures_from(0.0)) is None
+    assert come_back(Folder(tmp_path), rule(), measures_from(0.0)) is None
 
 
 def spoilt(run_dir: Path) -> None:
@@ -103,15 +104,15 @@ def spoilt(run_dir: Path) -> None:
 
 
 def foreign(run_dir: Path) -> None:
-    kept = load_snapshot(run_dir, LAYOUT)
+    kept = load_snapshot(Folder(run_dir), LAYOUT)
     assert kept is not None
-    save_snapshot(run_dir, replace(kept, rules="others"), LAYOUT)
+    save_snapshot(Folder(run_dir), replace(kept, rules="others"), LAYOUT)
 
 
 def ahead(run_dir: Path) -> None:
-    kept = load_snapshot(run_dir, LAYOUT)
+    kept = load_snapshot(Folder(run_dir), LAYOUT)
     assert kept is not None
-    save_snapshot(run_dir, replace(kept, seq=kept.seq + 1), LAYOUT)
+    save_snapshot(Folder(run_dir), replace(kept, seq=kept.seq + 1), LAYOUT)
 
 
 @pytest.mark.parametrize(

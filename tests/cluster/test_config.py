@@ -171,7 +171,15 @@ REFUSALS = {
     "islands.eu.topology=four": "islands.0.topology: must be chips along each side, "
     'such as 4x4, given "four"',
     "durability.every=0": "durability.every: must be at least 1, given 0",
-    "durability.dir=x": 'durability.dir: is not built yet; leave it out, given "x"',
+    "durability.dir=ftp://a/b": "durability.dir: must be an absolute path that every node sees, or "
+    "one of s3://, gs://, gcs://, abfs://, abfss://",
+    "durability.dir=s3:///runs": "durability.dir: names no bucket: s3://BUCKET/PREFIX",
+    "durability.dir=s3://me:secret@a/b": "durability.dir: holds credentials, which would be "
+    "written into the run's files; leave them to the environment of Ray's nodes "
+    "(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS ...)",
+    "durability.dir=s3://a/b?access_key=me": "durability.dir: holds credentials, which would be "
+    "written into the run's files; leave them to the environment of Ray's nodes "
+    "(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS ...)",
     "durability.keep_snapshots=1": "durability.keep_snapshots: must be at least 2, given 1",
     "durability.keep_contributions=1": "durability.keep_contributions: must be true or false, "
     "given 1",

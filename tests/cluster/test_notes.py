@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.clock import Clock
+from cluster.depot import Folder
 from cluster.measures import Measures
 from cluster.notes import NOTES, Notes, read_notes, retell
 from cluster.replay import Heard
@@ -49,7 +50,7 @@ class Story:
         self.rule = rule(every=4, grace_s=0.0)
         self.state = initial(self.rule)
         self.measures = measures_from(self.now_s)
-        self.notes = Notes(run_dir, self.measures, lambda: self.now_s)
+        self.notes = Notes(Folder(run_dir), self.measures, lambda: self.now_s)
         self.heard: list[Heard] = []
 
     def say(self, event: Event) -> tuple[Effect, ...]:
@@ -102,7 +103,7 @@ def figures(story: Story, measures: Measures) -> dict[str, Any]:
 
 
 def test_measures_that_are_told_again_say_the_same(story: Story, tmp_path: Path) -> None:
-    notes = read_notes(tmp_path)
+    notes = read_notes(Folder(tmp_path))
     again = measures_from(notes[0].now_s)
     last = retell(again, story.heard, notes)
     assert last is not None
@@ -119,7 +120,7 @@ def test_measures_that_are_told_again_say_the_same(story: Story, tmp_path: Path)
 def test_the_last_vitals_of_a_life_are_kept_when_the_next_one_speaks(
     story: Story, tmp_path: Path
 ) -> None:
-    said = [note.what for note in read_notes(tmp_path) if note.kind == "vitals"]
+    said = [note.what for note in read_notes(Folder(tmp_path)) if note.kind == "vitals"]
     kept = [(life, vitals["computing_s"]) for life, vitals in said]
     assert [computing_s for life, computing_s in kept if life == ["a", 1]][-1] == 4.5
     assert len(kept) < 18, "not those of every step"
@@ -128,14 +129,14 @@ def test_the_last_vitals_of_a_life_are_kept_when_the_next_one_speaks(
 def test_a_torn_line_and_one_of_another_version_are_passed_over(
     story: Story, tmp_path: Path
 ) -> None:
-    whole = read_notes(tmp_path)
+    whole = read_notes(Folder(tmp_path))
     with (tmp_path / NOTES).open("a") as file:
         file.write('[99.0, "evaluated", [1')  # the syncer died here
     story.now_s += 1
-    Notes(tmp_path, story.measures, lambda: story.now_s).close()
+    Notes(Folder(tmp_path), story.measures, lambda: story.now_s).close()
     with (tmp_path / NOTES).open("a") as file:
         file.write('[99.0, "whatever", []]\n')
-    notes = read_notes(tmp_path)
+    notes = read_notes(Folder(tmp_path))
     assert notes[: len(whole)] == whole
     assert [note.kind for note in notes[len(whole) :]] == ["began", "whatever"]
     again = measures_from(notes[0].now_s)

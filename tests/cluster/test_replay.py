@@ -11,6 +11,7 @@ import pytest
 
 from cluster.cli import main
 from cluster.config import load
+from cluster.depot import Folder
 from cluster.meaning import rule_of
 from cluster.replay import OtherRules, relive
 from cluster.store import read_tape
@@ -86,7 +87,7 @@ def test_other_rules_are_noticed_at_the_first_event_they_answer_otherwise(
     assert "event " in result["differs"]
     assert "answered otherwise" in result["differs"]
     assert result["events"] < 20
-    recording = read_tape(run_dir, LAYOUT.fingerprint)
+    recording = read_tape(Folder(run_dir), LAYOUT.fingerprint)
     assert len([*relive(rule, recording.events)]) == len(recording.events)
     changed = [row._replace(answer=row.answer ^ (row.seq == 7)) for row in recording.events]
     heard = relive(rule, changed)

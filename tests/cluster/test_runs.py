@@ -14,6 +14,7 @@ import pytest
 
 from cluster import runs
 from cluster.config import Config, load, parse
+from cluster.depot import Folder
 from cluster.names import Seat
 from cluster.runs import Live
 from coordinator.errors import UserMistake
@@ -165,7 +166,7 @@ def died(folder: Path, *overrides: str) -> Path:
         began=1e9,
         outcome={"error": "the disk is full"},
     )
-    runs.keep(folder, kept)
+    runs.keep(Folder(folder), kept)
     return folder
 
 
@@ -200,11 +201,11 @@ def test_a_run_goes_on_as_it_began() -> None:
 def test_reopened_it_wants_the_islands_it_had_unless_others_are_configured() -> None:
     folder = died(Path("runs/mine"))
     runs.reopen(folder, config())
-    kept = runs.kept_of(folder)
+    kept = runs.kept_of(Folder(folder))
     assert kept is not None
     assert (kept["desired"], kept["outcome"]) == (["local-0", "local-3"], None)
     runs.reopen(folder, config("islands.0.count=2"))
-    kept = runs.kept_of(folder)
+    kept = runs.kept_of(Folder(folder))
     assert kept is not None
     assert kept["desired"] == ["local-0", "local-1"]
     assert kept["faults"] == [0]

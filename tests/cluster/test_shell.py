@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,8 @@ class World(Ports):
     deaths: dict[Life, asyncio.Future[str]] = field(default_factory=dict[Life, asyncio.Future[str]])
     norm: float = 1.0
     durable: bool = True
+    slow: bool = False
+    flushes: list[Future[None]] = field(default_factory=list["Future[None]"])
 
     def did(self, what: str, *more: object) -> None:
         self.log.append(" ".join(map(str, (what, *more))))
@@ -76,8 +79,12 @@ class World(Ports):
         self.did("write", type(event).__name__)
         self.tape.append((now_s, event))
 
-    def flush(self) -> None:
+    def flush(self) -> Future[None] | None:
         self.did("flush")
+        if not self.slow:
+            return None
+        self.flushes.append(Future())
+        return self.flushes[-1]
 
     # the ports
 
@@ -206,6 +213,31 @@ def test_a_version_is_written_down_and_stored_before_it_is_published() -> None:
         "flush",
         "publish 0 v1",
     ]
+
+
+def test_while_a_slow_tape_is_flushed_others_are_heard_and_nothing_is_done_out_of_turn() -> None:
+    async def scene(stage: Stage) -> None:
+        world = stage.world
+        a = stage.joins(A)
+        await stage.comes_to("watch a#1")
+        world.log.clear()
+        world.slow = True
+        b = stage.joins(B)
+        said = asyncio.create_task(stage.syncer.durable())
+        assert stage.steps(a, 4) == Answer(4, 0, False)  # which wants its fragment collected
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert world.log == ["write Join", "flush", "write Report"]
+        assert not said.done()
+        world.slow = False
+        world.flushes[0].set_result(None)
+        await said
+        await until(lambda: "publish 0 v1" in world.log or "collect b#2 0" in world.log)
+        assert world.log.index(f"watch {b}") < world.log.index("collect a#1 0")
+        world.deaths[b].set_result("enough")
+        await stage.comes_to("publish 0 v1")
+
+    plays(scene, every=4, grace_s=0.0)
 
 
 def test_what_is_granted_is_durable_before_it_is_said() -> None:

@@ -16,6 +16,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from cluster.depot import Folder
 from cluster.files import write, write_json
 from cluster.store import (
     FLUSH_EVENTS,
@@ -28,9 +29,9 @@ from cluster.store import (
     fingerprint,
     load_contribution,
     load_snapshot,
+    model_bytes,
     read_tape,
     save_contribution,
-    save_model,
     save_snapshot,
 )
 from coordinator.advance import advance
@@ -133,7 +134,7 @@ def test_json_is_for_people_too(tmp_path: Path) -> None:
 def test_the_model_is_saved_by_the_names_of_its_tree(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     versions = [Version(0, number) for number in (3, 2, 2)]
-    save_model(path, MODEL, flats(), versions)
+    path.write_bytes(model_bytes(MODEL, flats(), versions))
     tensors = load_file(path)
     for leaf, wanted in zip(MODEL.leaves, leaves(), strict=True):
         np.testing.assert_array_equal(tensors[leaf.path], wanted)
@@ -179,19 +180,21 @@ ANSWERS: Sequence[tuple[Effect, ...]] = ((), (Wake(1 / 3),), (Ask(A, F0), Finish
 
 
 def written(folder: Path, events: Sequence[Event], **options: int) -> Tape:
-    tape = Tape(folder, options.get("generation", 0), LAYOUT, first_seq=options.get("first_seq", 0))
+    tape = Tape(
+        Folder(folder), options.get("generation", 0), LAYOUT, first_seq=options.get("first_seq", 0)
+    )
     for number, event in enumerate(events):
         tape.append(number / 3, event, ANSWERS[number % len(ANSWERS)])
     return tape
 
 
 def read(folder: Path) -> list[Event]:
-    return [row.event for row in read_tape(folder, LAYOUT).events]
+    return [row.event for row in read_tape(Folder(folder), LAYOUT).events]
 
 
 def test_every_kind_of_event_comes_back_as_it_was(tmp_path: Path) -> None:
     written(tmp_path, OF_EVERY_KIND).close()
-    recording = read_tape(tmp_path, LAYOUT)
+    recording = read_tape(Folder(tmp_path), LAYOUT)
     assert [row[:3] for row in recording.events] == [
         (n, n / 3, event) for n, event in enumerate(OF_EVERY_KIND)
     ]
@@ -225,7 +228,7 @@ def test_what_is_before_the_start_is_passed_over(tmp_path: Path, start: int) -> 
     written(tmp_path, events).close()
     written(tmp_path, OF_EVERY_KIND[:2], generation=1, first_seq=len(events)).close()
     told = [*events, *OF_EVERY_KIND[:2]]
-    recording = read_tape(tmp_path, LAYOUT, start)
+    recording = read_tape(Folder(tmp_path), LAYOUT, start)
     assert [row.event for row in recording.events] == told[start:]
     assert [row.seq for row in recording.events] == [*range(start, len(told))]
     assert (recording.length, recording.generations, recording.damage) == (len(told), 2, None)
@@ -252,8 +255,9 @@ class FullDisk:
 def test_a_full_disk_delays_a_tape_and_tears_no_hole_into_it(tmp_path: Path, room: int) -> None:
     tape = written(tmp_path, OF_EVERY_KIND[:2])
     tape.flush()
-    disk: Any = FullDisk(tape._file, room)
-    tape._file = disk
+    growing: Any = tape._file
+    disk: Any = FullDisk(growing._file, room)
+    growing._file = disk
     for number, event in enumerate(OF_EVERY_KIND[2:8]):
         tape.append(9.0, event, ())
         tape.flush()
@@ -267,7 +271,7 @@ def test_a_full_disk_delays_a_tape_and_tears_no_hole_into_it(tmp_path: Path, roo
     assert read(tmp_path) == [*OF_EVERY_KIND[:8]], "what waited is there, also without a new event"
     tape.append(9.0, OF_EVERY_KIND[8], ())
     tape.close()
-    recording = read_tape(tmp_path, LAYOUT)
+    recording = read_tape(Folder(tmp_path), LAYOUT)
     assert ([row.event for row in recording.events], recording.damage) == (
         [*OF_EVERY_KIND[:9]],
         None,
@@ -279,9 +283,9 @@ def test_generations_follow_each_other(tmp_path: Path) -> None:
     killed.flush()  # ... but it will write no end
     written(tmp_path, OF_EVERY_KIND[4:], generation=1, first_seq=4).close()
     assert read(tmp_path) == [*OF_EVERY_KIND]
-    assert read_tape(tmp_path, LAYOUT).generations == 2
+    assert read_tape(Folder(tmp_path), LAYOUT).generations == 2
     with pytest.raises(FileExistsError):
-        Tape(tmp_path, 1, LAYOUT)
+        Tape(Folder(tmp_path), 1, LAYOUT)
     killed.close()
 
 
@@ -294,11 +298,25 @@ def test_a_generation_that_died_before_its_first_promise_hides_none_after_it(
     if torn is not None:
         (tmp_path / "tape-1.arrow").write_bytes(torn)
     written(tmp_path, OF_EVERY_KIND[4:], generation=2, first_seq=4).close()
-    recording = read_tape(tmp_path, LAYOUT)
+    recording = read_tape(Folder(tmp_path), LAYOUT)
     assert [row.event for row in recording.events] == [*OF_EVERY_KIND]
     assert recording.generations == 3
     assert (recording.damage is None) == (torn is None)
     stillborn.close()
+
+
+@pytest.mark.parametrize("start", [0, 4, 5])
+def test_what_a_syncer_wrote_that_nobody_heard_any_more_is_void(tmp_path: Path, start: int) -> None:
+    """Its node was cut off, it wrote on; the next generation went on from what it found."""
+    cut_off = written(tmp_path, OF_EVERY_KIND[:4])
+    cut_off.flush()
+    written(tmp_path, OF_EVERY_KIND[4:], generation=1, first_seq=4).close()
+    for _ in range(20):
+        cut_off.append(9.0, Tick(), ())
+    cut_off.close()
+    recording = read_tape(Folder(tmp_path), LAYOUT, start)
+    assert [row.event for row in recording.events] == [*OF_EVERY_KIND[start:]]
+    assert (recording.length, recording.damage) == (len(OF_EVERY_KIND), None)
 
 
 def test_a_generation_that_went_on_from_what_is_damaged_now_is_left_out(tmp_path: Path) -> None:
@@ -310,7 +328,7 @@ def test_a_generation_that_went_on_from_what_is_damaged_now_is_left_out(tmp_path
     first.close()
     written(tmp_path, OF_EVERY_KIND[4:], generation=1, first_seq=4).close()
     (tmp_path / "tape-0.arrow").write_bytes((tmp_path / "tape-0.arrow").read_bytes()[: good + 50])
-    recording = read_tape(tmp_path, LAYOUT)
+    recording = read_tape(Folder(tmp_path), LAYOUT)
     told = [row.event for row in recording.events]
     assert told == [*OF_EVERY_KIND[:2]]
     assert recording.damage is not None
@@ -336,7 +354,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     for _ in flips(tmp_path / "tape-0.arrow", 5):
         places += 1
         try:
-            recording = read_tape(tmp_path, LAYOUT)
+            recording = read_tape(Folder(tmp_path), LAYOUT)
         except Damaged:
             noticed += 1
             continue
@@ -348,13 +366,13 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
 
 def test_what_is_no_tape_of_this_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Damaged, match="no tape"):
-        read_tape(tmp_path, LAYOUT)
+        read_tape(Folder(tmp_path), LAYOUT)
     written(tmp_path, OF_EVERY_KIND).close()
     with pytest.raises(Damaged, match="another layout"):
-        read_tape(tmp_path, "of another model")
+        read_tape(Folder(tmp_path), "of another model")
     (tmp_path / "tape-0.arrow").write_bytes(b"nothing of ours")
     with pytest.raises(Damaged, match="no readable beginning"):
-        read_tape(tmp_path, LAYOUT)
+        read_tape(Folder(tmp_path), LAYOUT)
 
 
 # --- the rules' state -----------------------------------------------------------------------------
@@ -382,9 +400,9 @@ def snapshot() -> Snapshot:
 
 
 def test_a_snapshot_comes_back_as_it_was(tmp_path: Path) -> None:
-    assert load_snapshot(tmp_path, LAYOUT) is None
-    save_snapshot(tmp_path, snapshot(), LAYOUT)
-    assert load_snapshot(tmp_path, LAYOUT) == snapshot()
+    assert load_snapshot(Folder(tmp_path), LAYOUT) is None
+    save_snapshot(Folder(tmp_path), snapshot(), LAYOUT)
+    assert load_snapshot(Folder(tmp_path), LAYOUT) == snapshot()
     assert contents(tmp_path) == ["state.json"]
 
 
@@ -400,12 +418,12 @@ def test_a_snapshot_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_a_snapshot_that_was_changed_is_refused(
     tmp_path: Path, before: str, after: str, says: str
 ) -> None:
-    save_snapshot(tmp_path, snapshot(), LAYOUT)
+    save_snapshot(Folder(tmp_path), snapshot(), LAYOUT)
     path = tmp_path / "state.json"
     assert before in path.read_text()
     path.write_text(path.read_text().replace(before, after))
     with pytest.raises(Damaged, match=says):
-        load_snapshot(tmp_path, LAYOUT)
+        load_snapshot(Folder(tmp_path), LAYOUT)
 
 
 # --- arrays ---------------------------------------------------------------------------------------
@@ -422,7 +440,7 @@ def same(a: Arrays, b: Arrays) -> bool:
 
 
 def test_the_newest_versions_of_a_fragment_are_kept_and_the_first(tmp_path: Path) -> None:
-    store = FragmentStore(tmp_path, MODEL, keep=2)
+    store = FragmentStore(Folder(tmp_path), MODEL, keep=2)
     store.save(F0, arrays(0), first=True)
     for number in range(1, 6):
         store.save(F0, arrays(number))
@@ -435,7 +453,7 @@ def test_the_newest_versions_of_a_fragment_are_kept_and_the_first(tmp_path: Path
 
 
 def test_a_later_generation_is_newer_whatever_its_number(tmp_path: Path) -> None:
-    store = FragmentStore(tmp_path, MODEL, keep=4)
+    store = FragmentStore(Folder(tmp_path), MODEL, keep=4)
     store.save(F0, arrays(12), first=True)
     store.save(F0, arrays(11, generation=1))
     assert store.newest(F0).version == Version(1, 11)
@@ -443,7 +461,7 @@ def test_a_later_generation_is_newer_whatever_its_number(tmp_path: Path) -> None
 
 
 def test_a_damaged_version_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
-    store = FragmentStore(tmp_path, MODEL, keep=4)
+    store = FragmentStore(Folder(tmp_path), MODEL, keep=4)
     for number in range(4):
         store.save(F0, arrays(number), first=number == 0)
     *_, before, newest = sorted((tmp_path / "fragments").iterdir())
@@ -454,11 +472,11 @@ def test_a_damaged_version_is_passed_over_for_the_one_before(tmp_path: Path) -> 
     before.write_bytes(before.read_bytes()[:-9])
     assert same(store.newest(F0), arrays(1))
     with pytest.raises(Damaged, match="no good version"):
-        FragmentStore(tmp_path, cut([Leaf("other", (5,))], 1), keep=4).newest(F0)
+        FragmentStore(Folder(tmp_path), cut([Leaf("other", (5,))], 1), keep=4).newest(F0)
 
 
 def test_a_flipped_bit_in_a_fragment_is_noticed(tmp_path: Path) -> None:
-    store = FragmentStore(tmp_path, MODEL, keep=1)
+    store = FragmentStore(Folder(tmp_path), MODEL, keep=1)
     store.save(F0, arrays(1))
     (path,) = (tmp_path / "fragments").iterdir()
     for _ in flips(path, 3):
@@ -467,20 +485,20 @@ def test_a_flipped_bit_in_a_fragment_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_in_a_snapshot_is_noticed(tmp_path: Path) -> None:
-    save_snapshot(tmp_path, snapshot(), LAYOUT)
+    save_snapshot(Folder(tmp_path), snapshot(), LAYOUT)
     for _ in flips(tmp_path / "state.json", 7):
         with pytest.raises(Damaged):
-            load_snapshot(tmp_path, LAYOUT)
+            load_snapshot(Folder(tmp_path), LAYOUT)
 
 
 @pytest.mark.parametrize("wire", Wire)
 def test_a_contribution_is_kept_as_it_was_encoded(tmp_path: Path, wire: Wire) -> None:
     said, payload = ContributionId(A, F0, 3, 7), encode(wire, flats()[F0])
-    save_contribution(tmp_path, said, payload, LAYOUT)
-    kept = load_contribution(tmp_path, said, LAYOUT)
+    save_contribution(Folder(tmp_path), said, payload, LAYOUT)
+    kept = load_contribution(Folder(tmp_path), said, LAYOUT)
     assert kept.dtype == payload.dtype
     np.testing.assert_array_equal(kept, payload)
     with pytest.raises(Damaged, match="is not there"):
-        load_contribution(tmp_path, said._replace(to_step=8), LAYOUT)
+        load_contribution(Folder(tmp_path), said._replace(to_step=8), LAYOUT)
     with pytest.raises(Damaged, match="another format or layout"):
-        load_contribution(tmp_path, said, "of another model")
+        load_contribution(Folder(tmp_path), said, "of another model")

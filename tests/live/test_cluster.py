@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 
 from cluster.config import load
+from cluster.depot import Folder
 from cluster.meaning import load_layout, rule_of
 from cluster.store import read_tape
 from coordinator.advance import advance
@@ -434,10 +435,10 @@ def test_stopped_by_ray_it_hands_in_adds_up_and_leaves_nothing(story: Raylets) -
 
 
 def test_the_ledger_of_the_story_balances_in_every_fragment(story: Raylets) -> None:
-    layout = load_layout(story.run_dir)
+    layout = load_layout(Folder(story.run_dir))
     rule = rule_of(load(story.run_dir / "config.toml"), layout)
     state = initial(rule)
-    for _, now_s, event, _ in read_tape(story.run_dir, layout.fingerprint).events:
+    for _, now_s, event, _ in read_tape(Folder(story.run_dir), layout.fingerprint).events:
         state = advance(rule, state, event, now_s)[0]
         validate(rule, state)
     for p, row in enumerate(state.ledger.rows):

@@ -19,6 +19,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from cluster.config import load
+from cluster.depot import Folder
 from cluster.meaning import load_layout, rule_of
 from cluster.replay import relive
 from cluster.store import Recording, checksum, fingerprint, read_tape
@@ -112,9 +113,9 @@ def killed() -> Generator[Killed]:
         assert here.run("stop", str(here.run_dir)).code == 0
         finished = finish(process)
         assert finished.code == 0, finished.err
-        layout = load_layout(here.run_dir)
+        layout = load_layout(Folder(here.run_dir))
         rule = rule_of(load(here.run_dir / "config.toml"), layout)
-        recording = read_tape(here.run_dir, layout.fingerprint)
+        recording = read_tape(Folder(here.run_dir), layout.fingerprint)
         states = [initial(rule), *(heard.after for heard in relive(rule, recording.events))]
         for state in states:
             validate(rule, state)
@@ -353,9 +354,9 @@ def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> N
         assert 0 < finished.json["goodput"] < 1, "of the whole run, also of the time before"
         assert 0 < finished.json["uptime"] <= 1
         assert tapes(here) == 3
-        layout = load_layout(here.run_dir)
+        layout = load_layout(Folder(here.run_dir))
         rule = rule_of(load(here.run_dir / "config.toml"), layout)
-        heard = [*relive(rule, read_tape(here.run_dir, layout.fingerprint).events)]
+        heard = [*relive(rule, read_tape(Folder(here.run_dir), layout.fingerprint).events)]
         for each in heard:
             validate(rule, each.after)
             for old, new in zip(each.before.fragments, each.after.fragments, strict=True):

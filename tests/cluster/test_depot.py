@@ -1,0 +1,366 @@
+"""Where a run keeps what it comes back from: elsewhere than its directory, and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import runs
+from cluster.actors import ShardActor
+from cluster.bucket import SEGMENT_BYTES, Bucket
+from cluster.comeback import come_back
+from cluster.config import Config, load
+from cluster.depot import Depot, Folder, depot_of
+from cluster.measures import Measures
+from cluster.replay import replay
+from cluster.store import (
+    STATE,
+    Damaged,
+    FragmentStore,
+    Tape,
+    load_snapshot,
+    read_tape,
+    save_snapshot,
+)
+from coordinator.codec import Wire
+from coordinator.errors import UserMistake
+from coordinator.protocol import Event, Fragment
+from tests.cluster.played import LAYOUT, Played
+from tests.cluster.s3 import BUCKET, served
+from tests.cluster.test_runs import FILE, NOW, config
+from tests.cluster.test_store import F0, MODEL, OF_EVERY_KIND, arrays, same, snapshot
+from tests.live.cli import until
+
+WAIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def s3() -> Generator[str]:
+    with served() as uri:
+        yield uri
+
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def bucket(s3: str) -> Bucket:
+    return Bucket(s3, f"run-{next(NUMBERS)}")
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Depot:
+    """One that is empty."""
+    if request.param == "folder":
+        return Folder(tmp_path / "depot")
+    return request.getfixturevalue("bucket")
+
+
+def test_what_was_written_is_there_as_a_whole_and_by_name(depot: Depot) -> None:
+    assert depot.names() == []
+    depot.write("state.json", b"old")
+    depot.write("state.json", b"new")
+    depot.write("fragments/f0", b"\0" * 1000)
+    assert depot.read("state.json") == b"new"
+    assert sorted(depot.names()) == ["fragments", "state.json"]
+    assert depot.names("fragments") == ["f0"]
+    assert (depot.has("fragments/f0"), depot.has("fragments/f1")) == (True, False)
+    depot.remove("fragments/f0")
+    assert depot.names("fragments") == []
+    with pytest.raises(FileNotFoundError):
+        depot.read("fragments/f0")
+    with pytest.raises(FileNotFoundError):
+        depot.remove("fragments/f0")
+
+
+def test_what_grows_has_one_beginning(depot: Depot) -> None:
+    growing = depot.grow("tape-0.arrow")
+    growing.write(b"once ")
+    growing.write(b"upon a time")
+    assert depot.grown("tape-0.arrow") == (b"once upon a time", None)
+    growing.close()
+    assert depot.has("tape-0.arrow")
+    assert "tape-0.arrow" in depot.names()
+    with pytest.raises(FileExistsError):
+        depot.grow("tape-0.arrow")
+    with pytest.raises(FileNotFoundError):
+        depot.grown("tape-1.arrow")
+
+
+def test_lines_go_on_where_those_before_them_ended(depot: Depot) -> None:
+    for word in ("one", "two"):
+        lines = depot.lines("notes.jsonl")
+        lines.write(word)
+        length = lines.length
+        lines.close()
+    assert depot.grown("notes.jsonl").content == b"one\ntwo\n"
+    assert length == len(b"one\ntwo\n")
+
+
+def test_a_trial_leaves_nothing(tmp_path: Path) -> None:
+    Folder(tmp_path / "run").probe()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        Folder(tmp_path / "not mounted" / "run").probe()
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- in a bucket ----------------------------------------------------------------------------------
+
+
+def events(depot: Depot) -> list[Event]:
+    return [row.event for row in read_tape(depot, LAYOUT.fingerprint).events]
+
+
+def taped(depot: Depot, told: Sequence[Event], generation: int = 0, first_seq: int = 0) -> Tape:
+    """Flushed after each event."""
+    tape = Tape(depot, generation, LAYOUT.fingerprint, first_seq=first_seq)
+    for event in told:
+        tape.append(1.0, event, ())
+        flushed = tape.flush()
+        assert (flushed is not None) == depot.slow
+        if flushed is not None:
+            flushed.result(WAIT_S)
+    return tape
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every flush is a segment of its own."""
+    monkeypatch.setattr("cluster.bucket.SEGMENT_BYTES", 1)
+
+
+def test_a_tape_is_durable_when_it_says_so_and_goes_on_in_the_next_generation(
+    depot: Depot,
+) -> None:
+    killed = taped(depot, OF_EVERY_KIND[:4])
+    assert events(depot) == [*OF_EVERY_KIND[:4]]
+    taped(depot, OF_EVERY_KIND[4:], 1, 4).close()
+    assert events(depot) == [*OF_EVERY_KIND]
+    killed.close()
+
+
+def test_many_additions_are_few_objects_and_none_is_much_longer(bucket: Bucket) -> None:
+    growing, content = bucket.grow("tape-0.arrow"), b""
+    for number in range(40):
+        part = bytes([number]) * (SEGMENT_BYTES // 10)
+        growing.write(part)
+        content += part
+    sizes = bucket.sizes("tape-0.arrow").values()
+    assert len(sizes) == 4
+    assert max(sizes) < 1.2 * SEGMENT_BYTES
+    assert bucket.grown("tape-0.arrow") == (content, None)
+
+
+def test_a_segment_that_is_torn_damaged_or_gone_ends_the_tape_before_it(
+    bucket: Bucket, small: None
+) -> None:
+    taped(bucket, OF_EVERY_KIND).close()
+    name = f"tape-0.arrow/{len(OF_EVERY_KIND) - 3:08}"
+    content = bucket.read(name)
+    for harm in (content[:-20], content[:-64] + b"?" * 64, None):
+        if harm is None:
+            bucket.remove(name)
+        else:
+            bucket.write(name, harm)
+        recording = read_tape(bucket, LAYOUT.fingerprint)
+        told = [row.event for row in recording.events]
+        assert told == [*OF_EVERY_KIND[: len(told)]]
+        assert 0 < len(told) < len(OF_EVERY_KIND)
+        assert recording.damage is not None
+    assert "segment 10 is not there" in recording.damage
+
+
+def test_the_last_segment_may_be_missing(bucket: Bucket, small: None) -> None:
+    """... as a crash leaves it; a snapshot that is ahead of the tape is not used then."""
+    taped(bucket, OF_EVERY_KIND)
+    bucket.remove(f"tape-0.arrow/{len(OF_EVERY_KIND):08}")
+    assert events(bucket) == [*OF_EVERY_KIND[:-1]]
+    taped(bucket, OF_EVERY_KIND[:2], 1, len(OF_EVERY_KIND) - 1).close()
+    assert events(bucket) == [*OF_EVERY_KIND[:-1], *OF_EVERY_KIND[:2]]
+
+
+def test_damaged_objects_are_passed_over_for_the_newest_good_one(bucket: Bucket) -> None:
+    store = FragmentStore(bucket, MODEL, keep=3)
+    for number in range(6):
+        store.save(F0, arrays(number), first=number == 0)
+    names = sorted(bucket.names("fragments"))
+    assert [name[-15:-12] for name in names] == ["000", "003", "004", "005"]
+    for name, expected in ((names[-1], 4), (names[-2], 3)):
+        content = bucket.read(f"fragments/{name}")
+        bucket.write(f"fragments/{name}", content[:-3] + b"???")
+        assert same(store.newest(F0), arrays(expected))
+    save_snapshot(bucket, snapshot(), "l")
+    assert load_snapshot(bucket, "l") == snapshot()
+    bucket.write(STATE, bucket.read(STATE)[:-9])
+    with pytest.raises(Damaged):
+        load_snapshot(bucket, "l")
+
+
+def test_lines_of_a_bucket_wait_until_they_are_flushed(bucket: Bucket) -> None:
+    first = bucket.lines("notes.jsonl")
+    first.write("one")
+    assert not bucket.has("notes.jsonl")
+    first.flush()
+    first.write("lost with its process")
+    second = bucket.lines("notes.jsonl")
+    second.write("two")
+    assert second.length == len(b"one\ntwo\n")
+    second.close()
+    assert bucket.grown("notes.jsonl") == (b"one\ntwo\n", None)
+
+
+def test_a_bucket_that_is_away_delays_a_tape_and_stops_nobody(bucket: Bucket) -> None:
+    """What waited goes there in order once it is back, and nobody waits for it meanwhile."""
+    tape = taped(bucket, OF_EVERY_KIND[:2])
+    growing: Any = tape._file
+    growing._bucket = Bucket("s3://there-is-none?" + bucket._uri.partition("?")[2], "run")
+    tape.append(1.0, OF_EVERY_KIND[2], ())
+    flushed = tape.flush()
+    assert flushed is not None
+    flushed.result(WAIT_S)
+    assert "NO_SUCH_BUCKET" in str(tape.trouble)
+    tape.append(1.0, OF_EVERY_KIND[3], ())
+    assert tape.flush() is None
+    assert events(bucket) == [*OF_EVERY_KIND[:2]]
+    growing._bucket = bucket
+    until(lambda: tape.flush() is not None)
+    tape.append(1.0, OF_EVERY_KIND[4], ())
+    tape.close()
+    assert tape.trouble is None
+    assert events(bucket) == [*OF_EVERY_KIND[:5]]
+
+
+def test_a_bucket_that_hangs_is_not_waited_for(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape, answered = taped(bucket, OF_EVERY_KIND[:2]), threading.Event()
+    write = bucket.write
+
+    def hangs(name: str, content: bytes) -> None:
+        assert answered.wait(WAIT_S)
+        write(name, content)
+
+    monkeypatch.setattr("cluster.store.SILENCE_S", 0.05)
+    monkeypatch.setattr(bucket, "write", hangs)
+    for event in OF_EVERY_KIND[2:4]:
+        tape.append(1.0, event, ())
+        until(lambda: tape.flush() is None)
+    assert tape.trouble == "no answer for 0.05 s"
+    answered.set()
+    tape.close()
+    assert tape.trouble is None
+    assert events(bucket) == [*OF_EVERY_KIND[:4]]
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("s3://there-is-none/runs?", "NO_SUCH_BUCKET"),
+        (f"s3://{BUCKET}/runs?retries=3&", "Unexpected query parameter in S3 URI: 'retries'"),
+    ],
+)
+def test_a_bucket_of_no_use_is_one_clear_message(s3: str, uri: str, why: str) -> None:
+    wrong = config(f"durability.dir={uri}{s3.partition('?')[2]}")
+    with pytest.raises(UserMistake, match=rf"durability.dir: s3://.*{why}"):
+        runs.choose(wrong, FILE, None, NOW)
+
+
+def test_a_trial_of_a_bucket_leaves_nothing_and_a_run_of_that_name_is_found(s3: str) -> None:
+    mine = config(f"durability.dir={s3}", "run.name=mine")
+    depot = depot_of(mine, Path("runs/mine"))
+    assert str(depot) == f"s3://{BUCKET}/runs/mine"
+    assert runs.choose(mine, FILE, None, NOW) == Path("runs/mine")
+    assert (depot.names(), depot.has("")) == ([], False)
+    depot.write(runs.CONFIG, b"")
+    with pytest.raises(UserMistake, match=f"s3://{BUCKET}/runs/mine holds a run already"):
+        runs.choose(mine, FILE, None, NOW)
+
+
+# --- elsewhere than the run directory -------------------------------------------------------------
+
+
+def durable(there: Path, *overrides: str) -> Config:
+    return config(f"durability.dir={there}", *overrides)
+
+
+def test_it_is_the_run_directory_unless_there_is_a_place_for_runs(tmp_path: Path) -> None:
+    assert depot_of(config(), Path("runs/mine")) == Folder(Path("runs/mine"))
+    assert depot_of(durable(tmp_path), Path("runs/mine")) == Folder(tmp_path / "mine")
+
+
+def test_two_runs_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = durable(tmp_path, "run.name=mine")
+    assert runs.choose(mine, FILE, None, NOW) == Path("runs/mine")
+    runs.leave(depot_of(mine, Path("mine")), Path("elsewhere/mine"), runs.CONFIG, b"")
+    with pytest.raises(UserMistake, match=r"durability.dir: .*/mine holds a run already; give"):
+        runs.choose(mine, FILE, None, NOW)
+    assert runs.choose(durable(tmp_path, "run.name=other"), FILE, None, NOW) == Path("runs/other")
+
+
+@pytest.fixture
+def moved(tmp_path: Path) -> Played:
+    """A run that has lived on another node: nothing of it is here but its depot."""
+    run = Played(tmp_path / "depots" / "mine")
+    path = run.run_dir / "config.toml"
+    durability = f'[durability]\ndir = "{tmp_path / "depots"}"'
+    path.write_text(path.read_text().replace("[durability]", durability))
+    run.to_the_end(24)
+    return run
+
+
+def test_syncer_and_shard_come_back_where_the_run_directory_is_empty(
+    moved: Played, tmp_path: Path
+) -> None:
+    plain, here = load(moved.run_dir / "config.toml"), tmp_path / "runs" / "mine"
+    wanted = {Fragment(p): each.version for p, each in enumerate(moved.state.fragments)}
+    shard = ShardActor(plain.model_dump_json(), "nowhere", str(here))
+    assert asyncio.run(shard.recover(wanted, 1)) == wanted
+    depot = depot_of(plain, here)
+    depot.remove(STATE)
+    measures = Measures("mine", {}, LAYOUT.sizes, Wire.BF16, now_s=0.0)
+    back = come_back(depot, moved.rule, measures)
+    assert back is not None
+    assert back.state == moved.state
+    assert not here.exists()
+
+
+def test_a_run_goes_on_from_its_depot_alone(
+    moved: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = load(moved.run_dir / "config.toml")
+    here = Path("runs/mine")
+    with pytest.raises(UserMistake, match=r"has ended; see summary.json in .*/depots/mine"):
+        runs.resume(plain, here)
+    (moved.run_dir / "summary.json").unlink()
+    assert runs.resume(plain, here) == here
+    with pytest.raises(UserMistake, match=r"depots/other is not the directory of a run"):
+        runs.resume(plain, Path("runs/other"))
+    kept = {"desired": ["local-0"], "outcome": {"error": "the node is gone"}}
+    Folder(moved.run_dir).write(runs.KEPT, json.dumps(kept).encode())
+    runs.reopen(here, plain)
+    again = runs.kept_of(depot_of(plain, here))
+    assert again is not None
+    assert (again["desired"], again["outcome"]) == (["local-0"], None)
+    assert load(here / "config.toml") == plain, "for people, who look here"
+
+
+def test_it_is_replayed_from_its_depot(moved: Played, tmp_path: Path) -> None:
+    here = tmp_path / "runs" / "mine"
+    for name in ("config.toml", "summary.json"):
+        runs.write(here / name, (moved.run_dir / name).read_bytes())
+    told = replay(here)
+    assert (told["exact"], told["compared"]) == (
+        True,
+        {"effects": True, "fragments": True, "state": True},
+    )
+    assert replay(moved.run_dir) == told

@@ -1,0 +1,70 @@
+"""The node of fleet, syncer and shard dies; the run goes on where nothing of it has been before."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.depot import Folder
+from cluster.metrics import TARGET
+from cluster.store import generations
+from tests.live.cli import TINY, until
+from tests.live.test_cluster import RUN, SLOWLY, WITHIN_S, Raylets, held, processes, up
+
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(400)]
+
+HOLDERS = ("Fleet", "Syncer", "Shard")
+ISLANDS = ("local-0", "local-1")
+
+
+def test_a_submitted_run_survives_the_node_of_its_fleet(tmp_path: Path) -> None:
+    """SIGKILL to its raylet, with all that is on it; what the run comes back from lies elsewhere
+    than the run directory, which is empty when it does."""
+    with up(RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES="1") as (cluster, _):
+        submitted = cluster.run(
+            "submit", str(TINY), "--address", cluster.jobs, "--no-wait", *SLOWLY,
+            "--set", f"run.name={RUN}", "--set", f"durability.dir={tmp_path}",
+        )  # fmt: skip
+        assert submitted.code == 0, submitted.err
+        cluster.until_contributing(*ISLANDS)
+        (node,) = {parent(pid) for pid in processes(cluster, *HOLDERS)}
+        before = cluster.last
+        lives = {each["island"]: each["life"] for each in before["islands"]}
+        gone = cluster.run_dir.rename(cluster.run_dir.with_name("gone"))
+        os.kill(node, signal.SIGKILL)
+        killed_s = time.monotonic()
+        until(lambda: cluster.last.get("merges", 0) > before["merges"] + 10, WITHIN_S)
+        print(f"merging again {time.monotonic() - killed_s:.1f} s after its node was killed")
+        assert node not in {parent(pid) for pid in processes(cluster, *HOLDERS)}
+        assert generations(Folder(tmp_path / RUN)) == [0, 1]
+        cluster.until_contributing(*ISLANDS)
+        assert all(each["life"] > lives[each["island"]] for each in cluster.last["islands"])
+        assert cluster.last["figures"]["merges_lost"] == 0
+        ended(cluster, gone, tmp_path / RUN)
+        until(lambda: held(cluster) == ([], 0), WITHIN_S)
+
+
+def ended(cluster: Raylets, gone: Path, depot: Path) -> None:
+    """Asked to, with its summary and its model on both sides."""
+    assert cluster.ask("stop").code == 0
+    until((depot / "summary.json").exists, WITHIN_S)
+    summary = json.loads((cluster.run_dir / "summary.json").read_text())
+    fates = ("merged", "discarded", "lost", "outstanding")
+    assert summary["tokens_trained"] == sum(summary[f"tokens_{fate}"] for fate in fates)
+    for name in ("config.toml", "summary.json", "model.safetensors"):
+        assert (depot / name).read_bytes() == (cluster.run_dir / name).read_bytes()
+    kept = {path.name for path in depot.iterdir()}
+    assert {"layout.json", "state.json", "notes.jsonl", "fleet.json", "fragments"} <= kept
+    assert kept.isdisjoint({"metrics.jsonl", "live.json", "ray.log"})
+    assert {path.name for path in gone.iterdir()} == {
+        "config.toml", "metrics.jsonl", "live.json", TARGET,
+    }  # fmt: skip
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
