@@ -149,9 +149,9 @@ class Sync(Table):
     quorum: Count = 1  # K
     grace: Annotated[Grace, BeforeValidator(_grace)] = "auto"  # seconds
     max_staleness: Annotated[int, Field(ge=0)] = 8  # versions
-    merge: Literal["rda", "mean"] = "rda"
+    merge: Literal["rda", "mean"] = "mean"
     anchor: Literal["base", "current"] = "base"  # the learner's own base, or the syncer's fragment
-    adopt: Literal["overwrite", "carry", "blend"] = "overwrite"
+    adopt: Literal["overwrite", "carry", "blend"] = "carry"
     blend: Annotated[float, Field(gt=0, lt=1)] | None = None  # alpha, the share of the local one
     wire_up: WireName = Wire.BF16
     wire_down: WireName = Wire.BF16
