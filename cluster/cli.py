@@ -344,7 +344,8 @@ def chaos(
 def replay(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR")], as_json: Json = False
 ) -> None:
-    """Rebuild a run from its tape, and compare with what it left, to the last bit.
+    """Rebuild a run from its tape, compare with what it left to the last bit, and judge it: every
+    invariant after every event.
 
     Example: archipelago replay runs/demo
     """
@@ -355,7 +356,7 @@ def replay(
         print(json.dumps(result))
     else:
         Console().print(progress.figures_table(result))
-    if not result["exact"]:
+    if not result["exact"] or result["violations"]:
         raise typer.Exit(FAILED)
 
 

@@ -10,11 +10,12 @@ import asyncio
 import math
 import random
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from cluster.sim_loop import VirtualLoop, settle
 from cluster.sim_plan import LAYOUT, Trait, Trouble
 from cluster.sim_shard import Difference, Parcel
+from cluster.truth import Made, Window
 from coordinator.protocol import (
     Adopted,
     Answer,
@@ -31,7 +32,6 @@ from coordinator.protocol import (
     Progress,
     Publication,
     Refused,
-    Region,
     Report,
     Version,
     Vitals,
@@ -46,15 +46,6 @@ LOUDER = 1000.0
 SILENT_VITALS = Vitals(math.nan)
 
 Handed = tuple[HandIn, Parcel]
-Window = tuple[Region | None, int]
-"""One window of one region's corpus."""
-
-
-class Made(NamedTuple):
-    """The truth about one contribution: what is wrong with it, and which windows it was made of."""
-
-    poison: Trouble | None
-    windows: tuple[Window, ...]
 
 
 class Link(Protocol):

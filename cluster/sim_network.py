@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.sim_learner import SILENT_VITALS, Made, Process
+from cluster.sim_learner import SILENT_VITALS, Process
 from cluster.sim_loop import VirtualLoop, settle
 from cluster.sim_plan import Plan, Span, Trait
-from cluster.sim_shard import Difference, SimShard, Violation
+from cluster.sim_shard import Difference, SimShard
 from cluster.syncer import Syncer
+from cluster.truth import Made, Violation
 from coordinator.protocol import (
     Adopted,
     ContributionId,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cluster.judge import Judge
 from cluster.measures import Measures
-from cluster.sim_judge import Judge
 from cluster.sim_network import Site
-from cluster.sim_shard import Violation
 from cluster.syncer import Log, Ports, Syncer
+from cluster.truth import Violation
 from coordinator.protocol import Effect, Event, Life, Resume, Vitals
 from coordinator.state import State, initial
 
@@ -52,7 +52,6 @@ class Seat(Log):
         self.site.syncer = None
         cut = self.site.rng.randint(self.flushed, len(self.tape))
         del self.tape[cut:], self.states[cut:]
-        self.judge.forgets()
         self.died = True
 
     def resume(self) -> None:

@@ -12,14 +12,14 @@ import math
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from cluster.judge import Judge
 from cluster.sim_faults import Faults
-from cluster.sim_judge import Judge
 from cluster.sim_loop import running
 from cluster.sim_network import BACK_S, Network, Site
 from cluster.sim_plan import EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED, Plan, Trouble
 from cluster.sim_ports import SimPorts
-from cluster.sim_shard import Violation
 from cluster.sim_syncer import Seat
+from cluster.truth import Truth, Violation
 from coordinator.protocol import Life
 from coordinator.state import Phase
 
@@ -33,7 +33,7 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.site = plan, Site(plan)
         self.network = Network(self.site)
-        self.judge = Judge(plan.rule, self.site.made_of, self._excused)
+        self.judge = Judge(plan.rule, Truth(self.site.made_of.get, self._excused))
         self.seat = Seat(self.site, SimPorts(self.site, self.network), self.judge)
         self.faults = Faults(self.site, self.network, self.seat)
 

@@ -199,6 +199,7 @@ def test_replay_rebuilds_it_to_the_last_bit(killed: Killed) -> None:
         result = here.run("replay", str(killed.run_dir), "--json")
     assert result.code == 0, result.err
     assert result.json["exact"] is True
+    assert (result.json["violations"], result.json["violated"]) == (0, None)
     assert result.json["compared"] == {"effects": True, "state": True, "fragments": True}
     assert result.json["global_sha256"] == killed.summary["global_sha256"]
 
@@ -441,6 +442,7 @@ def test_a_disk_that_takes_nothing_more_stops_nobody() -> None:
         assert "durable again" in finished.err
         again = here.run("replay", str(here.run_dir), "--json").json
         assert again["exact"]
+        assert again["violated"] is None
         assert again["merges"] == finished.json["merges"]
 
 
@@ -510,6 +512,7 @@ def test_chaos_from_another_terminal_is_survived() -> None:
         assert "not durable: fragments: File too large" in said, said
         again = here.run("replay", str(here.run_dir), "--json").json
         assert again["exact"]
+        assert again["violated"] is None
 
 
 def test_a_warm_spare_takes_a_killed_island_over() -> None:
