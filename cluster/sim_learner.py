@@ -87,6 +87,7 @@ class Process:
         self.layout = LAYOUT
         self.dead = self.let_go = False
         self.frozen_s = 0.0  # stands still until then
+        self.drag, self.dragged_s = 1.0, 0.0  # its steps take so many times as long, until then
         self.life: Life | None = None
         self.over: Void | None = None
         self.stepping = self.staying = True
@@ -238,6 +239,8 @@ class Process:
         self.waiting = False
         trait = self.trait
         takes_s = trait.step_s * (1 + trait.jitter * (2 * self.rng.random() - 1))
+        if self.loop.now_s < self.dragged_s:
+            takes_s *= self.drag
         self.loop.at(self.loop.now_s + takes_s, self._stepped, self.life)
 
     def _stepped(self, life: Life) -> None:

@@ -12,9 +12,6 @@ from cluster.truth import Violation
 from coordinator.protocol import Effect, Event, Life, Resume, Vitals
 from coordinator.state import State, initial
 
-TOO_MANY_EVENTS = 30_000
-"""A run that takes more than these turns in circles."""
-
 
 class Seat(Log):
     """Where the syncer is, or will be again; what was flushed of its tape outlives it.
@@ -38,8 +35,8 @@ class Seat(Log):
         assert self.site.syncer is not None
         self.tape.append((now_s, event))
         self.states.append(self.site.syncer.state)
-        if len(self.tape) > TOO_MANY_EVENTS:
-            raise Violation("an end", f"{TOO_MANY_EVENTS} events, and it still goes on")
+        if len(self.tape) > (most := self.site.plan.most_events):
+            raise Violation("an end", f"{most} events, and it still goes on")
 
     def flush(self) -> None:
         self.flushed = len(self.tape)

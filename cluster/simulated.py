@@ -44,16 +44,17 @@ class World:
             loop.at(machine.trait.joins_s, self.network.start, machine)
         for fault in plan.faults:
             loop.at(fault.at_s, self.faults.strike, fault)
-        loop.at(plan.healed_s, self.faults.heal)
-        loop.at(plan.healed_s + plan.patience_s, self._look)
+        if plan.unruly:
+            loop.at(plan.healed_s, self.faults.heal)
+            loop.at(plan.healed_s + plan.patience_s, self._look)
         if math.isfinite(plan.stop_s):
             loop.at(plan.stop_s, self._stop)
         with running(loop), quiet():
             try:
                 loop.run(plan.limit_s, self._ending)
-                loop.at(loop.now_s + self.site.rng.random() * BACK_S / 2, self.faults.disturb)
+                self._disturb(self.site.rng.random() * BACK_S / 2)
                 self._run_to_the_end()
-                loop.at(loop.now_s + AFTERMATH_S / 2, self.faults.disturb)
+                self._disturb(AFTERMATH_S / 2)
                 loop.run(loop.now_s + AFTERMATH_S, self._failed)
                 if not self._over():  # the syncer died, and does not remember that it had finished
                     self._run_to_the_end()
@@ -73,6 +74,10 @@ class World:
             and self.faults.struck >= FAULTS_WANTED
             and min(self.judge.rounds_of) >= ROUNDS_WANTED
         )
+
+    def _disturb(self, after_s: float) -> None:
+        if self.plan.unruly:
+            self.site.loop.at(self.site.loop.now_s + after_s, self.faults.disturb)
 
     def _ending(self) -> bool:
         syncer = self.site.syncer
@@ -116,7 +121,7 @@ class World:
         held = {c.reference for fragment in state.fragments for c in fragment.inbox}
         if forgotten := shard.inbox.keys() - held:
             raise Violation("bytes are freed", f"the shard still holds {sorted(forgotten)}")
-        if self.seat.died and any(f.trouble is Trouble.DISK for f in self.plan.faults):
+        if self.seat.died and Trouble.DISK in self.faults.met:
             return  # what was published without being durable may be gone
         for p, (row, holding) in enumerate(zip(state.ledger.rows, shard.holdings, strict=True)):
             if row.merged != holding.value:
