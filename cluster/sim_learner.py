@@ -364,7 +364,8 @@ class Process:
         self.saying, self.said, self.spoke = self.said, [], False
         self.sent = 0
         self.report = Report(self.life, self.progress, self.step_s)
-        self.hungry = self.stepping and self.left < self.rule.lease_windows
+        wanted = max(self.rule.lease_windows, self.trait.windows)
+        self.hungry = self.stepping and self.left < wanted
         self._say_next()
 
     def _say_next(self) -> None:

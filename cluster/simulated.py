@@ -97,8 +97,13 @@ class World:
         if syncer is not None and syncer.failure is not None:
             raise syncer.failure
         if self.seat.states[-1].phase is not Phase.FINISHED:
-            words = f"not by {self.plan.limit_s:.0f} s: {self.seat.states[-1]}"
-            raise Violation("the run ends", words)
+            raise Violation("the run ends", self._how_it_stands())
+
+    def _how_it_stands(self) -> str:
+        state = self.seat.states[-1]
+        members = [f"{m.life} is {m.status}: {m.why}" for m in state.members.values()]
+        stands = f"{state.phase} at t = {state.t} of {self.plan.rule.steps}"
+        return f"not by {self.plan.limit_s:.0f} s, {stands}; {'; '.join(members)}"
 
     def _look(self) -> None:
         """Now and then after the world is mended: no round may be open for long."""

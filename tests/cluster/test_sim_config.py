@@ -106,6 +106,11 @@ def test_a_slow_step_takes_so_many_times_as_long() -> None:
     assert slowed_s - plain_s == pytest.approx(60 - 60 / 3, abs=6)
 
 
+def test_a_batch_may_be_larger_than_a_lease() -> None:
+    large = config("islands.0.batch_size=100", "data.lease_windows=64", "run.steps=60")
+    assert simulate(large, 0).violated is None
+
+
 def test_who_is_drained_stays_away_and_who_was_killed_comes_back() -> None:
     """With a quorum of both, a run goes on after the one and not after the other."""
     both = ("sync.quorum=2", "run.steps=60")
