@@ -345,7 +345,8 @@ def chaos(
 def replay(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR")], as_json: Json = False
 ) -> None:
-    """Rebuild a run from its tape, and compare with what it left, to the last bit.
+    """Rebuild a run from its tape, compare with what it left to the last bit, and judge it: every
+    invariant after every event.
 
     Example: archipelago replay runs/demo
     """
@@ -356,24 +357,42 @@ def replay(
         print(json.dumps(result))
     else:
         Console().print(progress.figures_table(result))
-    if not result["exact"]:
+    if not result["exact"] or result["violations"]:
         raise typer.Exit(FAILED)
 
 
 @app.command()
 def simulate(
-    schedules: Annotated[int, typer.Option("--fuzz", min=1, help="Random fault plans.")] = 100,
-    seed: Annotated[int, typer.Option(help="Of the plans; the same seed, the same runs.")] = 0,
+    config_path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG.toml]", help="A run to play, with its fault plan."),
+    ] = None,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    schedules: Annotated[
+        int | None,
+        typer.Option("--fuzz", min=1, metavar="N", help="Or so many random ones; 100 by default."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of all chance; the same seed, the same runs.")] = 0,
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Whole clusters in virtual time, broken at random; every invariant after every event.
+    """A run in virtual time, or many that are broken at random; every invariant after every event.
 
-    Example: archipelago simulate --fuzz 500 --seed 7
+    Example: archipelago simulate examples/demo.toml --set sync.quorum=2
     """
-    from cluster import fuzz
+    if config_path is None:
+        if overrides:
+            raise UserMistake("--set changes a configuration; give it too: simulate CONFIG.toml")
+        from cluster import fuzz
 
-    result = asdict(fuzz.fuzz(schedules, seed, jobs=jobs or os.cpu_count() or 1))
+        result = asdict(fuzz.fuzz(schedules or 100, seed, jobs=jobs or os.cpu_count() or 1))
+    else:
+        if schedules is not None:
+            raise UserMistake("either CONFIG.toml or --fuzz N says what to simulate")
+        from cluster import sim_config
+        from cluster.config import load
+
+        result = asdict(sim_config.simulate(load(config_path, overrides), seed))
     if as_json:
         print(json.dumps(result))
     else:

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from cluster.config import SERVICES, Fault
 from cluster.status import Status
@@ -44,11 +44,15 @@ class Plan:
         One that hits an island which is not live waits until it is.
         """
         live = {each["island"] for each in status["islands"] if each["state"] == "live"}
-        live |= SERVICES.keys()
+        return self.due_at(status["t"], live)
+
+    def due_at(self, t: int, live: Set[str]) -> dict[int, Fault]:
+        """... at this syncer step, with these islands live."""
+        there = live | SERVICES.keys()
         return {
             number: fault
             for number, fault in enumerate(self._faults)
-            if number not in self._done and fault.at_step <= status["t"] and fault.island in live
+            if number not in self._done and fault.at_step <= t and fault.island in there
         }
 
     def struck(self, number: int) -> None:

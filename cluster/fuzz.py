@@ -12,11 +12,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
+from cluster.judge import Judge
 from cluster.sim_coverage import EFFECTS, NEVER, PAIRS, Pair
-from cluster.sim_judge import Judge
 from cluster.sim_plan import EVENTS_WANTED, draw
-from cluster.sim_shard import Violation
 from cluster.simulated import World
+from cluster.truth import Truth, Violation
 from coordinator.advance import advance
 from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Event
@@ -241,7 +241,7 @@ def shortest(world: World, failure: Failure) -> Tape:
 def violated(world: World, tape: Sequence[tuple[float, Event]]) -> str | None:
     """Which invariant the rules violate when they hear these events, and nothing else."""
     rule = world.plan.rule
-    judge = Judge(rule, world.site.made_of, lambda *_: True)
+    judge = Judge(rule, Truth(world.site.made_of.get))
     state = initial(rule)
     try:
         for now_s, event in tape:

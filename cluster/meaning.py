@@ -35,10 +35,15 @@ def group_of(config: Config, island: Island) -> IslandGroup:
 
 
 def rule_of(config: Config, layout: Layout) -> Rule:
+    return rule_for(config, layout.fingerprint)
+
+
+def rule_for(config: Config, fingerprint: str) -> Rule:
+    """... of a model of which no more than the layout's fingerprint matters."""
     sync = config.sync
     return Rule(
         schedule=schedule_of(config),
-        fingerprint=layout.fingerprint,
+        fingerprint=fingerprint,
         steps=config.run.steps,
         min_quorum=sync.quorum,
         grace_s=None if sync.grace == "auto" else sync.grace,

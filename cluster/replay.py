@@ -2,7 +2,7 @@
 
 The tape alone gives every state of the rules again. With the contributions that the run kept
 (`durability.keep_contributions`), it gives the global fragments again too, on the same kind of
-processor and versions.
+processor and versions. The judge of the simulated runs looks at this one too, event by event.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from cluster.config import Config, load
 from cluster.depot import Depot, depot_of
+from cluster.judge import Judge
 from cluster.meaning import load_layout, rule_of, shard_of
 from cluster.runs import SUMMARY
 from cluster.shard import Shard
@@ -30,6 +31,7 @@ from cluster.store import (
     load_snapshot,
     read_tape,
 )
+from cluster.truth import Truth, Violation
 from coordinator.advance import advance
 from coordinator.errors import RunFailed
 from coordinator.fragments import Layout
@@ -73,6 +75,8 @@ def replay(run_dir: Path) -> dict[str, object]:
 
     `exact` is true if everything that could be compared was equal, and something was. `differs`
     says which event the rules answer otherwise than they did; what follows it is not looked at.
+    `violations` is 1 if an invariant was broken, and `violated` the first one, in words: what comes
+    after that may only follow from it.
     Errors: `UserMistake` if there is no run, `Damaged` if its files are not as they were written.
     """
     config = load(run_dir / "config.toml")
@@ -83,6 +87,7 @@ def replay(run_dir: Path) -> dict[str, object]:
     arrays = _Arrays(config, layout, depot) if config.durability.keep_contributions else None
     kept = load_snapshot(depot, layout.fingerprint)
     checks: dict[str, bool] = {}
+    judge, violated = Judge(rule, Truth()), None
     state, differs, events = initial(rule), None, 0
     try:
         for heard in relive(rule, recording.events):
@@ -90,6 +95,7 @@ def replay(run_dir: Path) -> dict[str, object]:
                 checks["state"] = kept.state == state
             if arrays is not None:
                 arrays.follow(heard.event, heard.effects)
+            violated = violated or _violated(judge, heard)
             state, events = heard.after, events + 1
     except OtherRules as error:
         differs = str(error)
@@ -108,7 +114,18 @@ def replay(run_dir: Path) -> dict[str, object]:
         "compared": checks,
         "differs": differs,
         "damage": recording.damage,
+        "violations": 0 if violated is None else 1,
+        "violated": violated,
     }
+
+
+def _violated(judge: Judge, heard: Heard) -> str | None:
+    """Which invariant this event broke."""
+    try:
+        judge.saw(*heard)
+    except Violation as error:
+        return str(error)
+    return None
 
 
 def _said(summary: Path) -> str:

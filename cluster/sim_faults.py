@@ -19,11 +19,11 @@ ECHOES, RECENT = 4, 40
 
 
 class Faults:
-    """Strikes, and heals; `struck` counts."""
+    """Strikes, and heals; `struck` counts, `met` says of which kinds."""
 
     def __init__(self, site: Site, network: Network, seat: Seat) -> None:
         self.site, self.network, self.seat = site, network, seat
-        self.struck = 0
+        self.struck, self.met = 0, set[Trouble]()
         self.healed_now_s = math.inf
 
     def strike(self, fault: Fault) -> None:
@@ -34,6 +34,7 @@ class Faults:
         if syncer is not None and syncer.finished.is_set():
             return
         self.struck += 1
+        self.met.add(fault.trouble)
         slack_s = site.plan.aftermath_s
         first_s, last_s = site.now_s(), site.now_s() + until_s - site.loop.now_s
         if fault.trouble is Trouble.INCURABLE:
@@ -49,6 +50,11 @@ class Faults:
             case Trouble.HANG:
                 if process is not None:
                     process.frozen_s = until_s
+            case Trouble.SLOW:
+                if process is not None:
+                    process.drag, process.dragged_s = fault.factor, until_s
+                ends_s = last_s + fault.factor * machine.trait.slowest_s  # of the last such step
+                spans.append((first_s, ends_s + slack_s))
             case Trouble.CUT:
                 machine.up_cut_s = machine.down_cut_s = until_s
             case Trouble.CUT_UP:
@@ -66,6 +72,7 @@ class Faults:
             case Trouble.NAN | Trouble.LOUD | Trouble.COUNTERS | Trouble.FUTURE:
                 if process is not None:
                     process.poison = fault.trouble
+                    process.incurable |= math.isinf(fault.lasts_s)
             case Trouble.INCURABLE:
                 if process is not None:
                     process.poison, process.incurable = Trouble.NAN, True
@@ -82,6 +89,7 @@ class Faults:
             case Trouble.SLOW_SHARD:
                 site.shard_slow_s = until_s
             case Trouble.DRAIN:
+                machine.retired = math.isinf(fault.lasts_s)
                 if syncer is not None:
                     syncer.drain(fault.island, "asked to")
             case Trouble.RUMOUR:
@@ -149,5 +157,6 @@ class Faults:
             process = machine.process
             if process is not None:
                 process.poison, process.layout, process.incurable = None, LAYOUT, False
+                process.dragged_s = 0.0
             back_s = self.site.loop.now_s + self.site.rng.random() * BACK_S
             self.site.loop.at(back_s, self.network.start, machine)

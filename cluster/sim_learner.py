@@ -10,11 +10,12 @@ import asyncio
 import math
 import random
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from cluster.sim_loop import VirtualLoop, settle
 from cluster.sim_plan import LAYOUT, Trait, Trouble
 from cluster.sim_shard import Difference, Parcel
+from cluster.truth import Made, Window
 from coordinator.protocol import (
     Adopted,
     Answer,
@@ -31,7 +32,6 @@ from coordinator.protocol import (
     Progress,
     Publication,
     Refused,
-    Region,
     Report,
     Version,
     Vitals,
@@ -46,15 +46,6 @@ LOUDER = 1000.0
 SILENT_VITALS = Vitals(math.nan)
 
 Handed = tuple[HandIn, Parcel]
-Window = tuple[Region | None, int]
-"""One window of one region's corpus."""
-
-
-class Made(NamedTuple):
-    """The truth about one contribution: what is wrong with it, and which windows it was made of."""
-
-    poison: Trouble | None
-    windows: tuple[Window, ...]
 
 
 class Link(Protocol):
@@ -96,6 +87,7 @@ class Process:
         self.layout = LAYOUT
         self.dead = self.let_go = False
         self.frozen_s = 0.0  # stands still until then
+        self.drag, self.dragged_s = 1.0, 0.0  # its steps take so many times as long, until then
         self.life: Life | None = None
         self.over: Void | None = None
         self.stepping = self.staying = True
@@ -247,6 +239,8 @@ class Process:
         self.waiting = False
         trait = self.trait
         takes_s = trait.step_s * (1 + trait.jitter * (2 * self.rng.random() - 1))
+        if self.loop.now_s < self.dragged_s:
+            takes_s *= self.drag
         self.loop.at(self.loop.now_s + takes_s, self._stepped, self.life)
 
     def _stepped(self, life: Life) -> None:
@@ -370,7 +364,8 @@ class Process:
         self.saying, self.said, self.spoke = self.said, [], False
         self.sent = 0
         self.report = Report(self.life, self.progress, self.step_s)
-        self.hungry = self.stepping and self.left < self.rule.lease_windows
+        wanted = max(self.rule.lease_windows, self.trait.windows)
+        self.hungry = self.stepping and self.left < wanted
         self._say_next()
 
     def _say_next(self) -> None:

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.sim_learner import SILENT_VITALS, Made, Process
+from cluster.sim_learner import SILENT_VITALS, Process
 from cluster.sim_loop import VirtualLoop, settle
 from cluster.sim_plan import Plan, Span, Trait
-from cluster.sim_shard import Difference, SimShard, Violation
+from cluster.sim_shard import Difference, SimShard
 from cluster.syncer import Syncer
+from cluster.truth import Made, Violation
 from coordinator.protocol import (
     Adopted,
     ContributionId,
@@ -45,7 +46,8 @@ class Machine:
     """One island's place: its link, and the process that is there.
 
     `..._s`: until then the link is cut in that direction, loses messages, says them twice, is slow.
-    `troubles`: when something was wrong with it, in seconds of the syncer's clock.
+    `troubles`: when something was wrong with it, in seconds of the syncer's clock. `retired`: it is
+    not wanted any more, and no process begins.
     """
 
     trait: Trait
@@ -56,6 +58,7 @@ class Machine:
     loss_s: float = 0.0
     twice_s: float = 0.0
     slow_s: float = 0.0
+    retired: bool = False
     troubles: list[Span] = field(default_factory=list[Span])
 
 
@@ -96,6 +99,8 @@ class Network:
     def start(self, machine: Machine) -> None:
         """A process begins, where none is."""
         old = machine.process
+        if machine.retired:
+            return
         if old is not None and not old.dead and not old.let_go:
             return
         machine.started += 1

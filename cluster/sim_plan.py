@@ -23,7 +23,11 @@ EXCUSED_S, EXCUSED_STEPS = 20.0, 5.0
 PATIENCE_S, PATIENCE_STEPS = 100.0, 80.0
 LONGEST_BARRED_S = 320.0
 """So long an island that was quarantined again and again may stay away after all is mended."""
+TOO_MANY_EVENTS = 30_000
+"""A run drawn at random that takes more than these turns in circles."""
 REGIONS: tuple[tuple[Region | None, ...], ...] = ((None,), (None, Region("eu"), Region("us")))
+SLOWER = 4.0
+"""So many times longer a step takes that is made slow at random."""
 OFTENER = 3
 """The syncer dies so many times oftener than others: more depends on the moment."""
 STOPPED_SHARE = 0.6
@@ -35,11 +39,12 @@ Span = tuple[float, float]
 
 
 class Trouble(StrEnum):
-    """What can go wrong."""
+    """What can go wrong; cluster/sim_config.py has those that a configuration can ask for."""
 
     CRASH = "crash"  # a process dies, and Ray says so
     VANISH = "vanish"  # ... and nobody says so for a while
     HANG = "hang"  # a process stands still, then goes on as if nothing had been
+    SLOW = "slow"  # its steps take so many times as long
     CUT_UP = "cut-up"  # the learner cannot be heard
     CUT_DOWN = "cut-down"  # the learner cannot hear
     CUT = "cut"  # neither
@@ -71,12 +76,17 @@ EVERYWHERE = frozenset(
 
 
 class Fault(NamedTuple):
-    """One trouble of one island (of the syncer, the shard or the disk where it is not one's)."""
+    """One trouble of one island (of the syncer, the shard or the disk where it is not one's).
+
+    `lasts_s`: infinite for a drained island that does not come back, and for poison that no new
+    life mends. `factor`: of a step's time, if the trouble is `SLOW`.
+    """
 
     at_s: float
     trouble: Trouble
     island: Island
     lasts_s: float
+    factor: float = SLOWER
 
     @property
     def until_s(self) -> float:
@@ -108,7 +118,11 @@ class Trait:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One schedule: the rule under test, the islands, what breaks, and when all is mended."""
+    """One schedule: the rule under test, the islands, what breaks, and when all is mended.
+
+    `most_events`: with more the run turns in circles. `unruly`: it was drawn at random, so that it
+    is mended at some time, and when it has ended more happens that does not matter any more.
+    """
 
     seed: str
     rule: Rule
@@ -119,6 +133,8 @@ class Plan:
     stop_s: float
     merge_s: float
     store_s: float
+    most_events: int = TOO_MANY_EVENTS
+    unruly: bool = True
 
     @property
     def slowest_s(self) -> float:

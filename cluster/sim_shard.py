@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cluster.sim_loop import VirtualLoop
+from cluster.truth import Violation
 from coordinator.chain import Kept, between, lengthened
-from coordinator.errors import BrokenInvariant
 from coordinator.protocol import (
     Contribution,
     Fragment,
@@ -26,17 +26,6 @@ from coordinator.protocol import (
 
 KEEP_DIFFERENCES = (2, 0)
 """Of even fragments, and of odd ones: so that learners catch up either way."""
-
-
-class Violation(BrokenInvariant):
-    """Something that may never happen has happened: the invariant's name, and what was seen."""
-
-    def __init__(self, name: str, words: str) -> None:
-        super().__init__(name, words)
-        self.name = name
-
-    def __str__(self) -> str:
-        return f"{self.args[0]}: {self.args[1]}"
 
 
 class Parcel(NamedTuple):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cluster.judge import Judge
 from cluster.measures import Measures
-from cluster.sim_judge import Judge
 from cluster.sim_network import Site
-from cluster.sim_shard import Violation
 from cluster.syncer import Log, Ports, Syncer
+from cluster.truth import Violation
 from coordinator.protocol import Effect, Event, Life, Resume, Vitals
 from coordinator.state import State, initial
-
-TOO_MANY_EVENTS = 30_000
-"""A run that takes more than these turns in circles."""
 
 
 class Seat(Log):
@@ -38,8 +35,8 @@ class Seat(Log):
         assert self.site.syncer is not None
         self.tape.append((now_s, event))
         self.states.append(self.site.syncer.state)
-        if len(self.tape) > TOO_MANY_EVENTS:
-            raise Violation("an end", f"{TOO_MANY_EVENTS} events, and it still goes on")
+        if len(self.tape) > (most := self.site.plan.most_events):
+            raise Violation("an end", f"{most} events, and it still goes on")
 
     def flush(self) -> None:
         self.flushed = len(self.tape)
@@ -52,7 +49,6 @@ class Seat(Log):
         self.site.syncer = None
         cut = self.site.rng.randint(self.flushed, len(self.tape))
         del self.tape[cut:], self.states[cut:]
-        self.judge.forgets()
         self.died = True
 
     def resume(self) -> None:

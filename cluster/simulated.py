@@ -12,14 +12,14 @@ import math
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from cluster.judge import Judge
 from cluster.sim_faults import Faults
-from cluster.sim_judge import Judge
 from cluster.sim_loop import running
 from cluster.sim_network import BACK_S, Network, Site
 from cluster.sim_plan import EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED, Plan, Trouble
 from cluster.sim_ports import SimPorts
-from cluster.sim_shard import Violation
 from cluster.sim_syncer import Seat
+from cluster.truth import Truth, Violation
 from coordinator.protocol import Life
 from coordinator.state import Phase
 
@@ -33,7 +33,7 @@ class World:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.site = plan, Site(plan)
         self.network = Network(self.site)
-        self.judge = Judge(plan.rule, self.site.made_of, self._excused)
+        self.judge = Judge(plan.rule, Truth(self.site.made_of.get, self._excused))
         self.seat = Seat(self.site, SimPorts(self.site, self.network), self.judge)
         self.faults = Faults(self.site, self.network, self.seat)
 
@@ -44,16 +44,17 @@ class World:
             loop.at(machine.trait.joins_s, self.network.start, machine)
         for fault in plan.faults:
             loop.at(fault.at_s, self.faults.strike, fault)
-        loop.at(plan.healed_s, self.faults.heal)
-        loop.at(plan.healed_s + plan.patience_s, self._look)
+        if plan.unruly:
+            loop.at(plan.healed_s, self.faults.heal)
+            loop.at(plan.healed_s + plan.patience_s, self._look)
         if math.isfinite(plan.stop_s):
             loop.at(plan.stop_s, self._stop)
         with running(loop), quiet():
             try:
                 loop.run(plan.limit_s, self._ending)
-                loop.at(loop.now_s + self.site.rng.random() * BACK_S / 2, self.faults.disturb)
+                self._disturb(self.site.rng.random() * BACK_S / 2)
                 self._run_to_the_end()
-                loop.at(loop.now_s + AFTERMATH_S / 2, self.faults.disturb)
+                self._disturb(AFTERMATH_S / 2)
                 loop.run(loop.now_s + AFTERMATH_S, self._failed)
                 if not self._over():  # the syncer died, and does not remember that it had finished
                     self._run_to_the_end()
@@ -74,6 +75,10 @@ class World:
             and min(self.judge.rounds_of) >= ROUNDS_WANTED
         )
 
+    def _disturb(self, after_s: float) -> None:
+        if self.plan.unruly:
+            self.site.loop.at(self.site.loop.now_s + after_s, self.faults.disturb)
+
     def _ending(self) -> bool:
         syncer = self.site.syncer
         return syncer is not None and (
@@ -92,8 +97,13 @@ class World:
         if syncer is not None and syncer.failure is not None:
             raise syncer.failure
         if self.seat.states[-1].phase is not Phase.FINISHED:
-            words = f"not by {self.plan.limit_s:.0f} s: {self.seat.states[-1]}"
-            raise Violation("the run ends", words)
+            raise Violation("the run ends", self._how_it_stands())
+
+    def _how_it_stands(self) -> str:
+        state = self.seat.states[-1]
+        members = [f"{m.life} is {m.status}: {m.why}" for m in state.members.values()]
+        stands = f"{state.phase} at t = {state.t} of {self.plan.rule.steps}"
+        return f"not by {self.plan.limit_s:.0f} s, {stands}; {'; '.join(members)}"
 
     def _look(self) -> None:
         """Now and then after the world is mended: no round may be open for long."""
@@ -116,7 +126,7 @@ class World:
         held = {c.reference for fragment in state.fragments for c in fragment.inbox}
         if forgotten := shard.inbox.keys() - held:
             raise Violation("bytes are freed", f"the shard still holds {sorted(forgotten)}")
-        if self.seat.died and any(f.trouble is Trouble.DISK for f in self.plan.faults):
+        if self.seat.died and Trouble.DISK in self.faults.met:
             return  # what was published without being durable may be gone
         for p, (row, holding) in enumerate(zip(state.ledger.rows, shard.holdings, strict=True)):
             if row.merged != holding.value:

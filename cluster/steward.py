@@ -507,7 +507,10 @@ class Fleet:
         if (victim := self._aim(fault)) is not None:
             self._plan.struck(number)
             self._keep_in_mind()
-            _break(victim, fault, self.drain)
+            try:
+                _break(victim, fault, self.drain)
+            except UserMistake as error:  # a drain that would leave too few: the run need not end
+                log.warning("the %s of %s does not happen: %s", fault.kind, fault.island, error)
 
     def _aim(self, harm: Harm) -> actors.Actor | None:
         """Whom it hits, once the syncer has counted it; None if nobody is there.

@@ -89,7 +89,7 @@ class Habits:
 
     `overlap`: 0 = wait for adoption at each due point. `speed`: below 1 it idles between steps, so
     that one takes 1 / `speed` of its quickest.
-    `lease_windows`: it asks for more data when less than this is left.
+    `lease_windows`: it asks for more data when less than this is left, or less than a batch.
     """
 
     island: Island
@@ -352,7 +352,8 @@ class Learner:
                 for lease in self._leases:
                     self._stream.add(lease)
                 self._leases = []
-                self._hungry = self._stream.remaining < self._habits.lease_windows
+                wanted = max(self._habits.lease_windows, self._stream.batch_size)
+                self._hungry = self._stream.remaining < wanted
                 if self._hungry:
                     self._mail.notify_all()
             began_s = self._now_s()

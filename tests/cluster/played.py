@@ -74,9 +74,9 @@ TOKENS = 100
 class Played:
     """Two learners that take turns, and what they leave in `run_dir`."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, config: str = CONFIG) -> None:
         self.run_dir = run_dir
-        write(run_dir / "config.toml", CONFIG.encode())
+        write(run_dir / "config.toml", config.encode())
         save_layout(Folder(run_dir), LAYOUT)
         self._config = load(run_dir / "config.toml")
         self.rule = rule_of(self._config, LAYOUT)

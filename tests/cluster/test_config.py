@@ -194,7 +194,7 @@ REFUSALS = {
     "sync.quorum=4": "sync.quorum: no round could ever close: 4 contributions are needed and "
     "there are 3 islands; use 3 or less, or more islands",
     "sync.adopt=blend": 'sync.blend: is needed by adopt = "blend": a share between 0 and 1',
-    "sync.blend=0.5": 'sync.blend: is read only by adopt = "blend", and adopt is "overwrite"; '
+    "sync.blend=0.5": 'sync.blend: is read only by adopt = "blend", and adopt is "carry"; '
     "leave one out",
     "islands=[]": "islands: there are none; add an [[islands]] table with group and count",
     'islands=[{group="a"},{group="b"},{group="a"}]': "islands: islands.0, islands.2 are all "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from cluster.depot import Folder
 from cluster.meaning import rule_of
 from cluster.replay import OtherRules, relive
 from cluster.store import read_tape
-from tests.cluster.played import LAYOUT, Played
+from coordinator import advance as rules
+from coordinator import roster, rounds
+from coordinator.protocol import Item
+from tests.cluster.played import CONFIG, LAYOUT, Played
 
 
 @pytest.fixture
@@ -72,6 +76,7 @@ def test_a_run_is_rebuilt_to_the_last_bit(replay: Replay, run_dir: Path) -> None
     assert (code, err, result["exact"]) == (0, "", True)
     assert result["compared"] == {"effects": True, "state": True, "fragments": True}
     assert result["merges"] > 8
+    assert (result["violations"], result["violated"]) == (0, None)
     wanted = json.loads((run_dir / "summary.json").read_text())["global_sha256"]
     assert result["global_sha256"] == wanted
 
@@ -94,6 +99,30 @@ def test_other_rules_are_noticed_at_the_first_event_they_answer_otherwise(
     assert [next(heard).event for _ in range(7)] == [row.event for row in changed[:7]]
     with pytest.raises(OtherRules, match="event 7 of the tape"):
         next(heard)
+
+
+BROKEN: dict[str, tuple[object, str, Callable[..., object]]] = {
+    "weights are tokens^2/steps": (
+        rounds, "weigh", lambda items: tuple(Item(each, 1.0) for each in items)
+    ),
+    "t is the K-th clock": (rules, "kth_clock", lambda members, k: roster.kth_clock(members, 1)),
+    "everybody is told": (rounds, "in_order", lambda members: [*members.values()][1:]),
+}  # fmt: skip
+"""By the invariant that it breaks: where a rule is, and what it becomes."""
+
+
+@pytest.mark.parametrize("invariant", BROKEN)
+def test_a_run_of_broken_rules_is_exact_and_judged(
+    replay: Replay, run_dir: Path, invariant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tape and the rules that hear it agree, and are both wrong."""
+    monkeypatch.setattr(*BROKEN[invariant])
+    shutil.rmtree(run_dir)
+    Played(run_dir, CONFIG.replace("[sync]", "[sync]\nquorum = 2")).to_the_end(24)
+    code, out, err = replay()
+    result = json.loads(out)
+    assert (code, err, result["exact"], result["violations"]) == (1, "", True, 1)
+    assert result["violated"].startswith(f"{invariant}: ")
 
 
 def test_a_tape_that_was_cut_off_is_replayed_up_to_there(replay: Replay, run_dir: Path) -> None:

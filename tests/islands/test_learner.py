@@ -833,6 +833,26 @@ def test_a_parked_learner_steps_no_more_and_still_hands_in(begin: Begin) -> None
     assert alive.learner.leave().steps == 2
 
 
+class Pairs(Numbers):
+    """Batches of two windows, of leases that may have one."""
+
+    batch_size = 2
+
+    def next(self) -> Batch:
+        if self.remaining < self.batch_size:
+            raise Starved("half a batch")
+        super().next()
+        return super().next()
+
+
+def test_who_has_a_part_of_a_batch_asks_for_the_rest(begin: Begin) -> None:
+    """... also where a batch is larger than a lease, which is how much it likes to have ahead."""
+    alive = begin(stream=Pairs())
+    alive.script.step(1)
+    alive.script.step(1)
+    until(lambda: alive.learner._progress.steps == 1)
+
+
 def is_starved(alive: Alive) -> None:
     alive.script.step(1)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "examples" / "tiny.toml"
+FAULTS = ROOT / "tests" / "faults.toml"
 MARK = "ARCHIPELAGO_LIVE_TEST"
 """In the environment of everything that is started: how what is left running is known."""
 LONGEST_S = 150.0

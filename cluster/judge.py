@@ -1,19 +1,19 @@
 """All that may never happen, looked for after every event; and what was covered.
 
-The judge knows the rules' states and effects, its own memory of what went before, and the truth
-about each contribution. It computes what it can in another way than the rules do.
+The judge knows the rules' states and effects, its own memory of what went before, and of the truth
+as much as is known: all of it in the simulator, nothing of a run that is replayed from its tape. It
+computes what it can in another way than the rules do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cluster.sim_coverage import Coverage
-from cluster.sim_learner import Made, Window
 from cluster.sim_plan import Trouble
-from cluster.sim_shard import Violation
+from cluster.truth import Truth, Violation, Window
 from coordinator.advance import advance
 from coordinator.errors import BrokenInvariant
 from coordinator.membership import SPEAKING, Member, Status
@@ -63,8 +63,6 @@ STALENESS_OF_PACE = 3
 """With a staler bound a learner that keeps pace can be late by no fault of its own."""
 ALMOST = 1e-9
 
-Excused = Callable[[Life, float, float], bool]
-
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -79,10 +77,8 @@ class Seen:
 class Judge:
     """Told of every event by `saw`; raises `Violation`."""
 
-    def __init__(
-        self, rule: Rule, made_of: Mapping[ContributionId, Made], excused: Excused
-    ) -> None:
-        self.rule, self.made_of, self._excused = rule, made_of, excused
+    def __init__(self, rule: Rule, truth: Truth) -> None:
+        self.rule, self._truth = rule, truth
         count = rule.schedule.fragments
         self.coverage = Coverage()
         self.rounds_of = [0] * count
@@ -100,8 +96,8 @@ class Judge:
         self._durable: list[Version] = [Version(0, 0)] * count
         self._asked: list[tuple[float, frozenset[Life]]] = [(math.nan, frozenset())] * count
 
-    def forgets(self) -> None:
-        """The syncer died; what it did since its last promise did not happen."""
+    def _forget(self) -> None:
+        """The syncer had died; what it did since its last promise did not happen."""
         self._last = [None] * len(self._last)
         self._live_since = {}
         self._norms = [[False] * 99 for _ in self._norms]
@@ -111,6 +107,8 @@ class Judge:
     ) -> None:
         """Everything that must hold after every event."""
         self.coverage.saw(before, event, effects)
+        if isinstance(event, Resume):
+            self._forget()
         try:
             validate(self.rule, after)
         except BrokenInvariant as error:
@@ -198,7 +196,7 @@ class Judge:
         was there before and has contributed nothing since, it is barred for longer each time."""
         p, life = c.id.fragment, c.id.life
         refused = next((e for e in effects if isinstance(e, Discard) and e.contribution is c), None)
-        made = self.made_of.get(c.id)
+        made = self._truth.made(c.id)
         poison = made.poison if made else None
         if refused is not None:
             if refused.fate is Fate.GATE:
@@ -210,7 +208,8 @@ class Judge:
                     raise Violation("quarantine", words)
                 if member.status is Status.QUARANTINED:
                     self._bars(before.members[life.island], member, now_s)
-                if poison is None and refused.why.startswith(("numbers", "impossible", "layout")):
+                healthy = made is not None and poison is None
+                if healthy and refused.why.startswith(("numbers", "impossible", "layout")):
                     raise Violation("the healthy are merged", f"{c.id}: {refused.why}")
             return
         fragment = before.fragments[p]
@@ -472,7 +471,7 @@ class Judge:
     def _publish(self, after: State, publish: Publish, event: Event) -> None:
         p = publish.fragment
         for id_ in publish.merged:
-            if (made := self.made_of.get(id_)) is not None:
+            if (made := self._truth.made(id_)) is not None:
                 self._windows[p].update(made.windows)
         self._merged.update(publish.merged)
         if publish.merged != tuple(c.id for c in self._merges[p, publish.version]):
@@ -517,11 +516,12 @@ class Judge:
         self._closes(p, after, now_s)
         for c in contributions:
             self._item(p, before.fragments[p].version, c)
-        made = [
-            w for c in contributions if c.id in self.made_of for w in self.made_of[c.id].windows
-        ]
-        if len(made) != len(set(made)) or len(contributions) != len({c.id for c in contributions}):
-            raise Violation("a window is merged once", f"f{p} {version}: {made}")
+        known = [made for c in contributions if (made := self._truth.made(c.id)) is not None]
+        windows = [window for made in known for window in made.windows]
+        if len(windows) != len(set(windows)) or len(contributions) != len(
+            {c.id for c in contributions}
+        ):
+            raise Violation("a window is merged once", f"f{p} {version}: {windows}")
 
     def _item(self, p: Fragment, onto: Version, c: Contribution) -> None:
         if c.id in self._merged:
@@ -532,7 +532,7 @@ class Judge:
             raise Violation("only the fresh is merged", f"{c.id} of {c.base} onto {onto}")
         if not math.isfinite(c.norm):
             raise Violation("the gate", f"{c} is merged")
-        if (made := self.made_of.get(c.id)) is None:
+        if (made := self._truth.made(c.id)) is None:
             return
         if made.poison not in (None, Trouble.LOUD):
             raise Violation("the gate", f"{c} is merged, poisoned by {made.poison}")
@@ -562,7 +562,7 @@ class Judge:
         self.pace_judged += len(last.live & live)
         for life in sorted(last.live & live - last.lives - lives):
             since_s = self._live_since.get(life, math.inf)
-            if since_s <= last.opened_s and not self._excused(life, last.opened_s, now_s):
+            if since_s <= last.opened_s and not self._truth.excused(life, last.opened_s, now_s):
                 words = f"{life} is in neither of two merges of f{p}: {last}, {seen}"
                 raise Violation("nobody starves", words)
 

@@ -1,0 +1,46 @@
+"""What can be known of a run besides its events, and what is raised when an invariant is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cluster.sim_plan import Trouble
+from coordinator.errors import BrokenInvariant
+from coordinator.protocol import ContributionId, Life, Region
+
+
+class Violation(BrokenInvariant):
+    """Something that may never happen has happened: the invariant's name, and what was seen."""
+
+    def __init__(self, name: str, words: str) -> None:
+        super().__init__(name, words)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}: {self.args[1]}"
+
+
+Window = tuple[Region | None, int]
+"""One window of one region's corpus."""
+
+
+class Made(NamedTuple):
+    """The truth about one contribution: what is wrong with it, and which windows it was made of."""
+
+    poison: Trouble | None
+    windows: tuple[Window, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What is known of the world outside the rules; of a real run nothing is, and what hangs on it
+    is left open.
+
+    `made`: of a contribution, None if it is not known. `excused`: had this life a reason to miss
+    what was asked of it between these times, in seconds of the syncer's clock?
+    """
+
+    made: Callable[[ContributionId], Made | None] = lambda said: None
+    excused: Callable[[Life, float, float], bool] = lambda life, from_s, to_s: True
