@@ -383,7 +383,11 @@ class ShardActor(Breakable):
         self, wanted: Mapping[Fragment, Version], generation: int
     ) -> dict[Fragment, Version]:
         """Go back to these published versions, or to the newest before them that are stored, and
-        take orders from this generation of the syncer, or a later one, from now on."""
+        take orders from this generation of the syncer, or a later one, from now on.
+
+        Errors: `Outdated`.
+        """
+        self._obey(generation)
         self._gatherer.forget()
         return await self._compute(self._recover, wanted, generation)
 
@@ -398,10 +402,16 @@ class ShardActor(Breakable):
             arrays = {p: files.newest(p, upto=version) for p, version in wanted.items()}
             self._shard = shard_of(self._config, layout, arrays, self._spread)
         shard = self._shard
-        return {
+        found = {
             p: shard.recover(p, version, functools.partial(files.newest, p, version))
             for p, version in wanted.items()
         }
+        for p, version in found.items():
+            try:
+                files.forget_after(p, version)
+            except OSError as error:
+                logging.error("fragment %d keeps more than %s: %s", p, version, error)
+        return found
 
     def _obey(self, generation: int) -> None:
         """Errors: `Outdated` if a later generation has been heard: a syncer may live on where Ray

@@ -415,6 +415,16 @@ class FragmentStore:
             for old in self._files(p)[1 : -self._keep]:
                 self._depot.remove(old)
 
+    def forget_after(self, p: Fragment, version: Version) -> None:
+        """Let go of what was stored later, and never published: it would take the places of versions
+        that are wanted back.
+
+        Errors: `OSError` if the depot will not.
+        """
+        for name in self._files(p):
+            if _version_of(name) > version:
+                self._depot.remove(name)
+
     def newest(self, p: Fragment, upto: Version | None = None) -> Arrays:
         """The newest version there that is as it was written.
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from cluster.actors import RayPorts, ShardActor, SyncerActor
 from cluster.config import load
+from cluster.depot import Folder
+from cluster.gather import Gatherer
 from cluster.names import Seat
+from cluster.store import FragmentStore
 from coordinator.errors import Outdated, RunFailed
 from coordinator.protocol import Fragment, Join, Merge, Publish, Version
 from tests.cluster.played import LAYOUT, Played
@@ -39,6 +44,29 @@ def test_a_shard_that_comes_back_uses_the_version_before_a_damaged_one(played: P
     found = asyncio.run(shard.recover(wanted, 1))
     f0, f1 = wanted
     assert found == {f0: Version(0, wanted[f0].number - 1), f1: wanted[f1]}
+
+
+def test_what_was_stored_and_never_published_takes_no_place_from_what_was(played: Played) -> None:
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    keep, f0 = load(played.run_dir / "config.toml").durability.keep_snapshots, Fragment(0)
+    store = FragmentStore(Folder(played.run_dir), LAYOUT, keep=keep)
+    published = store.newest(f0, wanted[f0])
+    for generation in range(1, keep + 2):
+        never = Version(generation, wanted[f0].number + 1)  # its syncer dies before it is public
+        store.save(f0, replace(published, version=never))
+        shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+        assert asyncio.run(shard.recover(wanted, generation + 1)) == wanted
+
+
+def test_an_outdated_syncer_makes_a_shard_forget_nothing(played: Played) -> None:
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+    asked: list[str] = []
+    shard._gatherer = cast("Gatherer", SimpleNamespace(forget=lambda: asked.append("forget")))
+    asyncio.run(shard.recover(wanted, 2))
+    with pytest.raises(Outdated, match="generation 1 is not heard"):
+        asyncio.run(shard.recover(wanted, 1))
+    assert asked == ["forget"]
 
 
 def test_a_shard_without_a_model_has_nothing_for_who_missed_something(played: Played) -> None:
