@@ -416,8 +416,8 @@ class FragmentStore:
                 self._depot.remove(old)
 
     def forget_after(self, p: Fragment, version: Version) -> None:
-        """Let go of what was stored later, and never published: it would take the places of versions
-        that are wanted back.
+        """Let go of what was stored later and never published: it would take the places of what
+        may be wanted back.
 
         Errors: `OSError` if the depot will not.
         """
