@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cluster.bench import demo, median, told
+from cluster.bench import DEMO_ISLANDS, demo, median, told
 from cluster.depot import Folder
 from cluster.meaning import load_layout
 from cluster.names import SYNCER
@@ -93,15 +93,16 @@ class Going:
         ):
             raise RunFailed(f"it could not be broken: {done.stdout}{done.stderr[-2000:]}")
 
-    def kill(self, whom: str) -> None:
+    def kill(self, whom: str, kind: str) -> None:
         plan = self.run_dir.with_name("plan.toml")
-        plan.write_text(f'[[faults]]\nafter_s = 0.0\nkind = "kill"\nisland = "{whom}"\n')
+        plan.write_text(f'[[faults]]\nafter_s = 0.0\nkind = "{kind}"\nisland = "{whom}"\n')
         self.break_it("--plan", str(plan))
 
-    def kill_and_wait(self, whom: str) -> None:
-        """... until the victim has begun another life, and contributes in it."""
+    def kill_and_wait(self, whom: str, kind: str = "kill") -> None:
+        """... until the victim has begun another life, and contributes in it. `kind`: "node" for
+        all that is where it is."""
         life = _of(self.looks[-1], VICTIM)["life"]
-        self.kill(whom)
+        self.kill(whom, kind)
         self.until_all_contribute(life + 1)
 
     def end(self) -> tuple[dict[str, Any], str]:
@@ -117,13 +118,17 @@ def _of(look: dict[str, Any], island: Island) -> dict[str, Any]:
 
 
 @contextmanager
-def going(preset: str, overrides: Sequence[str], home: Path) -> Generator[Going]:
-    """A run that does not end by itself; ended with the block."""
+def going(
+    preset: str, overrides: Sequence[str], home: Path, address: str | None = None
+) -> Generator[Going]:
+    """A run that does not end by itself; ended with the block. `address`: of the Ray cluster that
+    it is to use, instead of one of its own."""
     config = demo(preset, steps=FOREVER, seed=0, overrides=overrides)
     with TemporaryDirectory(prefix="archipelago-bench-") as folder:
         path, run_dir = Path(folder) / "bench.toml", Path(folder) / "run"
         path.write_text(config.toml())
         command = ["run", str(path), "--json", "--run-dir", str(run_dir)]
+        command += ["--address", address] if address is not None else []
         environment = {**os.environ, "HOME": str(home)}
         process = subprocess.Popen(
             [sys.executable, "-m", "cluster", *command],
@@ -141,6 +146,32 @@ def going(preset: str, overrides: Sequence[str], home: Path) -> Generator[Going]
 
 
 # --- recovery -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def raylets(nodes: int) -> Generator[str]:
+    """A Ray cluster on this machine, of so many nodes with room for one island each; its address.
+    It ends with the block, or with this process.
+
+    Errors: `RunFailed` if it does not start.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cluster.bench_raylets", str(nodes)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().strip()
+        if not address:
+            raise RunFailed(f"no Ray cluster of {nodes} nodes could be started on this machine")
+        yield address
+    finally:
+        process.stdin.close()
+        process.wait(LONGEST_WAIT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +226,14 @@ def recovery(
     *, preset: str, repeats: int, overrides: Sequence[str], say: Callable[[str], None]
 ) -> dict[str, object]:
     """SIGKILL to a learner, then to the syncer, again and again, on a run with four islands; then
-    to a learner of such a run that has a warm spare.
+    to a learner of such a run that has a warm spare; then to the raylet of one that has a node for
+    each island and for each death.
 
     The first start is in an empty home, so without compiled programs; `learner_back_s` has them.
     """
     figures: dict[str, list[float]] = {
         "merge_period_s": [], "learner_gap_s": [], "learner_back_s": [], "syncer_gap_s": [],
-        "cold_start_s": [], "learner_back_spare_s": [],
+        "cold_start_s": [], "learner_back_spare_s": [], "node_back_s": [],
     }  # fmt: skip
     with TemporaryDirectory(prefix="archipelago-home-") as home:
         with going(preset, overrides, Path(home)) as run:
@@ -220,9 +252,18 @@ def recovery(
                 run.kill_and_wait(VICTIM)
             run.end()
             spared = Story.of(run.run_dir)
-    figures["learner_back_spare_s"] = [
-        spared.back_s(VICTIM, at_s) - at_s for at_s, _ in spared.faults
-    ]
+        one_a_node = [*overrides, "islands.0.resources.CPU=1.0"]
+        with (
+            raylets(DEMO_ISLANDS + repeats) as address,
+            going(preset, one_a_node, Path(home), address) as run,
+        ):
+            run.until_all_contribute()
+            for _ in range(repeats):
+                run.kill_and_wait(VICTIM, "node")
+            run.end()
+            moved = Story.of(run.run_dir)
+    for name, other in (("learner_back_spare_s", spared), ("node_back_s", moved)):
+        figures[name] = [other.back_s(VICTIM, at_s) - at_s for at_s, _ in other.faults]
     first_s = story.faults[0][0]
     settled_s = max(arrivals[0][0] for arrivals in story.arrivals.values())
     figures["cold_start_s"] = story.cold_starts_s()
@@ -239,7 +280,7 @@ def recovery(
     shown = {name: median(samples) for name, samples in figures.items()}
     for name, middle in shown.items():
         say(f"{name} {middle.value:.2f} ({middle.low:.2f} to {middle.high:.2f})")
-    result: dict[str, object] = {"repeats": repeats, "node_back_s": None}
+    result: dict[str, object] = {"repeats": repeats}
     for name, middle in shown.items():
         result |= told(name, middle)
     return result

@@ -35,3 +35,16 @@ def test_bench_overhead_trains_both_ways_in_the_same_processes() -> None:
     assert told["ratio"] > 0
     assert told["cpu_ratio"] > 0
     assert 0 < told["thread_fraction"] < 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_bench_recovery_kills_learner_syncer_and_node_and_sees_them_back() -> None:
+    with place() as here:
+        finished = here.run("bench", "recovery", "--quick", "--json")
+    assert finished.code == 0, finished.err
+    told = finished.json
+    assert told["repeats"] == 1
+    for name in ("merge_period_s", "cold_start_s", "syncer_gap_s", "node_back_s"):
+        assert 0 < told[f"{name}_low"] <= told[name] <= told[f"{name}_high"]
+    assert told["learner_gap_s"] < told["learner_back_s"]  # the others went on
