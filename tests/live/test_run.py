@@ -334,6 +334,19 @@ def test_a_task_that_breaks_ends_the_run_with_its_own_traceback() -> None:
         assert not (here.run_dir / "live.json").exists()
 
 
+def test_a_planned_drain_that_would_leave_too_few_does_not_happen_and_the_run_goes_on() -> None:
+    plan = f'faults.plan=[{{at_step=5, kind="drain", island="{VICTIM}"}}]'
+    with place() as here:
+        finished = here.run(
+            "run", str(TINY), "--json", "--run-dir", str(here.run_dir),
+            "--set", "run.steps=400", "--set", "sync.quorum=2", "--set", plan,
+        )  # fmt: skip
+    assert finished.code == 0, finished.err
+    assert finished.json["faults"] == 1
+    assert finished.json["uptime"] == 1.0
+    assert finished.json["mean_participants"] == 2.0
+
+
 def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> None:
     """... one of two, with the smallest wire; and the figures of the summary are those of the whole
     run, with an island killed too."""
