@@ -56,7 +56,15 @@ from cluster.process import IslandProcess
 from cluster.shard import Shard, warm_up
 from cluster.source import source_sha256
 from cluster.status import Status
-from cluster.store import FragmentStore, Snapshot, Tape, save_contribution, save_snapshot, tape_name
+from cluster.store import (
+    STATE,
+    FragmentStore,
+    Snapshot,
+    Tape,
+    save_contribution,
+    save_snapshot,
+    tape_name,
+)
 from cluster.syncer import Ports, Syncer, done
 from coordinator.codec import Payload
 from coordinator.errors import ArchipelagoError, Outdated, Relieved, RunFailed, Unreachable
@@ -721,6 +729,7 @@ class SyncerActor(Breakable):
                 back.heard,
                 f"; {back.damage}" if back.damage else "",
             )
+            self._depot.tidy(STATE)
             wanted = [fragment.version for fragment in back.state.fragments]
             asked = [
                 shard.recover.remote({p: wanted[p] for p in own}, back.generation)

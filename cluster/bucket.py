@@ -91,6 +91,9 @@ class Bucket(Depot):
             files, root = self._there
             files.delete_file(f"{root}/{name}")
 
+    def tidy(self, start: str) -> None:
+        """Nothing is there before it is whole."""
+
     def grow(self, name: str) -> Growing:
         if self.has(name):
             raise FileExistsError(f"{name} is in {self} already")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, TypeVar
 
-from cluster.files import Lines, write
+from cluster.files import Lines, is_aside, write
 
 if TYPE_CHECKING:
     from cluster.config import Config
@@ -95,6 +95,12 @@ class Depot(Protocol):
 
     def remove(self, name: str) -> None:
         """Errors: `FileNotFoundError`."""
+        ...
+
+    def tidy(self, start: str) -> None:
+        """Remove what writers that died have left unfinished, of names that begin so; what cannot
+        be removed stays. For whoever alone writes such names from now on.
+        """
         ...
 
     def grow(self, name: str) -> Growing:
@@ -173,6 +179,13 @@ class Folder(Depot):
 
     def remove(self, name: str) -> None:
         (self.path / name).unlink()
+
+    def tidy(self, start: str) -> None:
+        folder, _, first = start.rpartition("/")
+        for name in self.names(folder):
+            if is_aside(name, first):
+                with suppress(OSError):
+                    (self.path / folder / name).unlink()
 
     def grow(self, name: str) -> Growing:
         self.path.mkdir(parents=True, exist_ok=True)

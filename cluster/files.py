@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from pathlib import Path
 
 log = logging.getLogger("archipelago.files")
+
+_ASIDE = re.compile(r"\..+\.[0-9]+")
 
 
 def write(path: Path, content: bytes) -> None:
     """Replace a file as a whole; it survives a crash of the machine once this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(_aside(path.name))
     try:
         with aside.open("wb") as file:
             file.write(content)
@@ -27,6 +30,15 @@ def write(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def is_aside(name: str, start: str) -> bool:
+    """Whether it is what a `write` has begun of a file whose name begins so."""
+    return _ASIDE.fullmatch(name) is not None and name[1:].startswith(start)
+
+
+def _aside(name: str) -> str:
+    return f".{name}.{os.getpid()}"
 
 
 def write_json(path: Path, value: object) -> None:

@@ -323,6 +323,7 @@ class Fleet:
         Returns how the run ended, if it had ended then.
         """
         log.warning("back; taking over %d islands", len(kept["held"]))
+        self._depot.tidy(runs.KEPT)
         with self._lock:
             self._desired = frozenset(map(Island, kept["desired"]))
             self._stopping, self._began = self._stopping or kept["stopping"], kept["began"]

@@ -416,14 +416,16 @@ class FragmentStore:
                 self._depot.remove(old)
 
     def forget_after(self, p: Fragment, version: Version) -> None:
-        """Let go of what was stored later and never published: it would take the places of what
-        may be wanted back.
+        """Let go of what was stored later and never published, which would take the places of what
+        may be wanted back, and of what was begun.
 
         Errors: `OSError` if the depot will not.
         """
         for name in self._files(p):
             if _version_of(name) > version:
                 self._depot.remove(name)
+        self._depot.tidy(f"{FRAGMENTS}/f{p:04}-")
+        self._depot.tidy(f"{_contributions(p)}/")
 
     def newest(self, p: Fragment, upto: Version | None = None) -> Arrays:
         """The newest version there that is as it was written.
@@ -485,7 +487,11 @@ def load_contribution(depot: Depot, said: ContributionId, layout: str) -> Payloa
 def _contribution_name(said: ContributionId) -> str:
     life, fragment, start, stop = said
     name = f"{life.island}.{life.incarnation}-{start}-{stop}{SUFFIX}"
-    return f"contributions/f{fragment:04}/{name}"
+    return f"{_contributions(fragment)}/{name}"
+
+
+def _contributions(p: Fragment) -> str:
+    return f"contributions/f{p:04}"
 
 
 def _seal(parts: dict[str, NDArray[Any]], layout: str) -> bytes:

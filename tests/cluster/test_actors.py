@@ -54,8 +54,10 @@ def test_what_was_stored_and_never_published_takes_no_place_from_what_was(played
     for generation in range(1, keep + 2):
         never = Version(generation, wanted[f0].number + 1)  # its syncer dies before it is public
         store.save(f0, replace(published, version=never))
+        (played.run_dir / "fragments" / f".f0000-{never}.4711").write_bytes(b"begun")
         shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
         assert asyncio.run(shard.recover(wanted, generation + 1)) == wanted
+    assert not [*(played.run_dir / "fragments").glob(".*")]
 
 
 def test_an_outdated_syncer_makes_a_shard_forget_nothing(played: Played) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -63,6 +65,25 @@ def depot(request: pytest.FixtureRequest, tmp_path: Path) -> Depot:
     return request.getfixturevalue("bucket")
 
 
+def test_what_a_writer_had_begun_when_it_was_killed_goes_and_nothing_else(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.write("fragments/f0000-a", b"whole")
+    folder.write("fragments/f0001-a", b"whole")
+    for name in ("f0000-b", "f0001-b"):
+        dying = (
+            "import os, signal; from pathlib import Path; from cluster.files import write\n"
+            "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+            f"write(Path({str(tmp_path / 'fragments' / name)!r}), b'half')"
+        )
+        assert subprocess.run([sys.executable, "-c", dying], check=False).returncode == -9
+    assert len(folder.names("fragments")) == 4
+    folder.tidy("fragments/f0000-")
+    left = sorted(folder.names("fragments"))
+    assert left[1:] == ["f0000-a", "f0001-a"]
+    assert left[0].startswith(".f0001-b.")
+    folder.tidy("nowhere/f")
+
+
 def test_what_was_written_is_there_as_a_whole_and_by_name(depot: Depot) -> None:
     assert depot.names() == []
     depot.write("state.json", b"old")
@@ -78,6 +99,8 @@ def test_what_was_written_is_there_as_a_whole_and_by_name(depot: Depot) -> None:
         depot.read("fragments/f0")
     with pytest.raises(FileNotFoundError):
         depot.remove("fragments/f0")
+    depot.tidy("state")
+    assert depot.read("state.json") == b"new"
 
 
 def test_what_grows_has_one_beginning(depot: Depot) -> None:
