@@ -53,6 +53,8 @@ GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
 BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
 """What pyarrow reaches where an object is replaced as a whole."""
 SECRET = re.compile("key|secret|token|password", re.IGNORECASE)
+RATES: Mapping[str, float] = {"muon": 12e-3, "adamw": 6e-3}
+"""The inner optimizer's learning rate, where none is given: measured (docs/benchmarks.md)."""
 LARGEST_SEED = 2**32 - 1  # what a JAX key takes without 64-bit mode
 
 
@@ -75,6 +77,15 @@ def _grace(value: object) -> object:
         return float(value)
     why = 'must be "auto" or a number of seconds, 0 or more'
     raise PydanticCustomError("grace", "{why}", {"why": why})
+
+
+def _with_a_rate(optimizer: object) -> object:
+    """Whoever names the kind and no rate gets the one that suits it."""
+    if not isinstance(optimizer, dict):
+        return optimizer
+    given: dict[str, object] = optimizer
+    rate = RATES.get(str(given.get("kind")))
+    return given if rate is None else {"learning_rate": rate, **given}
 
 
 def _option(value: object) -> object:
@@ -120,14 +131,16 @@ class Data(Table):
 
 
 class Optimizer(Table):
-    """AdamW on each island, with a linear warm-up and a cosine down to a floor."""
+    """The inner one, with a linear warm-up and a cosine down to a floor."""
 
-    learning_rate: Positive = 6e-3
+    kind: Literal["muon", "adamw"] = "muon"  # muon: for hidden matrices; all other leaves by adamw
+    learning_rate: Positive = RATES["muon"]  # or what suits the other kind
     warmup_steps: Annotated[int, Field(ge=0)] = 20
     floor_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
     b1: Share = 0.9
     b2: Share = 0.99
     eps: Positive = 1e-8
+    momentum: Share = 0.95  # muon's
     weight_decay: Amount = 0.1
     clip_norm: Amount = 1.0  # 0: no clipping
 
@@ -271,7 +284,7 @@ class Config(Table):
     run: Run = Run()
     task: Task = Task()
     data: Data = Data()
-    optimizer: Optimizer = Optimizer()
+    optimizer: Annotated[Optimizer, BeforeValidator(_with_a_rate)] = Optimizer()
     sync: Sync = Sync()
     islands: Annotated[tuple[IslandGroup, ...], Field(strict=False)] = ()
     durability: Durability = Durability()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
+from islands.optimizer import OptimizerSpec
 
 from cluster.config import Config, IslandGroup
 from cluster.meaning import group_of, schedule_of
@@ -14,7 +15,7 @@ from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Island, Region
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import DataSpec
-from islands.inner import Inner, OptimizerSpec
+from islands.inner import Inner
 from islands.learner import Habits, Learner, Link
 from islands.task import Task, load_task
 

@@ -1,9 +1,9 @@
-"""The inner step: one AdamW update of one learner, compiled; `(state, batch) -> (state, measures)`.
+"""The inner step: one update of one learner, compiled; `(state, batch) -> (state, measures)`.
 
 The learning rate follows the learner's *clock*, an argument, and not the optimizer's own count: a
 learner that comes back with fresh moments goes on at the rate of the others, and an adopted
-fragment never starts the schedule again. Where clock and count agree the update is, bit for bit,
-`optax.adamw(schedule)`.
+fragment never starts the schedule again. Where clock and count agree an update of AdamW is, bit for
+bit, `optax.adamw(schedule)`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from coordinator.errors import UserMistake
+from islands.optimizer import OptimizerSpec, direction
 from islands.task import Batch, Params, Task
 
 Device: TypeAlias = Any
@@ -27,40 +28,10 @@ Device: TypeAlias = Any
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerSpec:
-    """AdamW (arXiv:1711.05101) and its schedule: the table `[optimizer]`.
-
-    The rate grows linearly over `warmup_steps`, falls by half a cosine to `floor_fraction` of its
-    height at `horizon_steps`, and stays there. clip_norm: largest global norm of a gradient; 0 for
-    no clipping.
-    """
-
-    learning_rate: float = 6e-3
-    warmup_steps: int = 20
-    floor_fraction: float = 0.1
-    b1: float = 0.9
-    b2: float = 0.99
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0
-    horizon_steps: int = 400
-
-    def rate(self, clock: jax.typing.ArrayLike) -> jax.Array:
-        """The learning rate of the step that starts at this clock, a float32 scalar."""
-        step = jnp.asarray(clock, jnp.float32)
-        warm = jnp.minimum(1.0, (step + 1) / max(1, self.warmup_steps))
-        falling = max(1, self.horizon_steps - self.warmup_steps)
-        done = jnp.clip((step - self.warmup_steps) / falling, 0.0, 1.0)
-        cosine = 0.5 * (1 + jnp.cos(jnp.pi * done))
-        share = self.floor_fraction + (1 - self.floor_fraction) * cosine
-        return self.learning_rate * warm * share
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class InnerState:
-    """What a step changes: parameters (float32) and AdamW's moments, both pytrees on the devices.
+    """What a step changes: parameters (float32) and moments, both pytrees on the devices.
 
     Donated to each step: whoever reads it between two steps copies what he keeps.
     """
@@ -91,12 +62,7 @@ class Inner:
         self._everywhere = NamedSharding(mesh, PartitionSpec())
         self._split = NamedSharding(mesh, PartitionSpec("batch"))
         self._compiled: dict[Shapes, Any] = {}
-        clip = [optax.clip_by_global_norm(spec.clip_norm)] if spec.clip_norm else []
-        self._direction = optax.chain(
-            *clip,
-            optax.scale_by_adam(spec.b1, spec.b2, spec.eps),
-            optax.add_decayed_weights(spec.weight_decay),
-        )
+        self._direction = direction(spec, task)
         self._moments = jax.jit(self._direction.init, out_shardings=self._everywhere)
 
     def start(self, params: Params, opt_state: optax.OptState | None = None) -> InnerState:

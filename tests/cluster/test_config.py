@@ -403,3 +403,27 @@ def test_whatever_is_written_is_let_in_or_refused_in_words(tables: dict[str, Any
     except UserMistake:  # that it is no other error is what is tested here
         return
     assert tomllib.loads(printed)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "rate"),
+    [
+        ({}, "muon", 12e-3),
+        ({"kind": "muon"}, "muon", 12e-3),
+        ({"kind": "adamw"}, "adamw", 6e-3),
+        ({"kind": "adamw", "learning_rate": 0.5}, "adamw", 0.5),
+        ({"learning_rate": 0.5}, "muon", 0.5),
+    ],
+)
+def test_an_inner_optimizer_has_the_rate_that_suits_it(
+    said: dict[str, object], kind: str, rate: float
+) -> None:
+    config = parse(sound() | {"optimizer": said})
+    assert (config.optimizer.kind, config.optimizer.learning_rate) == (kind, rate)
+    again = parse(tomllib.loads(config.toml()))
+    assert again.optimizer == config.optimizer
+
+
+def test_an_inner_optimizer_that_is_not_known_is_refused() -> None:
+    with pytest.raises(UserMistake, match=r"optimizer\.kind"):
+        parse(sound() | {"optimizer": {"kind": "sgd"}})

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from islands.optimizer import OptimizerSpec
 
 from cluster.local import LocalCluster, LocalLink
 from cluster.measures import Measures
@@ -26,7 +27,7 @@ from coordinator.schedule import Schedule
 from coordinator.state import Rule, initial, validate
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import DataSpec
-from islands.inner import Inner, OptimizerSpec
+from islands.inner import Inner
 from islands.learner import Habits, Learner
 from islands.task import Batch, Params, Task, load_task
 from tests.cluster.twin import twin

@@ -15,13 +15,17 @@ import jax
 import numpy as np
 import optax
 import pytest
+from optax.contrib import MuonDimensionNumbers, muon
 
 from islands.corpus import DataSpec
-from islands.inner import Inner, InnerState, OptimizerSpec
+from islands.inner import Inner, InnerState
 from islands.model import ModelSpec
-from islands.task import Params, Task, language_model
+from islands.optimizer import MUON_RMS, OptimizerSpec, direction, is_matrix
+from islands.task import Params, Task, language_model, leaf_path
 
-SPEC = OptimizerSpec(1e-2, warmup_steps=5, horizon_steps=15, weight_decay=0.0, clip_norm=0.0)
+SPEC = OptimizerSpec(
+    learning_rate=1e-2, warmup_steps=5, horizon_steps=15, weight_decay=0.0, clip_norm=0.0
+)
 BATCH, TIME = 4, 16
 
 
@@ -62,7 +66,7 @@ def run(inner: Inner, state: InnerState, first: int, last: int) -> tuple[InnerSt
 
 
 def test_the_rate_warms_up_falls_by_a_cosine_and_stays_on_its_floor() -> None:
-    spec = OptimizerSpec(1e-2, warmup_steps=10, floor_fraction=0.2, horizon_steps=110)
+    spec = OptimizerSpec(learning_rate=1e-2, warmup_steps=10, floor_fraction=0.2, horizon_steps=110)
     rates = {clock: float(spec.rate(clock)) for clock in range(500)}
     assert rates[0] == pytest.approx(1e-3)
     assert rates[4] == pytest.approx(5e-3)
@@ -105,6 +109,74 @@ def test_is_plain_adamw_bit_for_bit(task: Task, clip_norm: float) -> None:
         params, moments, loss = plain(params, moments, batch)
         assert float(measures.loss) == float(loss)
         assert identical(state.params, params), f"after step {clock}"
+
+
+def gradients(task: Task, seed: int, size: float = 1.0) -> Params:
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: size * rng.standard_normal(leaf.shape, np.float32), task.init(0)
+    )
+
+
+def test_muon_is_optax_muon_on_the_hidden_matrices_and_adamw_elsewhere(task: Task) -> None:
+    """From given gradients: it would make much of the rounding of those that are hardly any.
+    (What optax.contrib.muon does to other leaves is AdamW with Nesterov's momentum.)"""
+    spec = replace(SPEC, kind="muon", weight_decay=0.1)
+
+    def matrices(params: Params) -> Params:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: (
+                MuonDimensionNumbers(1, 2) if is_matrix(task, leaf_path(path), leaf) else None
+            ),
+            params,
+        )
+
+    theirs = muon(
+        learning_rate=1.0,
+        beta=spec.momentum,
+        weight_decay=spec.weight_decay,
+        muon_weight_dimension_numbers=matrices,
+        consistent_rms=MUON_RMS,
+    )
+    adamw = optax.adamw(1.0, spec.b1, spec.b2, spec.eps, weight_decay=spec.weight_decay)
+    mine = direction(spec, task)
+    params = jax.tree.map(jax.numpy.asarray, task.init(0))
+    state, by_muon, by_adamw = mine.init(params), theirs.init(params), adamw.init(params)
+    for seed in range(4):
+        grads = gradients(task, seed)
+        updates, state = mine.update(grads, state, params)
+        orthogonal, by_muon = theirs.update(grads, by_muon, params)
+        divided, by_adamw = adamw.update(grads, by_adamw, params)
+        for (path, a), b, c in zip(
+            jax.tree.leaves_with_path(updates),
+            jax.tree.leaves(orthogonal),
+            jax.tree.leaves(divided),
+            strict=True,
+        ):
+            wanted = b if is_matrix(task, leaf_path(path), a) else c
+            np.testing.assert_allclose(a, -wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+def test_a_step_of_muon_is_as_long_whatever_the_gradient(task: Task, size: float) -> None:
+    step = direction(replace(SPEC, kind="muon"), task)
+    params = jax.tree.map(jax.numpy.asarray, task.init(0))
+    updates: Params = step.update(gradients(task, 0, size), step.init(params), params)[0]
+    gate = np.asarray(updates["blocks"]["mlp"]["gate"])
+    assert np.sqrt(np.mean(np.square(gate))) == pytest.approx(MUON_RMS, rel=0.2)
+
+
+def test_muon_takes_the_hidden_matrices_and_nothing_that_meets_the_vocabulary(task: Task) -> None:
+    named = [(leaf_path(path), leaf) for path, leaf in jax.tree.leaves_with_path(task.init(0))]
+    taken = {path for path, leaf in named if is_matrix(task, path, leaf)}
+    assert taken == {
+        *(f"blocks/attention/{name}" for name in ("query", "key", "value", "output")),
+        *(f"blocks/mlp/{name}" for name in ("gate", "up", "down")),
+    }
+    flat = replace(task, stacked=lambda _: False)
+    assert is_matrix(flat, "layer_3/weights", np.zeros((16, 24)))
+    assert not is_matrix(flat, "layer_3/bias", np.zeros(16))
+    assert not is_matrix(flat, "head", np.zeros((16, task.vocabulary)))
 
 
 def test_fresh_moments_go_on_at_the_rate_of_the_clock(task: Task, inner: Inner) -> None:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from islands.optimizer import OptimizerSpec
 
 from coordinator.codec import Payload, Wire
 from coordinator.fragments import sew, take
@@ -44,7 +45,7 @@ from islands import learner as learner_module
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import Starved
 from islands.exchange import Public
-from islands.inner import Inner, InnerState, OptimizerSpec
+from islands.inner import Inner, InnerState
 from islands.learner import Habits, Learner, Link, Rejected, Unreachable
 from islands.task import Batch, Params, Task
 

@@ -1,0 +1,94 @@
+"""The inner optimizer: which way a step goes, and how far.
+
+AdamW (arXiv:1711.05101) divides each gradient by its own noise, and an island's batch is noisier
+than all of them together: the smaller the batch, the shorter its steps. Muon (Jordan et al. 2024;
+arXiv:2502.16982) makes the momentum of each hidden matrix orthogonal, so that its steps are of one
+length whatever the noise; all other leaves go by AdamW. Its steps are scaled to the root mean
+square of AdamW's, for one learning rate and one weight decay to fit both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
+
+from islands.task import Params, Task, leaf_path
+
+Kind: TypeAlias = Literal["adamw", "muon"]
+MUON_RMS = 0.2
+"""Root mean square of a step, as AdamW's usually is (arXiv:2502.16982)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """The table `[optimizer]`.
+
+    The rate grows linearly over `warmup_steps`, falls by half a cosine to `floor_fraction` of its
+    height at `horizon_steps`, and stays there. clip_norm: largest global norm of a gradient; 0 for
+    no clipping. b1, b2 and eps are AdamW's, `momentum` is Muon's.
+    """
+
+    kind: Kind = "adamw"
+    learning_rate: float = 6e-3
+    warmup_steps: int = 20
+    floor_fraction: float = 0.1
+    b1: float = 0.9
+    b2: float = 0.99
+    eps: float = 1e-8
+    momentum: float = 0.95
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    horizon_steps: int = 400
+
+    def rate(self, clock: jax.typing.ArrayLike) -> jax.Array:
+        """The learning rate of the step that starts at this clock, a float32 scalar."""
+        step = jnp.asarray(clock, jnp.float32)
+        warm = jnp.minimum(1.0, (step + 1) / max(1, self.warmup_steps))
+        falling = max(1, self.horizon_steps - self.warmup_steps)
+        done = jnp.clip((step - self.warmup_steps) / falling, 0.0, 1.0)
+        cosine = 0.5 * (1 + jnp.cos(jnp.pi * done))
+        share = self.floor_fraction + (1 - self.floor_fraction) * cosine
+        return self.learning_rate * warm * share
+
+
+def direction(spec: OptimizerSpec, task: Task) -> optax.GradientTransformation:
+    """Gradients to what is subtracted, times the rate, from the parameters."""
+    clip = [optax.clip_by_global_norm(spec.clip_norm)] if spec.clip_norm else []
+    by_adam = optax.scale_by_adam(spec.b1, spec.b2, spec.eps)
+    if spec.kind == "adamw":
+        scaled = by_adam
+    else:
+
+        def kinds(params: Params) -> Any:
+            return jax.tree_util.tree_map_with_path(
+                lambda path, leaf: "muon" if is_matrix(task, leaf_path(path), leaf) else "adamw",
+                params,
+            )
+
+        scaled = optax.partition({"muon": _orthogonal(spec.momentum), "adamw": by_adam}, kinds)
+    return optax.chain(*clip, scaled, optax.add_decayed_weights(spec.weight_decay))
+
+
+def is_matrix(task: Task, path: str, leaf: Any) -> bool:
+    """Is it a matrix of a hidden layer, or a stack of such, one to each layer? What meets the
+    vocabulary is none: an embedding, or the head."""
+    if task.stacked(path):
+        return leaf.ndim == 3
+    return leaf.ndim == 2 and not task.embedding(path) and task.vocabulary not in leaf.shape
+
+
+def _orthogonal(momentum: float) -> optax.GradientTransformation:
+    def last_two(tree: Params) -> Any:
+        return jax.tree.map(lambda leaf: MuonDimensionNumbers(leaf.ndim - 2, leaf.ndim - 1), tree)
+
+    def as_long_as_adam(tree: Params, _: Params) -> Any:
+        return jax.tree.map(lambda u: MUON_RMS * math.sqrt(max(u.shape[-2:])) * u, tree)
+
+    muon = scale_by_muon(beta=momentum, weight_dimension_numbers=last_two)
+    return optax.chain(muon, optax.stateless(as_long_as_adam))
