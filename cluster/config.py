@@ -53,7 +53,7 @@ GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
 BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
 """What pyarrow reaches where an object is replaced as a whole."""
 SECRET = re.compile("key|secret|token|password", re.IGNORECASE)
-RATES: Mapping[str, float] = {"muon": 12e-3, "adamw": 6e-3}
+RATES: Mapping[str, float] = {"muon": 16e-3, "adamw": 6e-3}
 """The inner optimizer's learning rate, where none is given: measured (docs/benchmarks.md)."""
 LARGEST_SEED = 2**32 - 1  # what a JAX key takes without 64-bit mode
 

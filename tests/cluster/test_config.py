@@ -408,8 +408,8 @@ def test_whatever_is_written_is_let_in_or_refused_in_words(tables: dict[str, Any
 @pytest.mark.parametrize(
     ("said", "kind", "rate"),
     [
-        ({}, "muon", 12e-3),
-        ({"kind": "muon"}, "muon", 12e-3),
+        ({}, "muon", 16e-3),
+        ({"kind": "muon"}, "muon", 16e-3),
         ({"kind": "adamw"}, "adamw", 6e-3),
         ({"kind": "adamw", "learning_rate": 0.5}, "adamw", 0.5),
         ({"learning_rate": 0.5}, "muon", 0.5),
