@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import statistics
 import subprocess
@@ -35,6 +36,15 @@ VICTIM = Island("local-1")
 FOREVER = 10**9
 RAW_SHARE = 0.25
 """Of the time, for the windows without a goal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raylets:
+    """A Ray cluster of several nodes: its address, and what must be in the environment of whoever
+    shall be let in."""
+
+    address: str
+    environment: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +131,19 @@ def _of(look: dict[str, Any], island: Island) -> dict[str, Any]:
 
 @contextmanager
 def going(
-    preset: str, overrides: Sequence[str], home: Path, address: str | None = None
+    preset: str, overrides: Sequence[str], home: Path, raylets: Raylets | None = None
 ) -> Generator[Going]:
-    """A run that does not end by itself; ended with the block. `address`: of the Ray cluster that
-    it is to use, instead of one of its own."""
+    """A run that does not end by itself; ended with the block. `raylets`: where it is to be, if not
+    in a Ray of its own."""
     config = demo(preset, steps=FOREVER, seed=0, overrides=overrides)
     with TemporaryDirectory(prefix="archipelago-bench-") as folder:
         path, run_dir = Path(folder) / "bench.toml", Path(folder) / "run"
         path.write_text(config.toml())
         command = ["run", str(path), "--json", "--run-dir", str(run_dir)]
-        command += ["--address", address] if address is not None else []
         environment = {**os.environ, "HOME": str(home)}
+        if raylets is not None:
+            command += ["--address", raylets.address]
+            environment |= raylets.environment
         process = subprocess.Popen(
             [sys.executable, "-m", "cluster", *command],
             env=environment,
@@ -151,14 +163,16 @@ def going(
 
 
 @contextmanager
-def raylets(nodes: int) -> Generator[str]:
-    """A Ray cluster on this machine, of so many nodes with room for one island each; its address.
-    It ends with the block, or with this process.
+def several(nodes: int) -> Generator[Raylets]:
+    """A Ray cluster on this machine, of so many nodes with room for one island each. It ends with
+    the block, or with this process.
 
     Errors: `RunFailed` if it does not start.
     """
+    mine = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     process = subprocess.Popen(
         [sys.executable, "-m", "cluster.bench_raylets", str(nodes)],
+        env={**os.environ, **mine},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -170,7 +184,7 @@ def raylets(nodes: int) -> Generator[str]:
         address = process.stdout.readline().strip()
         if not address:
             raise RunFailed(f"no Ray cluster of {nodes} nodes could be started on this machine")
-        yield address
+        yield Raylets(address, mine)
     finally:
         process.stdin.close()
         process.wait(LONGEST_WAIT_S)
@@ -256,8 +270,8 @@ def recovery(
             spared = Story.of(run.run_dir)
         one_a_node = [*overrides, "islands.0.resources.CPU=1.0"]
         with (
-            raylets(DEMO_ISLANDS + repeats) as address,
-            going(preset, one_a_node, Path(home), address) as run,
+            several(DEMO_ISLANDS + repeats) as raylets,
+            going(preset, one_a_node, Path(home), raylets) as run,
         ):
             run.until_all_contribute()
             for _ in range(repeats):
