@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from islands.optimizer import OptimizerSpec
 
 from cluster.config import Config, IslandGroup
 from cluster.meaning import group_of, schedule_of
@@ -17,6 +16,7 @@ from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import DataSpec
 from islands.inner import Inner
 from islands.learner import Habits, Learner, Link
+from islands.optimizer import OptimizerSpec
 from islands.task import Task, load_task
 
 

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-from islands.optimizer import OptimizerSpec
 
 from cluster.local import LocalCluster, LocalLink
 from cluster.measures import Measures
@@ -29,6 +28,7 @@ from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import DataSpec
 from islands.inner import Inner
 from islands.learner import Habits, Learner
+from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Params, Task, load_task
 from tests.cluster.twin import twin
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from islands.optimizer import OptimizerSpec
 
 from coordinator.fragments import Layout
 from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
+from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Task
 
 

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from islands.optimizer import OptimizerSpec
 
 from coordinator.fragments import sew
 from coordinator.fragments import take as take_on_host
 from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.inner import Inner
+from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Params, Task
 
 BLEND = 0.25

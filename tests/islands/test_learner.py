@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from islands.optimizer import OptimizerSpec
 
 from coordinator.codec import Payload, Wire
 from coordinator.fragments import sew, take
@@ -47,6 +46,7 @@ from islands.corpus import Starved
 from islands.exchange import Public
 from islands.inner import Inner, InnerState
 from islands.learner import Habits, Learner, Link, Rejected, Unreachable
+from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Params, Task
 
 T = TypeVar("T")
