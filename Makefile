@@ -24,8 +24,8 @@ test: $(STAMP) ## every test, real Ray included (fifteen to twenty minutes)
 		$(BIN)/pytest -m 'not ($(FAST))' --durations=10 $$without
 
 check: $(STAMP) ## format, lint, types, floors, fast tests (under two minutes)
-	$(BIN)/ruff format --check
-	$(BIN)/ruff check
+	$(BIN)/ruff format --no-cache --check
+	$(BIN)/ruff check --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/pytest -m '$(FAST)' -n auto
