@@ -36,6 +36,8 @@ VICTIM = Island("local-1")
 FOREVER = 10**9
 RAW_SHARE = 0.25
 """Of the time, for the windows without a goal."""
+PACED_SHARE = 0.5
+"""Of the steps per second that the islands reach together when nobody slows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +312,7 @@ class Window:
     """What a run did in the seconds from when everybody was there."""
 
     merged_per_s: float
+    steps_per_s: float
     seconds: float
     summary: dict[str, Any]
     lost_merges: int
@@ -326,42 +329,41 @@ def faults(
 ) -> dict[str, object]:
     """Merged tokens per second with an island killed every so often, against the same without.
 
-    Paced: the islands together compute on a quarter of the machine's cores, which with rounds and
-    interpreters comes to about half of the machine, so that a restart takes from nobody else.
-    `paced_share` says what it came to: merged tokens per second, of those unpaced. The unpaced
-    ratio is beside it, of a quarter of the time.
+    Unpaced first, for a quarter of the time. Then paced to half of the steps per second that this
+    came to without kills, so that the machine has something left for a restart, and that who is
+    left does not step faster while another is away. `paced_share` says what it came to, in merged
+    tokens per second.
     """
-    cores = os.cpu_count() or 1
-    paced = ["islands.0.speed=" + str(min(1.0, 0.25 * cores / islands))]
-    rates: dict[str, float] = {}
+    mine = [*overrides, f"islands.0.count={islands}"]
     result: dict[str, object] = {"islands": islands, "kill_every_s": kill_every_s, "for_s": for_s}
     with TemporaryDirectory(prefix="archipelago-home-") as home:
-        raw_s = max(RAW_SHARE * for_s, 2 * kill_every_s)
-        for name, pace, window_s in (("", paced, for_s), ("raw_", [], raw_s)):
-            mine = [*overrides, f"islands.0.count={islands}", *pace]
-            without = _window(preset, mine, Path(home), window_s, None)
-            with_plan = _window(preset, mine, Path(home), window_s, kill_every_s)
-            rates[name] = without.merged_per_s
+
+        def pair(name: str, overrides: Sequence[str], for_s: float) -> tuple[Window, Window]:
+            without = _window(preset, overrides, Path(home), for_s, None)
+            with_plan = _window(preset, overrides, Path(home), for_s, kill_every_s)
             retained = with_plan.merged_per_s / without.merged_per_s
-            say(f"{name}retained {retained:.3f}: {with_plan.merged_per_s:.0f} tokens/s merged")
-            result[f"{name}retained"] = retained
-            if name:
-                continue
-            away_s = sum(with_plan.summary["recovery_s"])
-            possible = 1 - away_s / (islands * with_plan.seconds)
-            result |= {
-                "possible": possible,
-                "retained_of_possible": retained / possible,
-                "uptime": with_plan.summary["uptime"],
-                "mean_participants": with_plan.summary["mean_participants"],
-                "heldout_loss_delta": (
-                    with_plan.summary["heldout_loss"] - without.summary["heldout_loss"]
-                ),
-                "lost_merges": with_plan.lost_merges,
-                "faults": with_plan.summary["faults"],
-                "recovery_s": statistics.median(with_plan.summary["recovery_s"]),
-            }
-    return result | {"paced_share": rates[""] / rates["raw_"]}
+            say(f"{name} {retained:.3f}: {with_plan.merged_per_s:.0f} tokens/s merged")
+            result[name] = retained
+            return without, with_plan
+
+        raw, _ = pair("raw_retained", mine, max(RAW_SHARE * for_s, 2 * kill_every_s))
+        step_s = islands / (PACED_SHARE * raw.steps_per_s)
+        paced, with_plan = pair("retained", [*mine, f"islands.0.step_s={step_s:.3f}"], for_s)
+    away_s = sum(with_plan.summary["recovery_s"])
+    possible = 1 - away_s / (islands * with_plan.seconds)
+    retained = with_plan.merged_per_s / paced.merged_per_s
+    return result | {
+        "possible": possible,
+        "retained_of_possible": retained / possible,
+        "uptime": with_plan.summary["uptime"],
+        "mean_participants": with_plan.summary["mean_participants"],
+        "heldout_loss_delta": with_plan.summary["heldout_loss"] - paced.summary["heldout_loss"],
+        "lost_merges": with_plan.lost_merges,
+        "faults": with_plan.summary["faults"],
+        "recovery_s": statistics.median(with_plan.summary["recovery_s"]),
+        "step_s": step_s,
+        "paced_share": paced.merged_per_s / raw.merged_per_s,
+    }
 
 
 def _window(
@@ -377,4 +379,9 @@ def _window(
         summary, _ = run.end()
     seconds = last["elapsed_s"] - first["elapsed_s"]
     merged = last["figures"]["tokens_merged"] - first["figures"]["tokens_merged"]
-    return Window(merged / seconds, seconds, summary, last["figures"]["merges_lost"])
+    stepped = sum(each["steps"] for each in last["islands"]) - sum(
+        each["steps"] for each in first["islands"]
+    )
+    return Window(
+        merged / seconds, stepped / seconds, seconds, summary, last["figures"]["merges_lost"]
+    )

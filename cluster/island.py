@@ -74,6 +74,7 @@ def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learne
         overlap=sync.overlap,
         lease_windows=config.data.lease_windows,
         speed=group.speed,
+        step_s=group.step_s,
         anchor=Anchor(sync.anchor),
         region=None if group.region is None else Region(group.region),
     )

@@ -108,7 +108,7 @@ def _trait(config: Config, island: Island, rng: random.Random) -> Trait:
     return Trait(
         island,
         joins_s=rng.uniform(0, 4) * STEP_S,
-        step_s=STEP_S / group.speed,
+        step_s=max(STEP_S / group.speed, group.step_s),
         jitter=rng.uniform(0, 0.3),
         tokens=group.batch_size * config.data.window,
         windows=group.batch_size,

@@ -88,7 +88,7 @@ class Habits:
     """How a learner works; constant over the run.
 
     `overlap`: 0 = wait for adoption at each due point. `speed`: below 1 it idles between steps, so
-    that one takes 1 / `speed` of its quickest.
+    that one takes 1 / `speed` of its quickest. `step_s`: ... so that none takes less than this.
     `lease_windows`: it asks for more data when less than this is left, or less than a batch.
     """
 
@@ -99,6 +99,7 @@ class Habits:
     overlap: int
     lease_windows: int
     speed: float = 1.0
+    step_s: float = 0.0
     anchor: Anchor = Anchor.BASE
     region: Region | None = None
 
@@ -388,9 +389,9 @@ class Learner:
                 self._stream.cursor,
             )
         self._boundary()
-        if idle_s > 0:
-            self._wait(lambda: False, timeout_s=idle_s)
-        idled_s = max(0.0, idle_s)
+        idled_s = max(0.0, idle_s, before_s + self._habits.step_s - self._now_s())
+        if idled_s > 0:
+            self._wait(lambda: False, timeout_s=idled_s)
         with self._mail:
             ended_s = self._now_s()
             took_s, fed_s, self._fed_s = ended_s - before_s, self._fed_s, 0.0

@@ -60,6 +60,12 @@ def test_what_the_configuration_says_of_islands_is_simulated() -> None:
     assert {trait.tokens for trait in plan.traits} == {3 * Config().data.window}
 
 
+def test_a_paced_island_is_as_slow_as_its_pace() -> None:
+    for step_s, expected_s in ((0.5, 1.0), (3.0, 3.0)):
+        plan = plan_of(config(f"islands.0.step_s={step_s}"), [], 0)
+        assert {trait.step_s for trait in plan.traits} == {expected_s}
+
+
 @pytest.mark.parametrize(
     ("kind", "island", "more", "expected"),
     [

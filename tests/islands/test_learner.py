@@ -351,12 +351,13 @@ def begin(
         adopt: AdoptRule = AdoptRule.OVERWRITE,
         overlap: int = 2,
         speed: float = 1.0,
+        step_s: float = 0.0,
         script: Script | None = None,
         stream: Numbers | None = None,
     ) -> Alive:
         script = script or Script()
         schedule = Schedule(EVERY, FRAGMENTS)
-        habits = Habits(Island("a"), "g", Wire.F32, schedule, overlap, 1, speed)
+        habits = Habits(Island("a"), "g", Wire.F32, schedule, overlap, 1, speed, step_s)
         learner = Learner(
             TASK,
             LAYOUT,
@@ -984,6 +985,29 @@ def test_a_slowed_learner_keeps_the_pace_of_its_quickest_step(
         pace_s = 5 * alive.learner._quickest_s
         assert idled_s == pytest.approx(max(0.0, pace_s - computed_s))
     assert idled_s < 2 * computed_s  # of the busy step; four times, if it idled in proportion
+
+
+def test_a_paced_learner_takes_so_long_for_a_step_whatever_else_it_does(
+    begin: Begin, inner: Inner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive, real, pace_s = begin(step_s=0.3), inner.step, 0.3
+    alive.script.step(3)
+
+    def busy(*arguments: Any) -> Any:
+        time.sleep(0.1)
+        return real(*arguments)
+
+    for step in (real, busy):
+        monkeypatch.setattr(inner, "step", step)
+        _, before = alive.learner.vitals
+        alive.script.step(2)
+        _, after = alive.learner.vitals
+        computed_s, talked_s, read_s, idled_s = (
+            getattr(after, name) - getattr(before, name)
+            for name in ("computing_s", "talking_s", "data_s", "idle_s")
+        )
+        assert computed_s + talked_s + read_s + idled_s >= 2 * pace_s * 0.999
+        assert computed_s + idled_s <= 2 * pace_s * 1.001
 
 
 def test_a_slowed_learner_hands_in_while_it_idles(begin: Begin) -> None:

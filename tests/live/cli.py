@@ -94,14 +94,14 @@ class Finished:
         return json.loads(line)
 
 
-def finish(process: subprocess.Popen[str]) -> Finished:
+def finish(process: subprocess.Popen[str], within_s: float = LONGEST_S) -> Finished:
     """Wait for the end; a process that takes too long is killed, and what it said is shown."""
     try:
-        out, err = process.communicate(timeout=LONGEST_S)
+        out, err = process.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         _, err = process.communicate()
-        raise AssertionError(f"not over within {LONGEST_S} s:\n{err}") from None
+        raise AssertionError(f"not over within {within_s} s:\n{err}") from None
     return Finished(process.returncode, out, err)
 
 

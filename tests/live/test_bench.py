@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.cli import place
+from tests.live.cli import finish, place
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]
 
@@ -41,7 +41,7 @@ def test_bench_overhead_trains_both_ways_in_the_same_processes() -> None:
 @pytest.mark.timeout(600)
 def test_bench_recovery_kills_learner_syncer_and_node_and_sees_them_back() -> None:
     with place() as here:
-        finished = here.run("bench", "recovery", "--quick", "--json")
+        finished = finish(here.start("bench", "recovery", "--quick", "--json"), within_s=500)
     assert finished.code == 0, finished.err
     told = finished.json
     assert told["repeats"] == 1
