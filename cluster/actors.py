@@ -17,9 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import ray
 from numpy.typing import NDArray
@@ -32,6 +34,7 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from cluster.attendance import Attendance, Away
 from cluster.clock import Clock
 from cluster.comeback import come_back, rules_sha256
 from cluster.config import Config, Harm, IslandGroup
@@ -39,7 +42,14 @@ from cluster.depot import PATIENCE_S, depot_of
 from cluster.faults import Breakable, Cable
 from cluster.fleet import group_name
 from cluster.gather import Answers, Asker, Gatherer
-from cluster.meaning import first_of, load_layout, rule_of, save_layout, shard_of
+from cluster.meaning import (
+    first_of,
+    load_layout,
+    rule_of,
+    save_layout,
+    shard_of,
+    shards_come_back_alone,
+)
 from cluster.measures import Measures
 from cluster.names import (
     CALL_TIMEOUT_S,
@@ -52,6 +62,7 @@ from cluster.names import (
     shards_of,
 )
 from cluster.notes import Notes
+from cluster.placement import NODE_ID
 from cluster.process import IslandProcess
 from cluster.shard import Shard, warm_up
 from cluster.source import source_sha256
@@ -122,6 +133,8 @@ LOST_OBJECTS = (ObjectLostError, OwnerDiedError)
 """An object went with the process or the node that held it."""
 Actor = Any
 """A handle of an actor: Ray gives it no type."""
+Wanted = Mapping[Fragment, Version]
+"""Which version of each of these fragments."""
 Order = TypeVar("Order", Merge, Publish)
 S = TypeVar("S")
 T = TypeVar("T")
@@ -507,12 +520,19 @@ class ShardActor(Breakable):
         """
         if self._broken is not None:
             raise self._broken
-        publication, payload = await self._carry_out(order, self._there.publish)
+        if (said := await self._carry_out(order, self._publish)) is None:
+            return
+        publication, payload = said
         boxed = [payload if payload.nbytes < INLINE_BYTES else ray.put(payload)]
         for life, seat in zip(order.to, seats, strict=True):
             task = asyncio.create_task(self._offer(life, seat, publication, boxed))
             self._offers.add(task)
             task.add_done_callback(self._offered)
+
+    def _publish(self, order: Publish) -> tuple[Publication, Payload] | None:
+        """None if this process has come back with that version: learners take it with the next."""
+        there, p = self._there, order.fragment
+        return None if there.version(p) == order.version else there.publish(order)
 
     async def _offer(
         self, life: Life, seat: Seat, said: Publication, boxed: Sequence[Payload | ray.ObjectRef]
@@ -585,13 +605,47 @@ class RayPorts(Ports):
 
     def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
         self._actors, self._holder = _Directory(namespace), holder
+        self._shards = Attendance(set(holder.values()), RayActorError)
         self._asker = Asker(self._ask)
         self._turns = {p: asyncio.Lock() for p in holder}
         self._stored: dict[Fragment, bool | str] = {}  # what the last merge of each has said
         self.seats: dict[Island, Seat] = {}  # of those that have joined
 
-    def _shard(self, p: Fragment) -> Actor:
-        return self._actors[self._holder[p]]
+    async def shard_dies(self, name: str) -> None:
+        """Return when it is dead, also if nothing was asked of it: who joins waits for it."""
+
+        async def watch() -> None:
+            await self._actors[name].watch.remote()
+
+        await self._shards.until_dead(name, watch)
+        for p in (p for p, holder in self._holder.items() if holder == name):
+            self._turns[p] = asyncio.Lock()
+
+    async def have_back(self, name: str, wanted: Wanted, generation: int) -> Wanted:
+        """Have this shard go back to these versions, as soon as Ray has restarted it; returns those
+        that it has. More will be asked of it once it `is_back`.
+
+        Errors: `RayActorError` if it does not come for `PATIENCE_S`.
+        """
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            self._actors.forget(name)
+            try:
+                return await self._actors[name].recover.remote(wanted, generation)
+            except RayActorError:
+                if time.monotonic() > end_s:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+
+    def is_back(self, name: str) -> None:
+        self._shards.is_back(name)
+
+    async def _order(self, p: Fragment, method: str, *arguments: object) -> Any:
+        """Errors: `Away`."""
+        name = self._holder[p]
+        return await self._shards.ask(
+            name, lambda: getattr(self._actors[name], method).remote(*arguments)
+        )
 
     def _seat(self, life: Life) -> Seat:
         return self.seats.get(life.island, seat_of(life.island))
@@ -605,16 +659,24 @@ class RayPorts(Ports):
             return f"its process ended ({type(error).__name__})"
 
     async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
-        return await self._asker.collect(life, fragment)
+        await self._shards.until_back(self._holder[fragment])
+        try:
+            return await self._asker.collect(life, fragment)
+        except Away as why:
+            return f"{why}: {life} will be asked again"
 
     async def _ask(self, fragment: Fragment, lives: Sequence[Life]) -> Answers:
         seats = {life: self._seat(life) for life in lives}
-        return await self._shard(fragment).collect.remote(fragment, seats)
+        return await self._order(fragment, "collect", fragment, seats)
 
-    async def merge(self, order: Merge) -> None:
-        async with self._turns[order.fragment]:
-            said = await self._shard(order.fragment).merge.remote(order)
+    async def merge(self, order: Merge) -> bool:
+        try:
+            async with self._turns[order.fragment]:
+                said = await self._order(order.fragment, "merge", order)
+        except Away:
+            return False
         self._stored[order.fragment] = said
+        return True
 
     async def store(self, order: Store) -> bool | str:
         """Done with the merge: a fragment has one version under way at a time."""
@@ -622,11 +684,13 @@ class RayPorts(Ports):
 
     async def publish(self, order: Publish) -> None:
         seats = [*map(self._seat, order.to)]
-        async with self._turns[order.fragment]:
-            await self._shard(order.fragment).publish.remote(order, seats)
+        with suppress(Away):
+            async with self._turns[order.fragment]:
+                await self._order(order.fragment, "publish", order, seats)
 
     async def discard(self, order: Discard) -> None:
-        await self._shard(order.contribution.id.fragment).discard.remote(order)
+        with suppress(Away):
+            await self._order(order.contribution.id.fragment, "discard", order)
         if order.returns_residual:
             await self._tell(order.contribution.id.life, "refused", order.contribution.id)
 
@@ -654,15 +718,19 @@ def _said(error: Exception) -> Exception:
     return error.cause if isinstance(error, RayTaskError) else error
 
 
-def _start_over(error: BaseException | None) -> None:
-    """The shard has died under the syncer, or hears another: come back as a new generation, unless
-    this process is one that Ray does not know of any more."""
+def _if_it_helps(error: BaseException) -> None:
+    """Start over, if a shard cannot be had or hears another syncer: else it is for good."""
     if isinstance(error, RayTaskError):
         error = error.cause
-    if error is None or isinstance(error, (RayActorError, Outdated)):
-        logging.error("the shard cannot be reached, the syncer starts over: %s", error)
-        logging.shutdown()
-        os._exit(1)
+    if isinstance(error, (RayActorError, Outdated)):
+        _start_over(str(error))
+
+
+def _start_over(why: str) -> NoReturn:
+    """Come back as a new generation, unless this process is one that Ray knows of no more."""
+    logging.error("the syncer starts over: %s", why)
+    logging.shutdown()
+    os._exit(1)
 
 
 class SyncerActor(Breakable):
@@ -748,12 +816,12 @@ class SyncerActor(Breakable):
             now_s=self._now_s,
             tape=self._tape,
             measures=measures,
-            failed=_start_over,
+            failed=_if_it_helps,
         )
         if resume is not None:
             syncer.feed(resume)
-        for shard in shards:
-            syncer.spawn(self._watch(shard))
+        for name, own in fragments_of.items():
+            syncer.spawn(self._keep_shard(syncer, name, own))
         syncer.spawn(self._keep_snapshots(syncer))
         return syncer
 
@@ -784,19 +852,27 @@ class SyncerActor(Breakable):
     def _keep(self, snapshot: Snapshot, layout: str) -> None:
         try:
             if self._depot.has(tape_name(snapshot.state.generation + 1)):
-                _start_over(Outdated("a later generation writes the tape"))
+                _start_over("a later generation writes the tape")
             self._notes.flush()
             save_snapshot(self._depot, snapshot, layout)
         except OSError as error:  # a restart hears the tape from the one before
             logging.error("no snapshot: %s", error)
 
-    async def _watch(self, shard: Actor) -> None:
-        """Learn of the shard's death also when nothing is asked of it: who joins waits for it."""
-        try:
-            await shard.watch.remote()
-        except RayActorError as error:
-            _start_over(error)
-        _start_over(None)
+    async def _keep_shard(self, syncer: Syncer, name: str, own: Sequence[Fragment]) -> None:
+        """When it dies only its fragments are away for a moment; but all begin a new generation if
+        learners cannot go on without what it had, or if something public died with it."""
+        while True:
+            await self._ports.shard_dies(name)
+            if not shards_come_back_alone(self._config):
+                _start_over(f"{name} has died, and with it what learners cannot go on without")
+            logging.warning("%s has died, and its fragments %s with it", name, [*own])
+            wanted = syncer.shard_lost(own)
+            found = await self._ports.have_back(name, wanted, syncer.state.generation)
+            if found != wanted:
+                _start_over(f"{name} was to come back with {wanted}, and has {found}")
+            self._ports.is_back(name)
+            syncer.shard_back(own)
+            logging.warning("%s is back", name)
 
     async def join(
         self, event: Join, source: str, seat: Seat
@@ -1000,7 +1076,7 @@ class Home:
 
         By its label, since Ray 2.60 puts actors without resources anywhere if the affinity is soft.
         """
-        here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+        here = {NODE_ID: ray.get_runtime_context().get_node_id()}
         return {"label_selector": here, "fallback_strategy": [{"label_selector": {}}]}
 
 
@@ -1021,9 +1097,16 @@ def start_syncer(config: Config, run: str, home: Home, run_dir: Path) -> Actor:
     )
 
 
-def start_shard(config: Config, name: str, home: Home, run_dir: Path) -> Actor:
+def start_shard(
+    config: Config, name: str, home: Home, run_dir: Path, node: str | None = None
+) -> Actor:
+    """`node`: Ray's name of where it shall be, while that is there; None: the fleet's."""
     env = KEEP_PAGES | (CPU_ENV if config.sync.outer.target else {})  # an optax one needs JAX
-    return _start(ShardActor, name, home, env).remote(
+    there: dict[str, Any] = {}
+    if node is not None:
+        else_ = {"label_selector": dict(config.sync.shard_labels or {})}
+        there = {"label_selector": {NODE_ID: node}, "fallback_strategy": [else_]}
+    return _start(ShardActor, name, home, env, there).remote(
         config.model_dump_json(), home.namespace, str(run_dir)
     )
 
@@ -1084,6 +1167,12 @@ def end(actor: Actor) -> None:
     ray.kill(actor, no_restart=True)
 
 
-def _start(kind: type, name: str, home: Home, env: Mapping[str, str]) -> Actor:
-    near = home.near() if home.detached else {}
-    return ray.remote(kind).options(**home.options(name, env), **near, num_cpus=0)
+def _start(
+    kind: type,
+    name: str,
+    home: Home,
+    env: Mapping[str, str],
+    where: Mapping[str, Any] = MappingProxyType({}),
+) -> Actor:
+    place = where or (home.near() if home.detached else {})
+    return ray.remote(kind).options(**home.options(name, env), **place, num_cpus=0)

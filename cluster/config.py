@@ -169,7 +169,8 @@ class Sync(Table):
     wire_up: WireName = Wire.BF16
     wire_down: WireName = Wire.BF16
     keep_differences: Annotated[int, Field(ge=0)] = 4  # R, for who missed some, where that is less
-    shards: Count = 1  # processes that share the fragments between them, on the fleet's node
+    shards: Count = 1  # processes that share the fragments between them
+    shard_labels: dict[str, str] | None = None  # of their nodes, in turn; None: the fleet's node
     outer: Outer = Outer()
 
 
@@ -522,6 +523,16 @@ def _shards_have_fragments(config: Config) -> Iterator[Problem]:
     if given > fragments:
         yield Problem(
             "sync.shards", f"{given} processes cannot share {fragments} fragments; use fewer"
+        )
+
+
+@check("sync.shard_labels", "durability.dir")
+def _shards_elsewhere_are_durable_there(config: Config) -> Iterator[Problem]:
+    if config.sync.shard_labels is not None and config.durability.dir is None:
+        yield Problem(
+            "sync.shard_labels",
+            "puts shards on nodes that do not see the run directory; give durability.dir, a folder "
+            "that every node sees or a bucket",
         )
 
 

@@ -45,6 +45,7 @@ from coordinator.protocol import (
     Release,
     Report,
     Resume,
+    ShardLost,
     Shift,
     Stop,
     Store,
@@ -95,12 +96,21 @@ class Judge:
         self._last: list[Seen | None] = [None] * count
         self._durable: list[Version] = [Version(0, 0)] * count
         self._asked: list[tuple[float, frozenset[Life]]] = [(math.nan, frozenset())] * count
+        self._void = [0] * count  # versions that have died with their shard since the last one
 
     def _forget(self) -> None:
         """The syncer had died; what it did since its last promise did not happen."""
         self._last = [None] * len(self._last)
+        self._void = [0] * len(self._void)
         self._live_since = {}
         self._norms = [[False] * 99 for _ in self._norms]
+
+    def _forget_fragments(self, before: State, fragments: Sequence[Fragment]) -> None:
+        """Their shard is dead, and with it what was merged and is not public."""
+        for p in fragments:
+            if (round_ := before.fragments[p].round) and round_.stage is not Stage.OPEN:
+                self._void[p] += 1
+            self._last[p], self._asked[p] = None, (math.nan, frozenset())
 
     def saw(
         self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
@@ -109,6 +119,8 @@ class Judge:
         self.coverage.saw(before, event, effects)
         if isinstance(event, Resume):
             self._forget()
+        if isinstance(event, ShardLost):
+            self._forget_fragments(before, event.fragments)
         try:
             validate(self.rule, after)
         except BrokenInvariant as error:
@@ -254,10 +266,13 @@ class Judge:
                     len(said) != 1
                     or said[0].version != new.version
                     or said[0].previous != old.version
-                    or new.version.number != old.version.number + 1
+                    or new.version.number != old.version.number + 1 + self._void[p]
                 ):
                     words = f"f{p} from {old.version} to {new.version}: {said}"
                     raise Violation("versions grow by one", words)
+                self._void[p] = 0
+            if isinstance(event, ShardLost) and p in event.fragments:
+                self._is_away(p, before, after)
             round_ = new.round
             if round_ is None:
                 continue
@@ -275,6 +290,16 @@ class Judge:
                 raise Violation("a new generation", f"f{p} remembers {new}")
         if any(m.status in SPEAKING for m in after.members.values()):
             raise Violation("a new generation", "somebody lived on")
+
+    def _is_away(self, p: int, before: State, after: State) -> None:
+        """Nothing is under way for a dead shard's fragment, and nothing of it counts as merged."""
+        old, new = before.fragments[p], after.fragments[p]
+        items = old.round.items if old.round else ()
+        gone = sum(c.tokens for c in (*old.inbox, *items))
+        if new.round or new.inbox or new.asked or (old.round is not None and not new.due):
+            raise Violation("a dead shard has nothing", f"f{p}: {new}")
+        if after.ledger.rows[p].lost - before.ledger.rows[p].lost != gone:
+            raise Violation("what died is lost", f"f{p}: {gone} tokens of {items}")
 
     def _opens(self, p: int, before: State, event: Event, after: State) -> None:
         due = self._is_due(p, before, after)

@@ -158,8 +158,9 @@ class LocalCluster:
             return "nothing to hand in"
         return await loop.run_in_executor(self._arithmetic, self.shard.receive, *handed)
 
-    async def merge(self, order: Merge) -> None:
+    async def merge(self, order: Merge) -> bool:
         await asyncio.get_running_loop().run_in_executor(self._arithmetic, self.shard.merge, order)
+        return True
 
     async def store(self, order: Store) -> bool | str:
         return False  # nothing of this shell outlives its process

@@ -53,6 +53,12 @@ def rule_for(config: Config, fingerprint: str) -> Rule:
     )
 
 
+def shards_come_back_alone(config: Config) -> bool:
+    """Can learners go on when a shard dies? Not if they wait for each adoption, nor if what they
+    hand in counts from public fragments of before, which nobody else has."""
+    return config.sync.overlap > 0 and Anchor(config.sync.anchor) is Anchor.BASE
+
+
 def outer_of(config: Config) -> OuterRule | OptaxOuter:
     """Errors: `UserMistake` if the target of the user's is not to be had."""
     outer = config.sync.outer

@@ -21,6 +21,8 @@ from cluster.names import Seat
 
 ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """The label that Ray gives a node with accelerators."""
+NODE_ID = "ray.io/node-id"
+"""... and the one that it gives each node."""
 PLACED = "CREATED"
 """What Ray calls a placement group that has its devices."""
 A_TRIFLE = 0.001
@@ -59,6 +61,17 @@ def cluster_nodes() -> list[Node]:
     ]
 
 
+def hosts(labels: Mapping[str, str], nodes: Sequence[Node]) -> list[str]:
+    """Ray's names of the nodes with these labels, those with most memory first."""
+    fit = [node for node in nodes if _fits(labels, node)]
+    fit.sort(key=lambda node: (-node.total.get("memory", 0.0), node.labels.get(NODE_ID, "")))
+    return [node.labels[NODE_ID] for node in fit if NODE_ID in node.labels]
+
+
+def _fits(labels: Mapping[str, str], node: Node) -> bool:
+    return all(matches(value, node.labels.get(key)) for key, value in labels.items())
+
+
 def bundle(group: IslandGroup) -> dict[str, float]:
     """The resources of one island, in Ray's words."""
     asked = {name: amount for name, amount in group.resources.items() if amount > 0}
@@ -87,7 +100,7 @@ def room(group: IslandGroup, nodes: Sequence[Node]) -> int:
     need, labels = bundle(group), selector(group)
     total = 0
     for node in nodes:
-        if all(matches(value, node.labels.get(key)) for key, value in labels.items()):
+        if _fits(labels, node):
             total += min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items())
     return total
 

@@ -35,7 +35,17 @@ from cluster.truth import Truth, Violation
 from coordinator.advance import advance
 from coordinator.errors import RunFailed
 from coordinator.fragments import Layout
-from coordinator.protocol import Effect, Event, Fragment, Merge, Publish, Resume, Store, Version
+from coordinator.protocol import (
+    Effect,
+    Event,
+    Fragment,
+    Merge,
+    Publish,
+    Resume,
+    ShardBack,
+    Store,
+    Version,
+)
 from coordinator.state import Rule, State, initial
 
 
@@ -145,6 +155,7 @@ class _Arrays:
         self._fragments = [Fragment(p) for p in range(len(layout.fragments))]
         first = {p: self._first(p) for p in self._fragments}
         self._shard: Shard = shard_of(config, layout, first)
+        self._public = {p: each.version for p, each in first.items()}
         self._before: dict[Fragment, Arrays] = {}
         self._ordered: dict[Fragment, Merge] = {}
 
@@ -162,6 +173,10 @@ class _Arrays:
         if isinstance(event, Resume):
             for p, version in zip(self._fragments, event.versions, strict=True):
                 self._go_back(p, version)
+                self._public[p] = version
+        if isinstance(event, ShardBack):
+            for p in event.fragments:
+                self._go_back(p, self._public[p])
         for effect in effects:
             if isinstance(effect, Merge):
                 self._ordered[effect.fragment] = effect
@@ -169,6 +184,7 @@ class _Arrays:
                 self._merge(self._ordered.pop(effect.fragment))
             if isinstance(effect, Publish):
                 self._shard.publish(effect)
+                self._public[effect.fragment] = effect.version
 
     def _merge(self, order: Merge) -> None:
         self._before[order.fragment] = _copy(self._shard.arrays(order.fragment))

@@ -217,6 +217,10 @@ class Shard:
         """What was handed in, as it was encoded."""
         return self._inbox[reference].payload
 
+    def version(self, p: Fragment) -> Version:
+        """The public one."""
+        return self._holdings[p].version
+
     def arrays(self, p: Fragment) -> Arrays:
         """The fragment as it is; not to be called while a version is staged."""
         holding = self._holdings[p]

@@ -17,7 +17,7 @@ from cluster import faults
 from cluster.config import SERVICES, Config, Harm
 from cluster.config import Fault as Planned
 from cluster.fuzz import BREAKAGES
-from cluster.meaning import group_of, rule_for
+from cluster.meaning import group_of, rule_for, shards_come_back_alone
 from cluster.names import SHARD, SYNCER
 from cluster.sim_learner import LOUDER
 from cluster.sim_plan import LAYOUT, LOSSY, TOO_MANY_EVENTS, Fault, Plan, Trait, Trouble
@@ -128,6 +128,8 @@ def counterpart(harm: Harm, config: Config) -> Fault | str:
         return Fault(0.0, trouble, island, lasts_s, factor)
 
     match harm.kind:
+        case "kill" if harm.island == SHARD and shards_come_back_alone(config):
+            return fault(Trouble.SHARD, SYNCER_BACK_S)
         case "kill" if harm.island in (SYNCER, SHARD):
             return fault(Trouble.RESTART, SYNCER_BACK_S)
         case "disk" if harm.island == SHARD:

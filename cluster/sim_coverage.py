@@ -27,6 +27,7 @@ from coordinator.protocol import (
     Missing,
     Refused,
     Report,
+    ShardLost,
     Stored,
     Void,
 )
@@ -38,7 +39,7 @@ OF_A_LIFE: tuple[type[Event], ...] = (
     Report, Arrived, Missing, Adopted, Lost, LeaseWanted, Left,
 )  # fmt: skip
 OF_AN_ISLAND: tuple[type[Event], ...] = (Join, Drain)
-OF_A_FRAGMENT: tuple[type[Event], ...] = (Arrived, Missing, Adopted, Merged, Stored)
+OF_A_FRAGMENT: tuple[type[Event], ...] = (Arrived, Missing, Adopted, Merged, Stored, ShardLost)
 
 Pair = tuple[str, str]
 """A state and an event's kind."""
@@ -100,6 +101,9 @@ class Coverage:
                 met((_stage(before, p), kind))
             case Merged(p) | Stored(p):
                 met((_stage(before, p), kind))
+            case ShardLost(fragments):
+                for p in fragments:
+                    met((_stage(before, p), kind))
             case Join(island) | Drain(island):
                 member = before.members.get(island)
                 met((UNKNOWN if member is None else member.status, kind))

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from cluster.sim_network import BACK_S, NOTICED_S, Network, Site
 from cluster.sim_plan import EVERYWHERE, LAYOUT, Fault, Trouble
 from cluster.sim_syncer import Seat
 from coordinator.membership import Status
-from coordinator.protocol import Event, Island, Join, Left, Lost, Resume, Stop, Tick
+from coordinator.protocol import (
+    Event,
+    Fragment,
+    Island,
+    Join,
+    Left,
+    Lost,
+    Resume,
+    ShardBack,
+    ShardLost,
+    Stop,
+    Tick,
+    Version,
+)
 
 UNNOTICED_S = 40.0
 """So long after its end a process is known to be dead, where nobody notices."""
@@ -105,6 +119,29 @@ class Faults:
             case Trouble.RESTART:
                 self.seat.die()
                 site.loop.at(until_s, self.seat.resume)
+            case Trouble.SHARD:
+                self._shard_dies(until_s)
+
+    def _shard_dies(self, until_s: float) -> None:
+        """One shard of some, and comes back then."""
+        site, count = self.site, self.site.plan.rule.schedule.fragments
+        if site.syncer is None or site.shard.away:
+            return
+        own = sorted(map(Fragment, site.rng.sample(range(count), site.rng.randint(1, count))))
+        site.shard.die(own)
+        wanted = site.syncer.shard_lost(own)
+        site.loop.at(until_s, self._shard_is_back, wanted, site.syncer.state.generation)
+
+    def _shard_is_back(self, wanted: Mapping[Fragment, Version], generation: int) -> None:
+        """... unless a new generation has it already; the syncer begins one, if it has less."""
+        syncer = self.site.syncer
+        if syncer is None or syncer.state.generation != generation:
+            return
+        if self.site.shard.come_back(wanted):
+            syncer.shard_back([*wanted])
+        else:
+            self.seat.die()
+            self.site.loop.at(self.site.loop.now_s + NOTICED_S, self.seat.resume)
 
     def _stray(self, island: Island) -> None:
         """Words that mean nothing, or come too late."""
@@ -122,7 +159,7 @@ class Faults:
         """Words said long ago come again; each kind of them is as likely as any other."""
         kinds: dict[str, list[Event]] = {}
         for _, event in self.seat.tape:
-            if not isinstance(event, (Tick, Stop, Resume)):
+            if not isinstance(event, (Tick, Stop, Resume, ShardLost, ShardBack)):
                 kinds.setdefault(type(event).__name__, []).append(event)
         for _ in range(times):
             if self.site.syncer is None or not kinds:
@@ -137,7 +174,7 @@ class Faults:
         """Something happens that does not matter any more: the run is ending, or has ended."""
         island = self.site.rng.choice(self.site.plan.traits).island
         self.site.suspect(island)
-        match self.site.rng.randrange(6):
+        match self.site.rng.randrange(7):
             case 0 if self.site.syncer is not None:
                 self.site.syncer.stop("once more")
             case 1 if self.site.syncer is not None:
@@ -145,6 +182,10 @@ class Faults:
             case 2:
                 self.seat.die()
                 self.site.loop.at(self.site.loop.now_s + 1, self.seat.resume)
+            case 3 if self.site.plan.rule.overlap > 0:
+                now_s, slack_s = self.site.now_s(), self.site.plan.aftermath_s
+                self.site.everywhere.append((now_s - slack_s, now_s + slack_s))
+                self._shard_dies(self.site.loop.now_s + 1)
             case _:
                 self.echo(ECHOES)
 

@@ -231,6 +231,9 @@ class Network:
         self.loop.at(self.loop.now_s + 2 * self.delay_s(machine), self.to, who, self._give, who)
 
     def _give(self, who: Process) -> None:
+        if self.shard.away:
+            self.loop.at(self.loop.now_s + NOTICED_S, self.to, who, self._give, who)
+            return
         who.start([(holding.version, holding.value) for holding in self.shard.holdings])
 
     def missed(

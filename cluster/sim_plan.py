@@ -29,7 +29,7 @@ REGIONS: tuple[tuple[Region | None, ...], ...] = ((None,), (None, Region("eu"), 
 SLOWER = 4.0
 """So many times longer a step takes that is made slow at random."""
 OFTENER = 3
-"""The syncer dies so many times oftener than others: more depends on the moment."""
+"""Syncer and shards die so many times oftener than others: more depends on the moment."""
 STOPPED_SHARE = 0.6
 """Of the schedules: ended by request, once all is mended and enough has happened."""
 
@@ -67,10 +67,18 @@ class Trouble(StrEnum):
     DOUBLE = "double"  # a second process joins under the same name
     STRAY = "stray"  # a drain of nobody, a join of another layout
     RESTART = "restart"  # the syncer dies and comes back from what is durable
+    SHARD = "shard"  # the process of some fragments dies, and the syncer lives on
 
 
 EVERYWHERE = frozenset(
-    {Trouble.JUMP, Trouble.DISK, Trouble.SLOW_DISK, Trouble.SLOW_SHARD, Trouble.RESTART}
+    {
+        Trouble.JUMP,
+        Trouble.DISK,
+        Trouble.SLOW_DISK,
+        Trouble.SLOW_SHARD,
+        Trouble.RESTART,
+        Trouble.SHARD,
+    }
 )
 """Troubles that are not one island's."""
 
@@ -217,7 +225,7 @@ def _faults(
     rng: random.Random, traits: tuple[Trait, ...], rule: Rule, lasts_s: float
 ) -> tuple[Fault, ...]:
     troubles = [trouble for trouble in Trouble if rule.overlap > 0 or trouble not in LOSSY]
-    troubles += [Trouble.RESTART] * OFTENER
+    troubles += [Trouble.RESTART] * OFTENER + [Trouble.SHARD] * OFTENER * (rule.overlap > 0)
     faults = [
         Fault(
             rng.uniform(0.02, FAULTY_SHARE) * lasts_s,
@@ -230,5 +238,5 @@ def _faults(
     return tuple(sorted(faults))
 
 
-LOSSY = frozenset({Trouble.CUT, Trouble.CUT_UP, Trouble.CUT_DOWN, Trouble.LOSS})
+LOSSY = frozenset({Trouble.CUT, Trouble.CUT_UP, Trouble.CUT_DOWN, Trouble.LOSS, Trouble.SHARD})
 """Not in the lock-step mode: nobody there goes on without what was lost (docs/assumptions.md)."""

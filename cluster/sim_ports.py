@@ -37,6 +37,9 @@ class SimPorts(Ports):
             self.network.watched.pop(life, None)
 
     async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+        while fragment in self.shard.away:
+            await self.loop.pause(NOTICED_S)
+        deaths = self.shard.deaths[fragment]
         if (process := await self.network.reach(life)) is None:
             return f"{life} could not be asked"
         waiter = process.hand_in(life, fragment)
@@ -49,6 +52,8 @@ class SimPorts(Ports):
         if handed is None:
             return "nothing to hand in"
         await self.shard.work(self._merge_s() / len(self.machines))
+        if self.shard.deaths[fragment] != deaths:
+            return "its shard has died meanwhile"
         return self.shard.receive(*handed)
 
     def _merge_s(self) -> float:
@@ -56,20 +61,30 @@ class SimPorts(Ports):
             SLOWNESS if self.loop.now_s < self.site.shard_slow_s else 1
         )
 
-    async def merge(self, order: Merge) -> None:
+    async def merge(self, order: Merge) -> bool:
+        deaths = self.shard.deaths[order.fragment]
         await self.shard.work(self._merge_s())
+        if self.shard.deaths[order.fragment] != deaths:
+            return False
         self.shard.merge(order)
+        return True
 
-    async def store(self, order: Store) -> bool | str:
+    async def store(self, order: Store) -> bool | str | None:
+        deaths = self.shard.deaths[order.fragment]
         slow = SLOWNESS if self.loop.now_s < self.site.disk_slow_s else 1
         await self.loop.pause(self.site.plan.store_s * slow)
+        if self.shard.deaths[order.fragment] != deaths:
+            return None
         if self.loop.now_s < self.site.disk_fails_s:
             return "the disk fails"
         self.shard.store(order.fragment, order.version)
         return True
 
     async def publish(self, order: Publish) -> None:
+        deaths = self.shard.deaths[order.fragment]
         await self.shard.work(0)
+        if self.shard.deaths[order.fragment] != deaths:
+            return
         said, payload = self.shard.publish(order)
         for life in order.to:
             machine = self.machines.get(life.island)

@@ -6,7 +6,7 @@ ledger calls merged; an order that a real shard could not carry out is a `Violat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,7 +53,10 @@ class Holding:
 
 
 class SimShard:
-    """All fragments; one thing after another."""
+    """All fragments; one thing after another.
+
+    `away`: fragments whose process is dead; `deaths`: of each one's, so many.
+    """
 
     def __init__(self, loop: VirtualLoop, fragments: int) -> None:
         self._loop, self._free_s, self._received = loop, 0.0, 0
@@ -61,6 +64,8 @@ class SimShard:
         self.holdings = [Holding(first, 0) for _ in range(fragments)]
         self.disk = [[(first, 0)] for _ in range(fragments)]
         self.inbox: dict[Reference, Parcel] = {}
+        self._fragment_of: dict[Reference, Fragment] = {}
+        self.away, self.deaths = set[Fragment](), [0] * fragments
         self.history = {(Fragment(p), first): 0 for p in range(fragments)}
 
     async def work(self, takes_s: float) -> None:
@@ -71,7 +76,7 @@ class SimShard:
     def receive(self, hand_in: HandIn, parcel: Parcel) -> Contribution:
         self._received += 1
         reference = Reference(f"{self._received}")
-        self.inbox[reference] = parcel
+        self.inbox[reference], self._fragment_of[reference] = parcel, hand_in.id.fragment
         return Contribution(
             hand_in.id,
             hand_in.base,
@@ -131,9 +136,27 @@ class SimShard:
         A shard that `dies` has nothing but what is stored; so has one that was about to publish.
         """
         self.inbox.clear()
+        self.away.clear()
         for p, (holding, version) in enumerate(zip(self.holdings, wanted, strict=True)):
             if dies or holding.version != version or holding.staged is not None:
                 stored = max(each for each in self.disk[p] if each[0] <= version)
                 self.holdings[p] = Holding(*stored)
             self.holdings[p].chain = ()
         return tuple(holding.version for holding in self.holdings)
+
+    def die(self, fragments: Sequence[Fragment]) -> None:
+        """The process of these is gone, with all that was handed in for them."""
+        for reference in [r for r in self.inbox if self._fragment_of[r] in fragments]:
+            del self.inbox[reference]
+        self.away.update(fragments)
+        for p in fragments:
+            self.deaths[p] += 1
+
+    def come_back(self, wanted: Mapping[Fragment, Version]) -> bool:
+        """Another process has what is stored of these fragments; is that what is wanted?"""
+        self.away.difference_update(wanted)
+        for p, version in wanted.items():
+            stored = max(each for each in self.disk[p] if each[0] <= version)
+            self.disk[p] = [each for each in self.disk[p] if each[0] <= version]
+            self.holdings[p] = Holding(*stored)
+        return all(self.holdings[p].version == version for p, version in wanted.items())

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +296,10 @@ class Fleet:
         config, run_dir = self._config, self._run_dir
         nodes = placement.cluster_nodes()
         groups = [placement.impossible(g, g.count, nodes) for g in config.islands]
+        labels = config.sync.shard_labels
+        if labels is not None and not placement.hosts(labels, nodes):
+            has = "; ".join(map(str, nodes))
+            groups.append(f"sync.shard_labels: no node has {labels}; the cluster has {has}")
         if problems := [problem for problem in groups if problem is not None]:
             raise UserMistake("\n".join(problems))
         runs.leave(self._depot, run_dir, runs.CONFIG, config.toml().encode())
@@ -312,8 +317,11 @@ class Fleet:
         config, run_dir, namespace = self._config, self._run_dir, self._namespace
         home = actors.Home(namespace, detached=self._detached)
         self._evaluator = actors.start_evaluator(config, home)
+        labels = config.sync.shard_labels
+        nodes = [] if labels is None else placement.hosts(labels, placement.cluster_nodes())
         self._shards = {
-            name: actors.start_shard(config, name, home, run_dir) for name in self._fragments_of
+            name: actors.start_shard(config, name, home, run_dir, node)
+            for name, node in zip(self._fragments_of, cycle(nodes or [None]), strict=False)
         }
         self._syncer = actors.start_syncer(config, run_dir.name, home, run_dir)
 

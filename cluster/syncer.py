@@ -45,11 +45,14 @@ from coordinator.protocol import (
     Refused,
     Release,
     Report,
+    ShardBack,
+    ShardLost,
     Shift,
     Stop,
     Store,
     Stored,
     Tick,
+    Version,
     Vitals,
     Void,
     Wake,
@@ -70,13 +73,18 @@ class Ports(Protocol):
         """Have the shard call the learner; a string says why nothing will come."""
         ...
 
-    async def merge(self, order: Merge) -> None: ...
-
-    async def store(self, order: Store) -> bool | str:
-        """Make a merged version durable; False if it is not its turn, else why it could not be."""
+    async def merge(self, order: Merge) -> bool:
+        """False if the shard has died."""
         ...
 
-    async def publish(self, order: Publish) -> None: ...
+    async def store(self, order: Store) -> bool | str | None:
+        """Make a merged version durable; False if it is not its turn, else why it could not be.
+        None if the shard has died."""
+        ...
+
+    async def publish(self, order: Publish) -> None:
+        """If the shard has died, the version is public as soon as it is back."""
+        ...
 
     async def discard(self, order: Discard) -> None: ...
 
@@ -212,6 +220,17 @@ class Syncer:
     def drain(self, island: Island, why: str) -> None:
         self.feed(Drain(island, why))
 
+    # --- what the shards' keeper says -------------------------------------------------------------
+
+    def shard_lost(self, fragments: Sequence[Fragment]) -> dict[Fragment, Version]:
+        """The shard of these is dead; with which versions it must come back."""
+        self.feed(ShardLost(tuple(fragments)))
+        return {p: self.state.fragments[p].version for p in fragments}
+
+    def shard_back(self, fragments: Sequence[Fragment]) -> None:
+        """... and it has."""
+        self.feed(ShardBack(tuple(fragments)))
+
     # --- effects ----------------------------------------------------------------------------------
 
     def _carry_out(self, effect: Effect) -> None:
@@ -257,11 +276,15 @@ class Syncer:
                 self.feed(Arrived(contribution))
 
     async def _merge(self, order: Merge) -> None:
-        await self._ports.merge(order)
-        self.feed(Merged(order.fragment, order.version))
+        """... unless its shard has died while this was held back: then its round is void."""
+        round_ = self.state.fragments[order.fragment].round
+        wanted = round_ is not None and round_.version == order.version
+        if wanted and await self._ports.merge(order):
+            self.feed(Merged(order.fragment, order.version))
 
     async def _store(self, order: Store) -> None:
-        said = await self._ports.store(order)
+        if (said := await self._ports.store(order)) is None:
+            return
         if said is not False:
             self.measures.trouble("fragments", said if isinstance(said, str) else None)
         self.feed(Stored(order.fragment, order.version, durable=said is True))

@@ -26,6 +26,8 @@ from coordinator.protocol import (
     Missing,
     Report,
     Resume,
+    ShardBack,
+    ShardLost,
     Stop,
     Stored,
     Tick,
@@ -75,6 +77,10 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
             return rounds.stop(state, event.why, now_s), ()
         case Resume():
             return recovery.resume(rule, state, event), ()
+        case ShardLost():
+            return recovery.shard_lost(state, event)
+        case ShardBack():
+            return recovery.shard_back(state, event), ()
         case Tick():
             return replace(state, wake_s=None), ()  # the alarm has rung, even if a little early
         case _:

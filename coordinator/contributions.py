@@ -39,6 +39,10 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     if not gate.plausible(c, uncovered=ledger.uncovered(accounts, life, p)):
         return _refused(rule, state, member, c, impossible, now_s)
     fragment = state.fragments[p]
+    if fragment.away:
+        lost = ledger.forget(ledger.hold(accounts, c), c)
+        why = "the shard that held it has died"
+        return replace(state, ledger=lost), (Discard(c, Fate.LOST, why),)
     refusal = gate.inspect(
         c,
         fingerprint=rule.fingerprint,

@@ -131,6 +131,7 @@ class Fate(StrEnum):
     GATE = "gate"
     SUPERSEDED = "superseded"
     VOID = "void"
+    LOST = "lost"  # with the shard that held it; the ledger has no such row: it calls that lost
 
 
 # --- events: what happened ------------------------------------------------------------------------
@@ -255,9 +256,23 @@ class Resume:
     versions: tuple[Version, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ShardLost:
+    """The shard of these fragments is dead, and so is what it held for merges."""
+
+    fragments: tuple[Fragment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardBack:
+    """It is back, with the published versions of these fragments and nothing else."""
+
+    fragments: tuple[Fragment, ...]
+
+
 Event = (
     Join | Report | Arrived | Missing | Merged | Stored | Adopted | Lost | LeaseWanted | Drain
-    | Left | Tick | Stop | Resume
+    | Left | Tick | Stop | Resume | ShardLost | ShardBack
 )  # fmt: skip
 
 
@@ -399,11 +414,11 @@ class Discard:
 
     @property
     def returns_residual(self) -> bool:
-        """Was it refused as it came, so that its learner gets back what it took along?
+        """Will it not be merged, so that its learner gets back what it took along?
 
         What was voided has no learner any more, and of what was said twice the first one counts.
         """
-        return self.fate in (Fate.GATE, Fate.STALE)
+        return self.fate in (Fate.GATE, Fate.STALE, Fate.LOST)
 
 
 @dataclass(frozen=True, slots=True)

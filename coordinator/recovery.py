@@ -1,12 +1,21 @@
-"""The syncer comes back: what holds of the state that the tape gives, and what is void."""
+"""The syncer or a shard comes back: what holds of the state that was, and what is void."""
 
 from __future__ import annotations
 
 from coordinator import ledger, lives
 from coordinator.frozen import replace
 from coordinator.grace import Pace
-from coordinator.protocol import Resume
-from coordinator.state import FragmentState, Phase, Rule, Stage, State, with_member
+from coordinator.protocol import Contribution, Discard, Fate, Fragment, Resume, ShardBack, ShardLost
+from coordinator.state import (
+    FragmentState,
+    Phase,
+    Rule,
+    Stage,
+    State,
+    Step,
+    with_fragment,
+    with_member,
+)
 
 
 def resume(rule: Rule, state: State, event: Resume) -> State:
@@ -22,32 +31,63 @@ def resume(rule: Rule, state: State, event: Resume) -> State:
     for member in state.members.values():  # times of a clock that may be another one now
         state = with_member(state, replace(member, barred_s=0.0))
     running = state.phase is Phase.RUNNING
-    accounts, merges, participations = state.ledger, state.merges, state.participations
-    for fragment in state.fragments:
-        items = fragment.round.items if fragment.round else ()
-        if fragment.round is not None and fragment.round.stage is Stage.STORING:
-            for contribution in items:
-                accounts = ledger.unmerge(accounts, contribution)
-            merges, participations = merges - 1, participations - len(fragment.participants)
-        for contribution in (*fragment.inbox, *items):
-            accounts = ledger.forget(accounts, contribution)
-    fragments = tuple(
-        FragmentState(
-            version=version,
-            due=fragment.due or fragment.round is not None,
-            norms=fragment.norms,
-            participants=fragment.participants,
-        )
-        for fragment, version in zip(state.fragments, event.versions, strict=True)
-    )
+    for p, version in enumerate(event.versions):
+        fragment = Fragment(p)
+        state, _ = _without_round(state, fragment)
+        kept = replace(state.fragments[p], version=version, away=False, void=0)
+        state = with_fragment(state, fragment, replace(kept, outliers=frozenset()))
     return replace(
         state,
         generation=event.generation,
         why=f"resumed as generation {event.generation}" if running else state.why,
-        fragments=fragments,
         pace=Pace(),
-        ledger=accounts,
-        merges=merges,
-        participations=participations,
         wake_s=None,
     )
+
+
+def shard_lost(state: State, event: ShardLost) -> Step:
+    """The rounds of its fragments are void, what it held for them is lost; all else goes on.
+
+    Learners live on, and get back what their contributions had taken along of rounding errors.
+    """
+    discards: tuple[Discard, ...] = ()
+    for p in event.fragments:
+        if not state.fragments[p].away:
+            state, gone = _without_round(state, p)
+            state = with_fragment(state, p, replace(state.fragments[p], away=True))
+            why = "the shard that held it has died"
+            discards += tuple(Discard(each, Fate.LOST, why) for each in gone)
+    return state, discards
+
+
+def shard_back(state: State, event: ShardBack) -> State:
+    """What has become due meanwhile is opened."""
+    for p in event.fragments:
+        state = with_fragment(state, p, replace(state.fragments[p], away=False))
+    return state
+
+
+def _without_round(state: State, p: Fragment) -> tuple[State, tuple[Contribution, ...]]:
+    """Its round is void, and due again; what was in hand is lost, and what was merged into a
+    version that was not public yet. Returns those contributions too."""
+    fragment, round_ = state.fragments[p], state.fragments[p].round
+    accounts, merges, participations = state.ledger, state.merges, state.participations
+    items = () if round_ is None else round_.items
+    if round_ is not None and round_.stage is Stage.STORING:
+        for contribution in items:
+            accounts = ledger.unmerge(accounts, contribution)
+        merges, participations = merges - 1, participations - len(fragment.participants)
+    gone = (*fragment.inbox, *items)
+    for contribution in gone:
+        accounts = ledger.forget(accounts, contribution)
+    state = replace(state, ledger=accounts, merges=merges, participations=participations)
+    left = FragmentState(
+        version=fragment.version,
+        due=fragment.due or round_ is not None,
+        norms=fragment.norms,
+        outliers=fragment.outliers,
+        participants=fragment.participants,
+        away=fragment.away,
+        void=fragment.void + (round_ is not None and round_.stage is not Stage.OPEN),
+    )
+    return with_fragment(state, p, left), gone

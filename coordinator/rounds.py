@@ -63,10 +63,10 @@ def _call_again(fragment: FragmentState) -> FragmentState:
 
 
 def open_due(state: State, now_s: float) -> State:
-    """Open a round of each due fragment that has none under way."""
+    """Open a round of each due fragment that has none under way, and a shard."""
     for p, fragment in enumerate(state.fragments):
-        if fragment.due and fragment.round is None:
-            following = Version(state.generation, fragment.version.number + 1)
+        if fragment.due and fragment.round is None and not fragment.away:
+            following = Version(state.generation, fragment.version.number + fragment.void + 1)
             opened = Round(following, opened_s=now_s)
             state = with_fragment(state, Fragment(p), replace(fragment, due=False, round=opened))
     return state
@@ -255,7 +255,7 @@ def stored(state: State, event: Stored, now_s: float) -> Step:
     )
     closed_s = now_s if round_.closed_s is None else round_.closed_s
     state = replace(state, pace=state.pace.saw_sync(now_s - closed_s))
-    fragment = replace(fragment, version=event.version, round=None)
+    fragment = replace(fragment, version=event.version, round=None, void=0)
     return with_fragment(state, event.fragment, fragment), (publish,)
 
 

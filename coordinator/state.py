@@ -87,7 +87,9 @@ class FragmentState:
     `due`: a round shall open as soon as none is under way. `asked`: hand-ins that were requested
     and not answered; they outlast a round. `inbox`: admitted contributions not yet merged.
     `norms`: per step, of recently admitted contributions. `outliers`: islands whose norm was
-    refused since. `participants`: of the last merge.
+    refused since. `participants`: of the last merge. `away`: its shard is dead, no round can be.
+    `void`: versions that died with their shard since the last publication; their numbers are not
+    used again.
     """
 
     version: Version
@@ -98,6 +100,8 @@ class FragmentState:
     norms: tuple[float, ...] = ()
     outliers: frozenset[Island] = frozenset()
     participants: tuple[Island, ...] = ()
+    away: bool = False
+    void: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,8 @@ def validate(rule: Rule, state: State) -> None:
     if lives != set(state.ledger.accounts):
         raise BrokenInvariant(f"accounts of {set(state.ledger.accounts)}, but alive are {lives}")
     for p, fragment in enumerate(state.fragments):
+        if fragment.away and (fragment.round or fragment.inbox or fragment.asked):
+            raise BrokenInvariant(f"fragment {p} is under way without its shard: {fragment}")
         if fragment.round is None and not fragment.inbox and not fragment.asked:
             if state.ledger.rows[p].held:
                 raise BrokenInvariant(f"fragment {p}: nothing is in hand, the ledger disagrees")

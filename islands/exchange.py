@@ -25,6 +25,8 @@ from coordinator.protocol import (
     Version,
 )
 
+MOST_UNHEARD = 8
+"""Messages of a fragment whose fate is not known: that of an older one was said, and lost."""
 Public = tuple[Version, Flat]
 """A public fragment, [size] f32, read-only by agreement, and its version."""
 Missed = list[Payload] | Public
@@ -117,6 +119,8 @@ class Uplink:
             payload = encode(self._wire, delta)
             if self._wire is not Wire.F32:
                 rounding.sent[said] = (taken, delta - decode(payload, delta.size))
+                if len(rounding.sent) > MOST_UNHEARD:
+                    del rounding.sent[next(iter(rounding.sent))]
         tokens = progress.tokens - track.from_tokens
         facts = HandIn(said, track.base, since_step, tokens, self._fingerprint, progress)
         return facts, payload

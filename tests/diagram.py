@@ -35,6 +35,8 @@ from coordinator.protocol import (
     Refused,
     Report,
     Resume,
+    ShardBack,
+    ShardLost,
     Stop,
     Stored,
     Tick,
@@ -90,7 +92,7 @@ ROUND = Machine(
         kind.__name__
         for kind in (
             Report, Arrived, Missing, Merged, Stored, Tick, Join, Adopted, LeaseWanted, Drain, Left,
-            Lost, Stop, Resume,
+            Lost, Stop, Resume, ShardLost, ShardBack,
         )
     ),
     NO_ROUND,
@@ -152,19 +154,21 @@ def _life(event: Event) -> Life | None:
 
 def _rounds(before: State, event: Event, after: State) -> Iterator[Move]:
     kind = type(event).__name__
-    subject = None
+    subjects: tuple[int, ...] = ()
     match event:
         case Merged(p) | Stored(p) | Missing(_, p) | Adopted(_, p):
-            subject = p
+            subjects = (p,)
         case Arrived(contribution):
-            subject = contribution.id.fragment
+            subjects = (contribution.id.fragment,)
+        case ShardLost(fragments) | ShardBack(fragments):
+            subjects = fragments
         case _:
             pass
     for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
         was, is_ = _stage(old), _stage(new)
         if isinstance(event, Resume) and old.round is not None:
             yield Move(was, kind, is_)
-        elif was != is_ or p == subject:
+        elif was != is_ or p in subjects:
             yield Move(was, kind, STAYS if was == is_ else is_)
 
 

@@ -512,7 +512,7 @@ MUTANTS = (
     Mutant(
         "a void round is not due again",
         RECOVERY,
-        "due=fragment.due or fragment.round is not None,",
+        "due=fragment.due or round_ is not None,",
         "due=fragment.due,",
     ),
     Mutant(
@@ -521,8 +521,47 @@ MUTANTS = (
         'f"resumed as generation {event.generation}" if running else state.why',
         'f"resumed as generation {event.generation}"',
     ),
-    Mutant("the inbox outlives the shard", RECOVERY, "in (*fragment.inbox, *items):", "in items:"),
+    Mutant(
+        "the inbox outlives the shard", RECOVERY, "gone = (*fragment.inbox, *items)", "gone = items"
+    ),
+    Mutant("rounds open without their shard", ROUNDS, " and not fragment.away:", ":"),
+    Mutant(
+        "what comes of a dead shard is admitted",
+        CONTRIBUTIONS,
+        "    if fragment.away:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "numbers of void versions are used again",
+        RECOVERY,
+        "void=fragment.void + (round_ is not None and round_.stage is not Stage.OPEN),",
+        "void=fragment.void,",
+    ),
+    Mutant(
+        "learners do not hear what died with a shard",
+        RECOVERY,
+        "discards += tuple(Discard(each, Fate.LOST, why) for each in gone)",
+        "pass",
+    ),
+    Mutant(
+        "a shard that is back stays away",
+        RECOVERY,
+        "replace(state.fragments[p], away=False))\n    return state",
+        "state.fragments[p])\n    return state",
+    ),
+    Mutant(
+        "a shard that was away is so in the next generation",
+        RECOVERY,
+        "version=version, away=False, void=0)",
+        "version=version, void=0)",
+    ),
     # the shell
+    Mutant(
+        "a merge is ordered whose shard has died meanwhile",
+        SHELL,
+        "if wanted and await self._ports.merge(order):",
+        "if await self._ports.merge(order):",
+    ),
     Mutant(
         "promises are not flushed",
         SHELL,

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from ray.exceptions import RayActorError
 
 from cluster.actors import RayPorts, ShardActor, SyncerActor
 from cluster.config import load
@@ -19,6 +20,7 @@ from cluster.store import FragmentStore
 from coordinator.errors import Outdated, RunFailed
 from coordinator.protocol import Fragment, Join, Merge, Publish, Version
 from tests.cluster.played import LAYOUT, Played
+from tests.coordinator.given import life
 
 
 @pytest.fixture
@@ -108,6 +110,59 @@ def test_a_version_is_not_merged_before_the_one_before_is_public() -> None:
 
     asyncio.run(orders())
     assert shard.done == ["merge v1", "publish v1", "merge v2"]
+
+
+class Mortal:
+    """Stands where the handle of a shard would; dead until it has been asked so often."""
+
+    def __init__(self, dies: int) -> None:
+        self.dies = dies
+
+    def __getattr__(self, method: str) -> SimpleNamespace:
+        async def called(*_: object) -> object:
+            self.dies -= 1
+            if self.dies >= 0:
+                raise RayActorError
+            return method
+
+        return SimpleNamespace(remote=called)
+
+
+def test_what_is_asked_of_a_dead_shard_is_not_done_and_fails_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    f0, v1, shard = Fragment(0), Version(0, 1), Mortal(2)
+    monkeypatch.setattr("cluster.actors.ray.get_actor", lambda *_, **__: shard)
+    monkeypatch.setattr("cluster.actors.AGAIN_S", 0.01)
+    ports, merge = RayPorts("nowhere", {f0: "shard-0"}), Merge(f0, v1, (), "all delivered")
+
+    async def story() -> None:
+        assert not await ports.merge(merge), "the first call that fails"
+        await ports.shard_dies("shard-0")
+        shard.dies = 3
+        await ports.publish(Publish(f0, v1, Version(0, 0), (), ()))
+        assert not await ports.merge(merge)
+        assert shard.dies == 3, "it was not even asked"
+        collecting = asyncio.create_task(ports.collect(life(), f0))
+        wanted = {f0: Version(0, 0)}
+        assert await ports.have_back("shard-0", wanted, 0) == "recover", "once Ray has it again"
+        assert not collecting.done()
+        ports.is_back("shard-0")
+        assert await ports.merge(merge)
+        collecting.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_shard_that_is_back_with_a_version_need_not_publish_it(played: Played) -> None:
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    shard, p = ShardActor(config_of(played), "nowhere", str(played.run_dir)), Fragment(0)
+    asyncio.run(shard.recover(wanted, 0))
+    before = Version(0, wanted[p].number - 1)
+    asyncio.run(shard.publish(Publish(p, wanted[p], before, (), ()), ()))
+    found = asyncio.run(shard.whole([p]))
+    assert found is not None
+    assert found[0][0] == wanted[p]
 
 
 def test_a_syncer_that_ray_has_lost_sight_of_is_not_heard_by_the_shard(played: Played) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.config import IslandGroup
-from cluster.placement import Node, bundle, impossible, matches, room, selector, wish
+from cluster.placement import Node, bundle, hosts, impossible, matches, room, selector, wish
 
 EU = Node("10.0.0.1", {"CPU": 8.0, "GPU": 2.0, "memory": 1e9}, {"region": "eu"})
 US = Node("10.0.0.2", {"CPU": 4.0}, {"region": "us", "ray.io/node-id": "x"})
@@ -40,6 +40,16 @@ def test_room_is_counted_node_by_node() -> None:
     assert room(IslandGroup(resources={"CPU": 1.0, "GPU": 1.0}), [EU, US]) == 2
     assert room(IslandGroup(resources={"CPU": 1.0}, label_selector={"region": "us"}), [EU, US]) == 4
     assert room(IslandGroup(resources={"CPU": 0.1}), [US]) == 40
+
+
+def test_hosts_are_the_nodes_with_these_labels_the_largest_first() -> None:
+    one, two, three = (
+        Node(f"10.0.0.{n}", {"memory": size}, {"region": "eu", "ray.io/node-id": name})
+        for n, size, name in ((3, 1e9, "a"), (4, 4e9, "b"), (5, 1e9, "c"))
+    )
+    assert hosts({"region": "eu"}, [three, EU, US, one, two]) == ["b", "a", "c"]
+    assert hosts({}, [US]) == ["x"]
+    assert hosts({"region": "asia"}, [EU, US]) == []
 
 
 def test_what_can_never_be_placed_is_said_with_what_there_is() -> None:

@@ -16,6 +16,7 @@ from coordinator.codec import Wire
 from coordinator.membership import Status
 from coordinator.protocol import (
     Answer,
+    Arrived,
     Contribution,
     Discard,
     Effect,
@@ -35,6 +36,7 @@ from coordinator.protocol import (
     Refused,
     Report,
     Store,
+    Version,
     Vitals,
     Void,
 )
@@ -64,6 +66,7 @@ class World(Ports):
     )
     deaths: dict[Life, asyncio.Future[str]] = field(default_factory=dict[Life, asyncio.Future[str]])
     norm: float = 1.0
+    shard_lives: bool = True
     durable: bool = True
     slow: bool = False
     flushes: list[Future[None]] = field(default_factory=list["Future[None]"])
@@ -101,10 +104,11 @@ class World(Ports):
         self.handed_in[life, fragment] = stop
         return contribution(life, fragment, (start, stop), norm=self.norm)
 
-    async def merge(self, order: Merge) -> None:
+    async def merge(self, order: Merge) -> bool:
         self.did("merge", order.fragment, order.version)
+        return self.shard_lives
 
-    async def store(self, order: Store) -> bool | str:
+    async def store(self, order: Store) -> bool | str | None:
         self.did("store", order.fragment, order.version)
         return self.durable
 
@@ -404,6 +408,48 @@ def test_time_alone_closes_a_round() -> None:
         assert stage.state.fragments[0].participants == (A,)
 
     plays(scene, every=4, grace_s=0.01)
+
+
+# --- a shard that dies ----------------------------------------------------------------------------
+
+
+def test_a_merge_of_a_shard_that_dies_is_none() -> None:
+    """... and is ordered anew when the shard is back."""
+
+    async def scene(stage: Stage) -> None:
+        f0, a = Fragment(0), stage.joins(A)
+        stage.world.shard_lives = False
+        stage.steps(a, 4)
+        await stage.comes_to("merge 0 v1")
+        assert stage.syncer.shard_lost([f0]) == {f0: Version(0, 0)}
+        await stage.comes_to(f"discard a#1/f0[0,4) {Fate.LOST}")
+        stage.world.shard_lives = True
+        stage.steps(a, 5)
+        stage.syncer.shard_back([f0])
+        await stage.comes_to("publish 0 v2")
+
+    plays(scene, every=4)
+
+
+def test_a_merge_that_was_held_back_while_its_shard_died_is_not_ordered() -> None:
+    async def scene(stage: Stage) -> None:
+        world, a = stage.world, stage.joins(A)
+        await stage.comes_to("watch a#1")
+        world.slow = True
+        b = stage.joins(B)  # which is held back until the tape is flushed, and all that follows
+        stage.steps(a, 4)
+        stage.syncer.feed(Arrived(contribution(a, Fragment(0), (0, 4))))
+        assert stage.state.fragments[0].round is not None
+        assert stage.state.fragments[0].round.stage == "merging"
+        world.slow = False
+        stage.syncer.shard_lost([Fragment(0)])
+        stage.syncer.shard_back([Fragment(0)])
+        world.flushes[0].set_result(None)
+        await until(lambda: f"watch {b}" in world.log and "collect a#1 0" in world.log)
+        await until(lambda: f"discard a#1/f0[0,4) {Fate.LOST}" in world.log)
+        assert "merge 0 v1" not in world.log
+
+    plays(scene, every=4)
 
 
 # --- failures -------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_a_paced_island_is_as_slow_as_its_pace() -> None:
     [
         ("kill", "eu-1", {}, Trouble.CRASH),
         ("kill", "syncer", {}, Trouble.RESTART),
-        ("kill", "shard-0", {}, Trouble.RESTART),
+        ("kill", "shard-0", {}, Trouble.SHARD),
         ("kill", "fleet", {}, "no fleet"),
         ("kill", "evaluator", {}, "no evaluator"),
         ("stop", "eu-1", {}, Trouble.HANG),

@@ -68,6 +68,8 @@ from coordinator.protocol import (
     Release,
     Report,
     Resume,
+    ShardBack,
+    ShardLost,
     Shift,
     Stop,
     Store,
@@ -182,6 +184,10 @@ class Story:
                 yield Tick()
             case "stop", []:
                 yield Stop("asked to")
+            case "shard", ["lost", *names]:
+                yield ShardLost(tuple(map(fragment, names)))
+            case "shard", ["back", *names]:
+                yield ShardBack(tuple(map(fragment, names)))
             case "resume", said:
                 public = [each.version for each in self.state.fragments]
                 versions = tuple(map(named, said) if said else public)
@@ -230,7 +236,8 @@ class Story:
         return Adopted(life, p, version, start, tokens, self.progress(life, stop))
 
     def next_version(self, p: str, said: str = "") -> Version:
-        following = self.state.fragments[fragment(p)].version.number + 1
+        known = self.state.fragments[fragment(p)]
+        following = known.version.number + known.void + 1
         return named(said) if said else Version(self.state.generation, following)
 
     def learn(self, effect: Effect) -> None:

@@ -19,6 +19,9 @@ from coordinator.protocol import (
     Progress,
     Report,
     Resume,
+    ShardBack,
+    ShardLost,
+    Stop,
     Tick,
     Version,
     Wake,
@@ -28,6 +31,7 @@ from coordinator.state import Rule, Stage, State, initial, validate
 from tests.coordinator.given import LAYOUT, contribution, life, rule
 
 A, B = Island("a"), Island("b")
+F0 = Fragment(0)
 LEASE = Lease(0, 6)
 
 
@@ -78,6 +82,74 @@ def test_a_round_that_the_syncer_left_is_opened_again() -> None:
     assert fragment.round.stage is Stage.OPEN
     assert fragment.round.version == Version(1, 1)
     assert not fragment.inbox
+
+
+def test_what_was_merged_and_not_published_is_lost_with_its_shard() -> None:
+    """... and nothing else: the learner lives on, and the number of that version is not used."""
+    storing = a_round(Merged(F0, Version(0, 1)))
+    state, effects = advance(rule(), storing, ShardLost((F0,)), 5.0)
+    validate(rule(), state)
+    assert [(e.contribution, e.fate) for e in effects if isinstance(e, Discard)] == [
+        (contribution(), Fate.LOST)
+    ]
+    assert (state.ledger.rows[0].merged, state.ledger.rows[0].lost) == (0, 400)
+    assert (state.merges, state.participations) == (0, 0)
+    assert state.members[A].status is Status.LIVE
+    again = after(rule(), ShardLost((F0,)), state=state)  # said twice
+    assert again.fragments[0] == state.fragments[0]
+    back = after(rule(), ShardBack((F0,)), state=state)
+    (fragment,) = back.fragments
+    assert fragment.round is not None
+    assert fragment.round.version == Version(0, 2)
+    assert fragment.asked == {A: life()}
+
+
+def test_a_round_that_was_open_when_its_shard_died_has_used_no_number() -> None:
+    two = rule(quorum=2)
+    open_ = after(
+        two,
+        Join(A, "group", LAYOUT),
+        Join(B, "group", LAYOUT),
+        Report(life("a", 1), Progress(4, 400, Lease(0, 4)), 1.0),
+        Report(life("b", 2), Progress(4, 400, Lease(2, 4)), 1.0),
+        Arrived(contribution(life("a", 1))),
+        ShardLost((F0,)),
+        ShardBack((F0,)),
+    )
+    (fragment,) = open_.fragments
+    assert fragment.round is not None
+    assert fragment.round.version == Version(0, 1)
+    assert not fragment.inbox
+    assert open_.ledger.rows[0].lost == 400
+
+
+def test_no_round_opens_while_the_shard_is_away() -> None:
+    two = rule(every=2, fragments=2)
+    away = after(two, Join(A, "group", LAYOUT), ShardLost((F0,)))
+    away = after(two, Report(life(), Progress(4, 400, Lease(0, 4)), 1.0), state=away)
+    assert away.fragments[0].due
+    assert away.fragments[0].round is None
+    assert away.fragments[1].round is not None, "that of another shard"
+    stopping = after(two, Stop("enough"), state=away)
+    assert stopping.fragments[0].round is None
+    back = after(two, ShardBack((F0,)), state=away)
+    assert back.fragments[0].round is not None
+
+
+def test_what_comes_of_a_shard_that_has_died_is_lost() -> None:
+    steps = Report(life(), Progress(4, 400, Lease(0, 4)), 1.0)
+    away = after(rule(), Join(A, "group", LAYOUT), steps, ShardLost((F0,)))
+    state, effects = advance(rule(), away, Arrived(contribution()), 5.0)
+    validate(rule(), state)
+    assert [e.fate for e in effects if isinstance(e, Discard)] == [Fate.LOST]
+    assert not state.fragments[0].inbox
+    assert state.ledger.rows[0].lost == 400
+
+
+def test_a_new_generation_has_all_its_shards() -> None:
+    away = after(rule(), Join(A, "group", LAYOUT), ShardLost((F0,)))
+    state = after(rule(), Resume(1, (Version(0, 0),)), state=away)
+    assert not state.fragments[0].away
 
 
 def test_a_quorum_feeds_the_grace_of_every_round_at_once() -> None:

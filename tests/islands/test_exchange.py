@@ -32,7 +32,7 @@ from coordinator.protocol import (
     Publish,
     Version,
 )
-from islands.exchange import Downlink, Missed, Public, Snapshot, Track, Uplink
+from islands.exchange import MOST_UNHEARD, Downlink, Missed, Public, Snapshot, Track, Uplink
 
 LAYOUT: Layout = cut(
     [Leaf("w", (60, 5)), Leaf("b", (40,)), Leaf("table", (30, 2), embedding=True)], 2
@@ -134,6 +134,20 @@ def test_an_error_is_not_sent_while_the_fate_of_its_message_is_open() -> None:
     sender.uplink.settle(first, merged=True)
     _, third = sender.send(numbers(3))
     np.testing.assert_array_equal(third, rounded(numbers(3) + (numbers(1) - arrived)))
+
+
+def test_errors_of_messages_whose_fate_nobody_says_are_not_kept_for_ever() -> None:
+    sender = Sender()
+    first, _ = sender.send(numbers(0))
+    for seed in range(1, MOST_UNHEARD):
+        sender.send(numbers(seed))
+    last, arrived = sender.send(numbers(99))
+    sender.uplink.settle(first, merged=True)  # too late: what it left behind is given up
+    _, plain = sender.send(numbers(5))
+    np.testing.assert_array_equal(plain, rounded(numbers(5)))
+    sender.uplink.settle(last, merged=True)
+    _, second = sender.send(numbers(6))
+    np.testing.assert_array_equal(second, rounded(numbers(6) + (numbers(99) - arrived)))
 
 
 def test_each_fragment_keeps_its_own_errors() -> None:

@@ -47,10 +47,11 @@ class Deaf(Ports):
         await self._hear("collect", life, fragment)
         return ""
 
-    async def merge(self, order: Merge) -> None:
+    async def merge(self, order: Merge) -> bool:
         await self._hear("merge", order)
+        return True
 
-    async def store(self, order: Store) -> bool | str:
+    async def store(self, order: Store) -> bool | str | None:
         await self._hear("store", order)
         return True
 

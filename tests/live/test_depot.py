@@ -1,4 +1,4 @@
-"""The node of fleet, syncer and shard dies; the run goes on where nothing of it has been before."""
+"""A node of fleet, syncer or shard dies; the run goes on where nothing of it has been before."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from cluster.depot import Folder
+from cluster.meaning import load_layout
 from cluster.metrics import TARGET
-from cluster.store import generations
+from cluster.store import generations, read_tape
+from coordinator.protocol import Event, ShardBack, ShardLost
 from tests.live.cli import TINY, until
 from tests.live.test_cluster import RUN, SLOWLY, WITHIN_S, Raylets, held, processes, up
 
@@ -47,6 +49,42 @@ def test_a_submitted_run_survives_the_node_of_its_fleet(tmp_path: Path) -> None:
         assert cluster.last["figures"]["merges_lost"] == 0
         ended(cluster, gone, tmp_path / RUN)
         until(lambda: held(cluster) == ([], 0), WITHIN_S)
+
+
+def test_a_shard_that_dies_with_its_node_comes_back_elsewhere(tmp_path: Path) -> None:
+    """... one of three on nodes of their own; syncer and learners live on meanwhile."""
+    depot = Folder(tmp_path / RUN)
+    with up(RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES="1") as (cluster, _):
+        submitted = cluster.run(
+            "submit", str(TINY), "--address", cluster.jobs, "--no-wait", *SLOWLY,
+            "--set", f"run.name={RUN}", "--set", f"durability.dir={tmp_path}",
+            "--set", "sync.shards=3", "--set", 'sync.shard_labels={region="in(eu,us)"}',
+        )  # fmt: skip
+        assert submitted.code == 0, submitted.err
+        cluster.until_contributing(*ISLANDS)
+        nodes = {parent(pid) for pid in processes(cluster, "Shard")}
+        assert len(nodes) == 3, "one for each"
+        others = {parent(pid) for pid in processes(cluster, "Fleet", "Syncer", "Evaluator")}
+        islands = {parent(pid) for pid in processes(cluster, "Island")}
+        node = min(nodes - others, key=lambda each: each in islands)
+        os.kill(node, signal.SIGKILL)
+        killed_s = time.monotonic()
+        until(lambda: any(isinstance(each, ShardBack) for each in events(depot)), WITHIN_S)
+        print(f"its shard is back {time.monotonic() - killed_s:.1f} s after the node was killed")
+        before = cluster.last["merges"]
+        until(lambda: cluster.last.get("merges", 0) > before + 10, WITHIN_S)
+        cluster.until_contributing(*ISLANDS)
+        assert generations(depot) == [0]
+        (lost,) = [each for each in events(depot) if isinstance(each, ShardLost)]
+        assert 1 <= len(lost.fragments) <= 2, "of four"
+        assert len(processes(cluster, "Shard")) == 3
+        assert cluster.ask("stop").code == 0
+        until((tmp_path / RUN / "summary.json").exists, WITHIN_S)
+        until(lambda: held(cluster) == ([], 0), WITHIN_S)
+
+
+def events(depot: Folder) -> list[Event]:
+    return [row.event for row in read_tape(depot, load_layout(depot).fingerprint).events]
 
 
 def ended(cluster: Raylets, gone: Path, depot: Path) -> None:

@@ -9,7 +9,7 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from cluster.config import load
 from cluster.depot import Folder
 from cluster.meaning import load_layout, rule_of
-from cluster.replay import relive
+from cluster.replay import Heard, relive
 from cluster.store import Recording, checksum, fingerprint, read_tape
 from coordinator.fragments import Layout, take
 from coordinator.protocol import (
@@ -44,6 +44,8 @@ from coordinator.protocol import (
     Refused,
     Release,
     Report,
+    ShardBack,
+    ShardLost,
     Shift,
     Store,
     Version,
@@ -355,9 +357,14 @@ def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> N
         two = ("sync.shards=2", 'sync.wire_up="int4"', 'sync.wire_down="int4"')
         process = live_run(here, *(word for each in (plan, *two) for word in ("--set", each)))
         assert len(pids(here, "ShardActor")) == 2
-        for victim, generation in {"SyncerActor": 1, "ShardActor": 2, "EvaluatorActor": 2}.items():
+        returns: dict[str, Callable[[], object]] = {
+            "SyncerActor": lambda: tapes(here) == 2,
+            "ShardActor": lambda: any(isinstance(e.event, ShardBack) for e in heard(here)),
+            "EvaluatorActor": lambda: len(pids(here, "EvaluatorActor")) == 1,
+        }
+        for victim, there_again in returns.items():
             os.kill(pids(here, victim)[-1], signal.SIGKILL)
-            until(lambda generation=generation: tapes(here) == generation + 1)
+            until(there_again)
             before = here.merges
             until(lambda before=before: here.merges > before + 5)
         until(lambda: takes_part_again(here.last_status))
@@ -367,15 +374,17 @@ def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> N
         assert finished.json["faults"] == len(finished.json["recovery_s"]) == 1
         assert 0 < finished.json["goodput"] < 1, "of the whole run, also of the time before"
         assert 0 < finished.json["uptime"] <= 1
-        assert tapes(here) == 3
-        layout = load_layout(Folder(here.run_dir))
-        rule = rule_of(load(here.run_dir / "config.toml"), layout)
-        heard = [*relive(rule, read_tape(Folder(here.run_dir), layout.fingerprint).events)]
-        for each in heard:
-            validate(rule, each.after)
+        assert tapes(here) == 2, "a shard's death ends no life of the syncer"
+        told = heard(here)
+        for each in told:
             for old, new in zip(each.before.fragments, each.after.fragments, strict=True):
                 assert new.version >= old.version
-        assert heard[-1].after.generation == 2
+            if isinstance(each.event, ShardLost):
+                assert len(each.event.fragments) == 2, "of four"
+                assert each.after.members == each.before.members, "nor of a learner"
+                for p in {*range(4)} - {*each.event.fragments}:
+                    assert each.after.fragments[p] == each.before.fragments[p]
+        assert told[-1].after.generation == 1
 
 
 def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() -> None:
@@ -386,7 +395,8 @@ def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() ->
         assert process.poll() is None, process.communicate()
         (pid,) = pids(here, "ShardActor")
         os.kill(pid, signal.SIGKILL)
-        until(lambda: all_live(here, 2, life=2) or process.poll() is not None)
+        until(lambda: any(isinstance(each.event, ShardBack) for each in heard(here)))
+        assert all_live(here, 2, life=1)
         os.killpg(process.pid, signal.SIGINT)
         finished = finish(process)
         assert finished.code == 130, finished.err
@@ -577,6 +587,17 @@ def test_an_island_that_hangs_is_replaced_if_that_is_the_policy() -> None:
 
 def states(here: Place) -> list[str]:
     return [each["state"] for each in here.last_status.get("islands", ())]
+
+
+def heard(here: Place) -> list[Heard]:
+    """All that the syncer was told, and what it made of it."""
+    depot = Folder(here.run_dir)
+    layout = load_layout(depot)
+    rule = rule_of(load(here.run_dir / "config.toml"), layout)
+    told = [*relive(rule, read_tape(depot, layout.fingerprint).events)]
+    for each in told:
+        validate(rule, each.after)
+    return told
 
 
 def tapes(here: Place) -> int:
