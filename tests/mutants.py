@@ -557,12 +557,6 @@ MUTANTS = (
     ),
     # the shell
     Mutant(
-        "a merge is ordered whose shard has died meanwhile",
-        SHELL,
-        "if wanted and await self._ports.merge(order):",
-        "if await self._ports.merge(order):",
-    ),
-    Mutant(
         "promises are not flushed",
         SHELL,
         "if isinstance(event, ORDERS) or any(isinstance(effect, PROMISES) for effect in effects):",
