@@ -189,6 +189,7 @@ class IslandGroup(Table):
     region: GroupName | None = None  # its corpus: what is leased there is read there
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0  # below 1 the island is slowed on purpose
     step_s: Amount = 0.0  # ... or idles so that no step takes less than this
+    encode: Literal["host", "device"] = "host"  # device: 8 bytes a parameter there, fewer to copy
     opportunistic: bool = False  # may wait for devices that the cluster does not have yet
 
     @property

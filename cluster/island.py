@@ -10,10 +10,12 @@ import numpy as np
 
 from cluster.config import Config, IslandGroup
 from cluster.meaning import group_of, schedule_of
+from coordinator.codec import Wire
 from coordinator.fragments import Layout
-from coordinator.protocol import Anchor, Island, Region
+from coordinator.protocol import Anchor, Fragment, Island, Region
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import DataSpec
+from islands.encoder import OnDevice
 from islands.inner import Inner
 from islands.learner import Habits, Learner, Link
 from islands.optimizer import OptimizerSpec
@@ -52,7 +54,19 @@ def compiled(config: Config, group: IslandGroup) -> Parts:
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0)
     inner.compile(task.heldout(group.batch_size)[0])
     port.compile(task, inner.place)
+    if group.encode == "device":
+        _compile_encoder(sync.wire_up, task, layout, inner, port)
     return Parts(task, layout, inner, port)
+
+
+def _compile_encoder(
+    wire: Wire, task: Task, layout: Layout, inner: Inner, port: FragmentPort
+) -> None:
+    encode, params = OnDevice(wire), inner.place(task.init(0))
+    for p in range(len(layout.fragments)):
+        flat = port.take(params, Fragment(p))
+        _, left = encode(flat, inner.place(np.asarray(flat)), None, 1.0)
+        encode(flat, flat, left, 1.0)
 
 
 def rehearse(parts: Parts, batch_size: int) -> None:
@@ -76,6 +90,7 @@ def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learne
         speed=group.speed,
         step_s=group.step_s,
         anchor=Anchor(sync.anchor),
+        encode=group.encode,
         region=None if group.region is None else Region(group.region),
     )
     return Learner(

@@ -15,7 +15,7 @@ import hashlib
 import os
 import sysconfig
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -289,8 +289,7 @@ def _find(data: DataSpec) -> tuple[Path, list[Path]]:
     """The source's root and its files, sorted; hidden files and folders are left out."""
     if data.source == STDLIB:
         root = Path(sysconfig.get_paths()["stdlib"])
-        found = root.rglob("*.py")
-        return root, sorted(p for p in found if not STDLIB_WITHOUT & set(p.relative_to(root).parts))
+        return root, sorted(_of_stdlib(root))
     path = Path(data.source).expanduser()
     if path.is_file():
         return path.parent, [path]
@@ -316,6 +315,12 @@ def _find(data: DataSpec) -> tuple[Path, list[Path]]:
         wanted = "Parquet file (data.column is set)" if wants_tables else "text file"
         raise UserMistake(f"data.source = {data.source!r} is empty: no {wanted} is below it")
     return root, files
+
+
+def _of_stdlib(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = {*folders} - STDLIB_WITHOUT
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
 def _split(names: Sequence[str], data: DataSpec) -> list[bool]:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import jax
-import numpy as np
 
-from coordinator.codec import Payload, Wire, decode, encode
+from coordinator.codec import Payload, decode
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     Anchor,
@@ -24,6 +23,7 @@ from coordinator.protocol import (
     Publication,
     Version,
 )
+from islands.encoder import Encoder, Numbers
 
 MOST_UNHEARD = 8
 """Messages of a fragment whose fate is not known: that of an older one was said, and lost."""
@@ -45,14 +45,17 @@ class Track:
     base: Version
     public: Flat
     since_step: int
-    origin: Flat | jax.Array
+    origin: Numbers
     from_step: int
     from_tokens: int
 
     @classmethod
-    def begin(cls, base: Version, public: Flat, step: int, tokens: int) -> Track:
-        """Of a version just adopted; steps and tokens count from these."""
-        return cls(base, public, step, public, step, tokens)
+    def begin(
+        cls, base: Version, public: Flat, step: int, tokens: int, origin: Numbers | None = None
+    ) -> Track:
+        """Of a version just adopted; steps and tokens count from these. `origin`: the same numbers
+        where they shall be read, if not here."""
+        return cls(base, public, step, public if origin is None else origin, step, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,9 @@ class _Rounding:
     `sent`: for each message not yet acknowledged, what it took along and what it left behind.
     """
 
-    ready: Flat | None = None
-    sent: dict[ContributionId, tuple[Flat | None, Flat]] = field(
-        default_factory=dict[ContributionId, tuple[Flat | None, Flat]]
+    ready: Numbers | None = None
+    sent: dict[ContributionId, tuple[Numbers | None, Numbers]] = field(
+        default_factory=dict[ContributionId, tuple[Numbers | None, Numbers]]
     )
 
 
@@ -85,17 +88,17 @@ class Uplink:
     """
 
     def __init__(
-        self, life: Life, wire: Wire, layout: Layout, anchor: Anchor = Anchor.BASE
+        self, life: Life, encoder: Encoder, layout: Layout, anchor: Anchor = Anchor.BASE
     ) -> None:
-        self._anchor = anchor
-        self._life, self._wire, self._fingerprint = life, wire, layout.fingerprint
+        self._anchor, self._encoder = anchor, encoder
+        self._life, self._fingerprint = life, layout.fingerprint
         self._roundings = [_Rounding() for _ in layout.fragments]
         self._lock = threading.Lock()
 
     def encode(
         self, fragment: Fragment, snapshot: Snapshot, spoil: float = 1.0
     ) -> tuple[HandIn, Payload]:
-        """Copy the snapshot to the host; return the facts and one contiguous buffer.
+        """Write the snapshot; return the facts and one contiguous buffer.
 
         Of a snapshot that two have asked for, both get the same bytes. `spoil`: a factor that a
         fault plan puts on the delta.
@@ -105,20 +108,15 @@ class Uplink:
         origin, since_step = track.origin, track.from_step
         if self._anchor is Anchor.CURRENT:  # from the base on, whatever was handed in since
             origin, since_step = track.public, track.since_step
-        delta = np.asarray(snapshot.flat) - np.asarray(origin)
-        if spoil != 1.0:
-            delta *= np.float32(spoil)
         with self._lock:
             rounding = self._roundings[fragment]
             if said in rounding.sent:
                 taken, _ = rounding.sent[said]
             else:
                 taken, rounding.ready = rounding.ready, None
-            if taken is not None:
-                delta += taken
-            payload = encode(self._wire, delta)
-            if self._wire is not Wire.F32:
-                rounding.sent[said] = (taken, delta - decode(payload, delta.size))
+            payload, left = self._encoder(snapshot.flat, origin, taken, spoil)
+            if left is not None:
+                rounding.sent[said] = (taken, left)
                 if len(rounding.sent) > MOST_UNHEARD:
                     del rounding.sent[next(iter(rounding.sent))]
         tokens = progress.tokens - track.from_tokens

@@ -50,6 +50,7 @@ from coordinator.protocol import (
 from coordinator.schedule import Schedule
 from islands.adopt import AdoptRule, FragmentPort
 from islands.corpus import Starved
+from islands.encoder import ENCODERS, Numbers, Where
 from islands.exchange import Downlink, Missed, Public, Snapshot, Track, Uplink
 from islands.inner import Inner, InnerState
 from islands.task import Batch, Params, StreamLike, Task
@@ -89,6 +90,7 @@ class Habits:
 
     `overlap`: 0 = wait for adoption at each due point. `speed`: below 1 it idles between steps, so
     that one takes 1 / `speed` of its quickest. `step_s`: ... so that none takes less than this.
+    `encode`: where its deltas are encoded, and their anchors kept.
     `lease_windows`: it asks for more data when less than this is left, or less than a batch.
     """
 
@@ -101,6 +103,7 @@ class Habits:
     speed: float = 1.0
     step_s: float = 0.0
     anchor: Anchor = Anchor.BASE
+    encode: Where = "host"
     region: Region | None = None
 
 
@@ -122,6 +125,7 @@ class Learner:
         """`stream` makes a reader without leases, for each life anew; `now_s` is a steady clock."""
         self._task, self._layout, self._inner, self._port = task, layout, inner, port
         self._open_stream, self._link, self._habits, self._now_s = stream, link, habits, now_s
+        self._encoder = ENCODERS[habits.encode](habits.wire_up)
         self.spoil = 1.0  # a fault plan's: what is handed in is multiplied by it
         self.drag = 1.0  # ... and so many times as long its steps take
         self._state: InnerState | None = None  # of the training thread alone, like the tracks
@@ -197,7 +201,9 @@ class Learner:
         self._state = self._inner.start(jax.tree.unflatten(self._structure, leaves), moments)
         if moments is None:
             self._state = self._ask_donors(self._state, granted.donors)
-        self._tracks = {p: Track.begin(*known, 0, 0) for p, known in public.items()}
+        self._tracks = {
+            p: Track.begin(*known, 0, 0, self._anchor_of(known[1])) for p, known in public.items()
+        }
         self._stream = self._open_stream()
         for lease in granted.leases:
             self._stream.add(lease)
@@ -207,9 +213,7 @@ class Learner:
             self._progress = Progress(0, 0, self._stream.cursor)
             self._vitals = Vitals(float("nan"))
             self._news, self._said, self._leases = {}, [], []
-            self._uplink = Uplink(
-                granted.life, self._habits.wire_up, self._layout, self._habits.anchor
-            )
+            self._uplink = Uplink(granted.life, self._encoder, self._layout, self._habits.anchor)
             self._downlink = Downlink(public, self._catch_up)
         return granted.life
 
@@ -464,14 +468,20 @@ class Learner:
         params = self._port.put(self._state.params, p, placed, origin)
         self._state = replace(self._state, params=params)
         if carries:
-            self._tracks[p] = Track.begin(version, flat, track.from_step, track.from_tokens)
+            begun = track.from_step, track.from_tokens
             from_step, tokens = progress.steps, 0
         else:
-            self._tracks[p] = Track.begin(version, flat, progress.steps, progress.tokens)
+            begun = progress.steps, progress.tokens
             from_step, tokens = track.from_step, progress.tokens - track.from_tokens
+        anchor = placed if self._habits.encode == "device" else flat
+        self._tracks[p] = Track.begin(version, flat, *begun, anchor)
         with self._mail:
             self._said.append(Adopted(self._life, p, version, from_step, tokens, progress))
             self._mail.notify_all()
+
+    def _anchor_of(self, flat: Flat) -> Numbers:
+        """Where deltas will be counted from."""
+        return self._inner.place(flat) if self._habits.encode == "device" else flat
 
     def _await_adoption(self) -> None:
         """Lock-step mode: go on only with newer versions of what is due at this step."""

@@ -26,6 +26,7 @@ from coordinator.schedule import Schedule
 from coordinator.state import Rule, initial, validate
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import DataSpec
+from islands.encoder import Where
 from islands.inner import Inner
 from islands.learner import Habits, Learner
 from islands.optimizer import OptimizerSpec
@@ -130,8 +131,10 @@ def train(
     merge: MergeRule = MergeRule.MEAN,
     outer: OuterRule = AS_IT_IS,
     overlap: int = 0,
+    wire_up: Wire = Wire.F32,
+    encode: Where = "host",
 ) -> Outcome:
-    """A run on threads, with real learners, f32 wires, and a quorum of everybody."""
+    """A run on threads, with real learners, and a quorum of everybody."""
     layout, port = parts_of(task, schedule.fragments)
     start = leaves_of(task.init(0))
     flats = [take(layout, Fragment(p), start) for p in range(schedule.fragments)]
@@ -163,7 +166,7 @@ def train(
             port,
             lambda: task.stream(BATCH),
             Together(cluster, all_joined),
-            Habits(name, "local", Wire.F32, schedule, overlap, LEASE_WINDOWS),
+            Habits(name, "local", wire_up, schedule, overlap, LEASE_WINDOWS, encode=encode),
             now_s=time.perf_counter,
         )
         for name in names
@@ -258,3 +261,17 @@ def test_four_learners_in_lock_step_are_the_naive_twin(task: Task, rule: MergeRu
     data = [batches(task, steps, first_lease=2 * place) for place in places]
     wanted = twin(task, run.layout, BRISK, every, rule, outer, data)
     assert apart(run.public, wanted) < 2e-5
+
+
+@pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT4])
+def test_it_does_not_matter_where_deltas_are_encoded(task: Task, wire: Wire) -> None:
+    """... to the last bit, with error feedback, for four rounds of each fragment."""
+    one, other = (
+        train(
+            task, BRISK, Schedule(10, fragments=4), islands=1, steps=40, wire_up=wire, encode=where
+        )
+        for where in ("host", "device")
+    )
+    assert one.versions == other.versions == [4, 4, 4, 4]
+    for mine, theirs in zip(one.public, other.public, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

@@ -32,6 +32,7 @@ from coordinator.protocol import (
     Publish,
     Version,
 )
+from islands.encoder import OnHost
 from islands.exchange import MOST_UNHEARD, Downlink, Missed, Public, Snapshot, Track, Uplink
 
 LAYOUT: Layout = cut(
@@ -58,7 +59,7 @@ class Sender:
     uplink: Uplink = field(init=False)
 
     def __post_init__(self) -> None:
-        self.uplink = Uplink(LIFE, self.wire, LAYOUT)
+        self.uplink = Uplink(LIFE, OnHost(self.wire), LAYOUT)
 
     def send(self, delta: Flat, p: Fragment = F0) -> tuple[ContributionId, Flat]:
         """The id of the message, and what arrives."""
@@ -79,7 +80,7 @@ def test_a_hand_in_says_what_it_is() -> None:
     flat: Any = numbers(1) + numbers(2)
     progress = Progress(steps=9, tokens=700, lease=Lease(4, 2))
     snapshot = Snapshot(flat, Track.begin(V2, numbers(1), step=5, tokens=300), progress)
-    said, payload = Uplink(LIFE, Wire.F32, LAYOUT).encode(F0, snapshot)
+    said, payload = Uplink(LIFE, OnHost(Wire.F32), LAYOUT).encode(F0, snapshot)
     assert said == HandIn(
         id=ContributionId(LIFE, F0, 5, 9),
         base=V2,
@@ -97,7 +98,7 @@ def test_with_the_syncers_anchor_a_second_hand_in_counts_from_the_base_again() -
     track = Track.begin(V2, numbers(1), step=5, tokens=300)
     again = replace(track, origin=numbers(3), from_step=7, from_tokens=500)
     progress = Progress(steps=9, tokens=700, lease=Lease(4, 2))
-    uplink = Uplink(LIFE, Wire.F32, LAYOUT, Anchor.CURRENT)
+    uplink = Uplink(LIFE, OnHost(Wire.F32), LAYOUT, Anchor.CURRENT)
     said, payload = uplink.encode(F0, Snapshot(flat, again, progress))
     assert said.id == ContributionId(LIFE, F0, 7, 9)
     assert (said.since_step, said.tokens) == (5, 200)

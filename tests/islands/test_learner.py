@@ -43,6 +43,7 @@ from coordinator.schedule import Schedule
 from islands import learner as learner_module
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import Starved
+from islands.encoder import Where
 from islands.exchange import Public
 from islands.inner import Inner, InnerState
 from islands.learner import Habits, Learner, Link, Rejected, Unreachable
@@ -352,12 +353,15 @@ def begin(
         overlap: int = 2,
         speed: float = 1.0,
         step_s: float = 0.0,
+        encode: Where = "host",
         script: Script | None = None,
         stream: Numbers | None = None,
     ) -> Alive:
         script = script or Script()
         schedule = Schedule(EVERY, FRAGMENTS)
-        habits = Habits(Island("a"), "g", Wire.F32, schedule, overlap, 1, speed, step_s)
+        habits = Habits(
+            Island("a"), "g", Wire.F32, schedule, overlap, 1, speed, step_s, encode=encode
+        )
         learner = Learner(
             TASK,
             LAYOUT,
@@ -491,6 +495,9 @@ def test_two_who_ask_at_once_get_the_same(begin: Begin) -> None:
 
 # --- adopting -------------------------------------------------------------------------------------
 
+anywhere = pytest.mark.parametrize("encode", ["host", "device"])
+"""Wherever it keeps its anchors."""
+
 
 def test_overwriting_discards_what_was_not_handed_in_and_says_so(begin: Begin) -> None:
     alive = begin()
@@ -510,8 +517,11 @@ def test_overwriting_discards_what_was_not_handed_in_and_says_so(begin: Begin) -
     assert span(alive.hand_in(F1)) == (0, 6), "only that fragment's counters start again"
 
 
-def test_overwriting_goes_on_from_the_public_fragment(begin: Begin, inner: Inner) -> None:
-    alive = begin()
+@anywhere
+def test_overwriting_goes_on_from_the_public_fragment(
+    begin: Begin, inner: Inner, encode: Where
+) -> None:
+    alive = begin(encode=encode)
     alive.script.step(3)
     public = flats_of(init(5))[F0]
     alive.publish(F0, public)
@@ -527,8 +537,11 @@ def test_overwriting_goes_on_from_the_public_fragment(begin: Begin, inner: Inner
     np.testing.assert_allclose(flats_of(init(0))[F1] + other, wanted[F1], rtol=1e-5)
 
 
-def test_carrying_keeps_what_was_trained_since_the_hand_in(begin: Begin, inner: Inner) -> None:
-    alive = begin(adopt=AdoptRule.CARRY)
+@anywhere
+def test_carrying_keeps_what_was_trained_since_the_hand_in(
+    begin: Begin, inner: Inner, encode: Where
+) -> None:
+    alive = begin(adopt=AdoptRule.CARRY, encode=encode)
     alive.script.step(3)
     said, delta = alive.hand_in(F0)
     alive.script.step(2)
@@ -549,8 +562,11 @@ def test_carrying_keeps_what_was_trained_since_the_hand_in(begin: Begin, inner: 
     np.testing.assert_allclose(public + more, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_blending_keeps_a_share_of_its_own_and_no_counters(begin: Begin, inner: Inner) -> None:
-    alive = begin(adopt=AdoptRule.BLEND)
+@anywhere
+def test_blending_keeps_a_share_of_its_own_and_no_counters(
+    begin: Begin, inner: Inner, encode: Where
+) -> None:
+    alive = begin(adopt=AdoptRule.BLEND, encode=encode)
     alive.script.step(3)
     public = flats_of(init(5))[F0]
     version = alive.publish(F0, public)

@@ -1,0 +1,151 @@
+"""What a hand-in becomes on its way out: a delta, encoded, and what the wire did not take of it.
+
+On the host in NumPy, where the anchor is; or on the device, where only the encoded bytes are copied
+to the host: the same bytes, as long as no number is denormal (devices take those for zero). Then
+anchor and residual stay on the device too, eight bytes a parameter (docs/decisions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Literal, Protocol, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from coordinator.codec import Payload, Wire, decode, encode
+from coordinator.fragments import Flat
+from coordinator.kernels import (
+    BLOCK,
+    E3M0,
+    E3M0_DOWN,
+    HALF,
+    INT4_DOWN,
+    INT8_DOWN,
+    INVERSES,
+    MAGNITUDE,
+    MANTISSA_BITS,
+    NEAREST,
+    NOT_FINITE,
+    NOTHING,
+    SCALES,
+)
+
+Numbers: TypeAlias = Flat | jax.Array
+"""A flat fragment, [size] f32, on the host or on the device."""
+
+
+class Encoder(Protocol):
+    """Writes flat - origin + taken; `taken`: what earlier messages left behind."""
+
+    def __call__(
+        self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float
+    ) -> tuple[Payload, Numbers | None]:
+        """The payload, and what it leaves behind (None: nothing). `spoil`: a factor that a fault
+        plan puts on the difference."""
+        ...
+
+
+class OnHost:
+    """Copies the fragment to the host and encodes it there."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def __call__(
+        self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float
+    ) -> tuple[Payload, Numbers | None]:
+        delta = np.asarray(flat) - np.asarray(origin)
+        if spoil != 1.0:
+            delta *= np.float32(spoil)
+        if taken is not None:
+            delta += taken
+        payload = encode(self._wire, delta)
+        if self._wire is Wire.F32:
+            return payload, None
+        with np.errstate(invalid="ignore"):  # what is no number the gate will see
+            return payload, delta - decode(payload, delta.size)
+
+
+class OnDevice:
+    """Encodes the fragment where it is, and copies the payload to the host."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def __call__(
+        self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float
+    ) -> tuple[Payload, Numbers | None]:
+        payload, left = _written(flat, origin, taken, np.float32(spoil), wire=self._wire)
+        return np.asarray(payload), left
+
+
+@partial(jax.jit, static_argnames="wire")
+def _written(
+    flat: jax.Array, origin: jax.Array, taken: jax.Array | None, spoil: jax.Array, *, wire: Wire
+) -> tuple[jax.Array, jax.Array | None]:
+    delta = (flat - origin) * spoil
+    if taken is not None:
+        delta = delta + taken
+    match wire:
+        case Wire.F32:
+            return delta, None
+        case Wire.BF16:
+            rounded = delta.astype(jnp.bfloat16)
+            payload = jax.lax.bitcast_convert_type(rounded, jnp.uint16)
+            return payload, delta - rounded.astype(jnp.float32)
+        case Wire.INT8 | Wire.INT4 | Wire.E3M0:
+            blocks = jnp.pad(delta, (0, -delta.size % BLOCK)).reshape(-1, BLOCK)
+            payload, decoded = _in_blocks(wire, blocks)
+            decoded = decoded.reshape(-1)[: delta.size]
+            return payload, jnp.where(decoded == 0, delta, delta - decoded)  # a -0 stays one
+
+
+def _in_blocks(wire: Wire, values: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Payload and decoded values of whole blocks, [n, BLOCK]: coordinator.kernels, in JAX."""
+    bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
+    if wire is Wire.E3M0:
+        exponents = _scales(bits, E3M0_DOWN, NEAREST)
+        codes = _powers(bits, exponents)
+        decoded = jnp.asarray(E3M0)[codes]
+    else:
+        down, most = (INT8_DOWN, 127) if wire is Wire.INT8 else (INT4_DOWN, 7)
+        exponents = _scales(bits, down, np.uint32(0))
+        steps = values * jnp.asarray(INVERSES)[exponents][:, None]
+        steps = jnp.where(steps < most, steps, np.float32(most))  # also what is no number
+        steps = jnp.where(steps > -most, steps, np.float32(-most))
+        rounded = jnp.rint(steps).astype(jnp.int32)
+        codes, decoded = rounded + (most + 1), rounded.astype(jnp.float32)  # which has no -0
+    if wire is not Wire.INT8:
+        codes = codes[:, :HALF] | (codes[:, HALF:] << 4)
+    payload = jnp.concatenate([exponents, codes.reshape(-1)]).astype(jnp.uint8)
+    if wire is Wire.E3M0:
+        payload = jax.lax.bitcast_convert_type(payload, jnp.int8)
+    return payload, decoded * jnp.asarray(SCALES)[exponents][:, None]
+
+
+def _scales(bits: jax.Array, down: int, up: np.uint32) -> jax.Array:
+    """[n] exponents; see `kernels.choose_scales`."""
+    largest = jnp.max(bits & MAGNITUDE, axis=1)
+    exponent = (largest >> MANTISSA_BITS).astype(jnp.int32)
+    some = (exponent >= NOTHING) & (exponent < NOT_FINITE)
+    raised = ((largest + up) >> MANTISSA_BITS).astype(jnp.int32)
+    scale = jnp.minimum(raised, NOT_FINITE - 1) - down
+    return jnp.where(some, scale, jnp.where(exponent > NOTHING, NOT_FINITE, 0))
+
+
+def _powers(bits: jax.Array, exponents: jax.Array) -> jax.Array:
+    """[n, BLOCK] codes; see `kernels.write_e3m0`."""
+    scale = exponents[:, None]
+    magnitude = bits & MAGNITUDE
+    power = ((magnitude + NEAREST) >> MANTISSA_BITS).astype(jnp.int32) - scale + 1
+    half = (magnitude >> MANTISSA_BITS).astype(jnp.int32) >= scale - 1
+    power = jnp.where(power < 1, half.astype(jnp.int32), power)
+    sign = (bits >> np.uint32(31)).astype(jnp.int32) << 3
+    return jnp.minimum(power, 7) | sign
+
+
+Where: TypeAlias = Literal["host", "device"]
+ENCODERS: Mapping[Where, Callable[[Wire], Encoder]] = {"host": OnHost, "device": OnDevice}

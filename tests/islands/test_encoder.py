@@ -1,0 +1,77 @@
+"""What is encoded on the device has the bits of what is encoded on the host."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from coordinator.codec import Wire
+from coordinator.fragments import Flat
+from islands.encoder import OnDevice, OnHost
+
+SIZES = (1, 31, 32, 33, 1000, 4099)
+AWKWARD = (0.0, -0.0, np.nan, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-30, 2.0**-101, 2.0**-100, 0.5)
+
+
+def numbers(seed: int, size: int) -> Flat:
+    """Of all magnitudes, exact zeros and ties among them; none is denormal."""
+    dice = np.random.default_rng(seed)
+    drawn = dice.normal(size=size) * np.exp2(
+        dice.integers(-30, 30, size=-(-size // 32)).repeat(32)[:size]
+    )
+    coarse = np.round(drawn * 8) / 8
+    return np.where(dice.random(size) < 0.3, coarse, drawn).astype(np.float32)
+
+
+def same(one: object, other: object) -> None:
+    """To the last bit, signs of zeros included; of what is no number only that."""
+    a, b = np.asarray(one), np.asarray(other)
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(a, b)
+    if a.dtype == np.float32:
+        known = ~np.isnan(a)
+        np.testing.assert_array_equal(np.signbit(a[known]), np.signbit(b[known]))
+
+
+@pytest.mark.parametrize("wire", Wire)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("messages", [1, 3])
+def test_the_same_bits_on_host_and_device(wire: Wire, size: int, messages: int) -> None:
+    """... payloads, and what each leaves to the next."""
+    host, device = OnHost(wire), OnDevice(wire)
+    left: tuple[object, object] = (None, None)
+    for seed in range(messages):
+        flat, origin = jnp.asarray(numbers(seed, size)), numbers(100 + seed, size)
+        one, kept = host(flat, origin, left[0], 1.0)  # type: ignore[arg-type]
+        two, held = device(flat, jnp.asarray(origin), left[1], 1.0)  # type: ignore[arg-type]
+        same(one, two)
+        assert (kept is None) == (held is None) == (wire is Wire.F32)
+        if kept is not None:
+            assert isinstance(held, jax.Array), "it stays where it is"
+            same(kept, held)
+        left = kept, held
+
+
+@pytest.mark.parametrize("wire", Wire)
+def test_the_same_bits_of_what_is_hard_to_write(wire: Wire) -> None:
+    zero = np.zeros(32 * len(AWKWARD), np.float32)
+    flat = np.repeat(np.array(AWKWARD, np.float32), 32)  # blocks of one kind, then in all places
+    for each in (flat, np.random.default_rng(0).permutation(flat), flat[:45]):
+        origin = zero[: each.size]
+        one, kept = OnHost(wire)(jnp.asarray(each), origin, None, 1.0)
+        two, held = OnDevice(wire)(jnp.asarray(each), origin, None, 1.0)
+        same(one, two)
+        if kept is not None:
+            same(kept, held)
+
+
+@pytest.mark.parametrize("wire", Wire)
+def test_what_a_fault_plan_spoils_is_spoilt_on_both(wire: Wire) -> None:
+    flat, origin = jnp.asarray(numbers(1, 70)), numbers(2, 70)
+    one, _ = OnHost(wire)(flat, origin, None, -1000.0)
+    two, _ = OnDevice(wire)(flat, origin, None, -1000.0)
+    same(one, two)
+    plain, _ = OnDevice(wire)(flat, origin, None, 1.0)
+    assert not np.array_equal(plain, two)
