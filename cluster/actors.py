@@ -30,6 +30,7 @@ from ray.exceptions import (
     ObjectLostError,
     OwnerDiedError,
     RayActorError,
+    RayError,
     RayTaskError,
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -78,7 +79,14 @@ from cluster.store import (
 )
 from cluster.syncer import Ports, Syncer, done
 from coordinator.codec import Payload
-from coordinator.errors import ArchipelagoError, Outdated, Relieved, RunFailed, Unreachable
+from coordinator.errors import (
+    ArchipelagoError,
+    NoModel,
+    Outdated,
+    Relieved,
+    RunFailed,
+    Unreachable,
+)
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     Adopted,
@@ -567,7 +575,9 @@ class ShardActor(Breakable):
 
     @property
     def _there(self) -> Shard:
-        assert self._shard is not None, "the shard has no model yet"
+        """Errors: `NoModel`: this process is not the one that was meant."""
+        if self._shard is None:
+            raise NoModel("the shard has just begun and has no model yet")
         return self._shard
 
     def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
@@ -605,7 +615,7 @@ class RayPorts(Ports):
 
     def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
         self._actors, self._holder = _Directory(namespace), holder
-        self._shards = Attendance(set(holder.values()), RayActorError)
+        self._shards = Attendance(set(holder.values()), (RayActorError, NoModel))
         self._asker = Asker(self._ask)
         self._turns = {p: asyncio.Lock() for p in holder}
         self._stored: dict[Fragment, bool | str] = {}  # what the last merge of each has said
@@ -867,7 +877,10 @@ class SyncerActor(Breakable):
                 _start_over(f"{name} has died, and with it what learners cannot go on without")
             logging.warning("%s has died, and its fragments %s with it", name, [*own])
             wanted = syncer.shard_lost(own)
-            found = await self._ports.have_back(name, wanted, syncer.state.generation)
+            try:
+                found = await self._ports.have_back(name, wanted, syncer.state.generation)
+            except RayError as error:  # a new generation has more patience
+                _start_over(f"{name} cannot come back: {_said(error)}")
             if found != wanted:
                 _start_over(f"{name} was to come back with {wanted}, and has {found}")
             self._ports.is_back(name)

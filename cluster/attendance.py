@@ -30,8 +30,8 @@ class _Seat:
 class Attendance:
     """... of each shard, by name; to be used on one event loop."""
 
-    def __init__(self, names: Iterable[str], dead: type[Exception]) -> None:
-        """`dead`: what a call raises whose callee has died, or cannot be reached."""
+    def __init__(self, names: Iterable[str], dead: tuple[type[Exception], ...]) -> None:
+        """`dead`: what a call raises whose callee has died, or is not the one that was meant."""
         self._seats, self._dead = {name: _Seat() for name in names}, dead
 
     async def ask(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
@@ -65,7 +65,7 @@ class Attendance:
         try:
             await asyncio.wait((watching, missing), return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
-                with suppress(self._dead):
+                with suppress(*self._dead):
                     watching.result()
         finally:
             watching.cancel()

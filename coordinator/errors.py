@@ -38,6 +38,10 @@ class Relieved(ArchipelagoError):
     """A spare has taken this learner's island over while it could not be heard."""
 
 
+class NoModel(ArchipelagoError):
+    """A shard's process has just begun, and has not been told what to hold."""
+
+
 class Outdated(ArchipelagoError):
     """A later generation of the syncer has taken over; who hears this must go."""
 

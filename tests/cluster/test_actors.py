@@ -17,7 +17,7 @@ from cluster.depot import Folder
 from cluster.gather import Gatherer
 from cluster.names import Seat
 from cluster.store import FragmentStore
-from coordinator.errors import Outdated, RunFailed
+from coordinator.errors import NoModel, Outdated, RunFailed
 from coordinator.protocol import Fragment, Join, Merge, Publish, Version
 from tests.cluster.played import LAYOUT, Played
 from tests.coordinator.given import life
@@ -152,6 +152,20 @@ def test_what_is_asked_of_a_dead_shard_is_not_done_and_fails_no_run(
         collecting.cancel()
 
     asyncio.run(story())
+
+
+def test_a_shard_that_has_just_begun_does_nothing_that_was_meant_for_another(
+    played: Played,
+) -> None:
+    """It might be called before anybody has noticed that the one before it has died."""
+    p, v1 = Fragment(0), Version(0, 1)
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+    for order in (
+        shard.merge(Merge(p, v1, (), "all delivered")),
+        shard.publish(Publish(p, v1, Version(0, 0), (), ()), ()),
+    ):
+        with pytest.raises(NoModel, match="has just begun"):
+            asyncio.run(order)
 
 
 def test_a_shard_that_is_back_with_a_version_need_not_publish_it(played: Played) -> None:

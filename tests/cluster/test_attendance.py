@@ -32,7 +32,7 @@ async def never() -> None:
 def plays(scene: Callable[[Attendance], Coroutine[Any, Any, None]]) -> None:
     async def play() -> None:
         async with asyncio.timeout(20):
-            await scene(Attendance([NAME, OTHER], Dead))
+            await scene(Attendance([NAME, OTHER], (Dead,)))
 
     asyncio.run(play())
 
