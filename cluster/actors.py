@@ -1064,8 +1064,8 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 class Home:
     """Where a run's actors live: their namespace, and whether they outlast whoever starts them.
 
-    Detached ones stay on the node of the fleet while it is there: they may share a directory that
-    no other node sees.
+    They stay on the node of the fleet while it is there: they may share a directory that no other
+    node sees.
     """
 
     namespace: str
@@ -1187,5 +1187,5 @@ def _start(
     env: Mapping[str, str],
     where: Mapping[str, Any] = MappingProxyType({}),
 ) -> Actor:
-    place = where or (home.near() if home.detached else {})
+    place = where or home.near()
     return ray.remote(kind).options(**home.options(name, env), **place, num_cpus=0)
