@@ -172,8 +172,8 @@ MUTANTS = (
     Mutant(
         "a round is opened over another",
         ROUNDS,
-        "if fragment.due and fragment.round is None:",
-        "if fragment.due:",
+        "if fragment.due and fragment.round is None and not fragment.away:",
+        "if fragment.due and not fragment.away:",
     ),
     Mutant(
         "due again, but nobody is asked again",
@@ -565,14 +565,14 @@ MUTANTS = (
     Mutant(
         "public before it is merged",
         SHELL,
-        "        await self._ports.merge(order)\n",
-        "",
+        "if wanted and await self._ports.merge(order):",
+        "if wanted:",
     ),
     Mutant(
         "public before it is stored, by the shell",
         SHELL,
-        "        said = await self._ports.store(order)\n",
-        "        said = True\n",
+        "if (said := await self._ports.store(order)) is None:",
+        "if (said := True) is None:",
     ),
 )
 
