@@ -70,6 +70,8 @@ from cluster.source import source_sha256
 from cluster.status import Status
 from cluster.store import (
     STATE,
+    Arrays,
+    Damaged,
     FragmentStore,
     Snapshot,
     Tape,
@@ -104,6 +106,7 @@ from coordinator.protocol import (
     Left,
     Life,
     Merge,
+    Merged,
     Progress,
     Publication,
     Publish,
@@ -111,6 +114,7 @@ from coordinator.protocol import (
     Report,
     Resume,
     Store,
+    Unsound,
     Version,
     Vitals,
     Void,
@@ -400,6 +404,7 @@ class ShardActor(Breakable):
         self._broken: BaseException | None = None
         self._shard: Shard | None = None
         self._generation = 0
+        self._stored: dict[Fragment, Version] = {}  # the newest of each that the depot has
 
     async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> None:
         """Take in these fragments of the initial model, and make them durable."""
@@ -407,6 +412,7 @@ class ShardActor(Breakable):
         self._shard = shard_of(self._config, layout, arrays, self._spread)
         for p, each in arrays.items():
             await self._compute(self._files(layout).save, p, each, True)
+            self._stored[p] = each.version
 
     async def recover(
         self, wanted: Mapping[Fragment, Version], generation: int
@@ -435,6 +441,7 @@ class ShardActor(Breakable):
             p: shard.recover(p, version, functools.partial(files.newest, p, version))
             for p, version in wanted.items()
         }
+        self._stored |= {p: version for p, version in found.items() if files.has(p, version)}
         for p, version in found.items():
             try:
                 files.forget_after(p, version)
@@ -482,24 +489,40 @@ class ShardActor(Breakable):
             return "nothing to hand in"
         return await self._compute(self._there.receive, *handed)
 
-    async def merge(self, order: Merge) -> bool | str:
-        """Merge, and make the staged version durable; False if it is not its turn, else why it
-        cannot be.
+    async def merge(self, order: Merge) -> tuple[Merged | Unsound, bool | str]:
+        """Merge, and make the staged version durable, if it is sound; False if it is not its turn
+        to be, else why it cannot be.
 
         One call for both, since the second follows in any case and a call of Ray costs more than
         the merge of a small fragment.
         """
         if self._config.durability.keep_contributions:
             await self._carry_out(order, self._keep)
-        await self._carry_out(order, self._there.merge)
-        if order.version.number % self._config.durability.every:
-            return False
+        event = await self._carry_out(order, self._merge)
+        if isinstance(event, Unsound) or order.version.number % self._config.durability.every:
+            return event, False
         try:
             await self._carry_out(order, self._store)
         except OSError as error:
             logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
-            return error.strerror or str(error)
-        return True
+            return event, error.strerror or str(error)
+        self._stored[order.fragment] = order.version
+        return event, True
+
+    def _merge(self, order: Merge) -> Merged | Unsound:
+        """Merge; what was public before can be had again from the depot, if it is stored."""
+        there, p = self._there, order.fragment
+        version = there.version(p)
+        if self._stored.get(p) != version:
+            return there.merge(order)
+        return there.merge(order, lambda: self._load(p, version))
+
+    def _load(self, p: Fragment, version: Version) -> Arrays:
+        """What is stored; a process that cannot have it again begins anew with what can be had."""
+        try:
+            return self._files(self._layout).load(p, version)
+        except (Damaged, OSError) as error:
+            _start_over(f"{version} of fragment {p} cannot be had again: {error}")
 
     def _keep(self, order: Merge) -> None:
         for item in order.items:
@@ -618,7 +641,7 @@ class RayPorts(Ports):
         self._shards = Attendance(set(holder.values()), (RayActorError, NoModel))
         self._asker = Asker(self._ask)
         self._turns = {p: asyncio.Lock() for p in holder}
-        self._stored: dict[Fragment, bool | str] = {}  # what the last merge of each has said
+        self._durable: dict[Fragment, bool | str] = {}  # what the last merge of each has said
         self.seats: dict[Island, Seat] = {}  # of those that have joined
 
     async def shard_dies(self, name: str) -> None:
@@ -679,18 +702,18 @@ class RayPorts(Ports):
         seats = {life: self._seat(life) for life in lives}
         return await self._order(fragment, "collect", fragment, seats)
 
-    async def merge(self, order: Merge) -> bool:
+    async def merge(self, order: Merge) -> Merged | Unsound | None:
         try:
             async with self._turns[order.fragment]:
-                said = await self._order(order.fragment, "merge", order)
+                event, durable = await self._order(order.fragment, "merge", order)
         except Away:
-            return False
-        self._stored[order.fragment] = said
-        return True
+            return None
+        self._durable[order.fragment] = durable
+        return event
 
     async def store(self, order: Store) -> bool | str:
         """Done with the merge: a fragment has one version under way at a time."""
-        return self._stored.pop(order.fragment)
+        return self._durable.pop(order.fragment)
 
     async def publish(self, order: Publish) -> None:
         seats = [*map(self._seat, order.to)]
@@ -737,8 +760,9 @@ def _if_it_helps(error: BaseException) -> None:
 
 
 def _start_over(why: str) -> NoReturn:
-    """Come back as a new generation, unless this process is one that Ray knows of no more."""
-    logging.error("the syncer starts over: %s", why)
+    """End this process, so that Ray restarts it: the syncer as a new generation, a shard with what
+    is stored; unless it is one that Ray knows of no more."""
+    logging.error("this process starts over: %s", why)
     logging.shutdown()
     os._exit(1)
 

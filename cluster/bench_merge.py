@@ -103,6 +103,7 @@ def memory(workload: Workload) -> dict[str, float]:
         fresh([np.zeros(n, np.float32)]),
         merge_rule=MergeRule.RDA,
         outer=OUTER,
+        wire_up=wire,
         wire_down=wire,
         keep_differences=KEEP_DIFFERENCES,
     )

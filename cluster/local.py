@@ -33,11 +33,13 @@ from coordinator.protocol import (
     Left,
     Life,
     Merge,
+    Merged,
     Progress,
     Publish,
     Refused,
     Report,
     Store,
+    Unsound,
     Version,
     Vitals,
     Void,
@@ -158,9 +160,9 @@ class LocalCluster:
             return "nothing to hand in"
         return await loop.run_in_executor(self._arithmetic, self.shard.receive, *handed)
 
-    async def merge(self, order: Merge) -> bool:
-        await asyncio.get_running_loop().run_in_executor(self._arithmetic, self.shard.merge, order)
-        return True
+    async def merge(self, order: Merge) -> Merged | Unsound:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._arithmetic, self.shard.merge, order)
 
     async def store(self, order: Store) -> bool | str:
         return False  # nothing of this shell outlives its process

@@ -107,6 +107,11 @@ METRICS = (
              _figure("merges_lost")),
     Declared("not_durable", Kind.GAUGE, "1 while the disk does not take tape or fragments.",
              _one(lambda s: float(bool(s["figures"] and s["figures"]["not_durable"])))),
+    Declared("model_sound", Kind.GAUGE, "0 while the model's held-out loss is not finite, or the "
+             "last step of a fragment was undone.",
+             _one(lambda s: float(not (s["figures"] and s["figures"]["trouble"])))),
+    Declared("unsound_merges", Kind.COUNTER, "Merges undone, not finite or far too long.",
+             _figure("unsound_merges")),
     Declared("merge_age_seconds", Kind.GAUGE, "Since the last merge.", _figure("merge_age_s")),
     Declared("islands_alive", Kind.GAUGE, "Islands whose learner is live.",
              _one(lambda s: s["alive"])),
@@ -139,6 +144,8 @@ METRICS = (
              _islands("loss"), OF_ISLAND),
     Declared("island_contributions", Kind.COUNTER, "Admitted ones.", _islands("contributions"),
              OF_ISLAND),
+    Declared("island_cosine_ratio", Kind.GAUGE, "Of its last contribution to the others' mean.",
+             _islands("cosine"), OF_ISLAND),
     Declared("island_restarts", Kind.COUNTER, "Lives after its first.", _islands("restarts"),
              OF_ISLAND),
 )  # fmt: skip

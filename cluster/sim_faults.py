@@ -83,7 +83,14 @@ class Faults:
                 machine.slow_s = until_s
             case Trouble.ECHO:
                 self.echo(ECHOES)
-            case Trouble.NAN | Trouble.LOUD | Trouble.COUNTERS | Trouble.FUTURE:
+            case (
+                Trouble.NAN
+                | Trouble.LOUD
+                | Trouble.FLIPPED
+                | Trouble.ROTTEN
+                | Trouble.COUNTERS
+                | Trouble.FUTURE
+            ):
                 if process is not None:
                     process.poison = fault.trouble
                     process.incurable |= math.isinf(fault.lasts_s)

@@ -317,7 +317,8 @@ class Process:
         if self.poison is not None:
             hand_in, norm = self._spoil(hand_in, norm)
         self.link.made(hand_in.id, Made(self.poison, made))
-        return hand_in, Parcel(tokens, norm)
+        sign = -1 if self.poison is Trouble.FLIPPED else 1
+        return hand_in, Parcel(tokens, norm, sign, rotten=self.poison is Trouble.ROTTEN)
 
     def _spoil(self, said: HandIn, norm: float) -> tuple[HandIn, float]:
         match self.poison:
@@ -325,6 +326,8 @@ class Process:
                 return said, self.rng.choice((math.nan, math.inf))
             case Trouble.LOUD:
                 return said, norm * LOUDER
+            case Trouble.FLIPPED | Trouble.ROTTEN:
+                return said, norm
             case Trouble.LAYOUT:
                 return replace(said, fingerprint="another"), norm
             case Trouble.FUTURE:

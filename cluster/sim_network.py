@@ -68,7 +68,9 @@ class Site:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.rng = plan, random.Random(f"{plan.seed}/world")
         self.loop = VirtualLoop()
-        self.shard = SimShard(self.loop, plan.rule.schedule.fragments)
+        self.shard = SimShard(
+            self.loop, plan.rule.schedule.fragments, random.Random(f"{plan.seed}/shard")
+        )
         self.machines = {trait.island: Machine(trait) for trait in plan.traits}
         self.made_of: dict[ContributionId, Made] = {}
         self.syncer: Syncer | None = None  # while it is alive

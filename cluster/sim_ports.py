@@ -11,9 +11,11 @@ from coordinator.protocol import (
     Fragment,
     Life,
     Merge,
+    Merged,
     Progress,
     Publish,
     Store,
+    Unsound,
     Void,
 )
 
@@ -61,13 +63,12 @@ class SimPorts(Ports):
             SLOWNESS if self.loop.now_s < self.site.shard_slow_s else 1
         )
 
-    async def merge(self, order: Merge) -> bool:
+    async def merge(self, order: Merge) -> Merged | Unsound | None:
         deaths = self.shard.deaths[order.fragment]
         await self.shard.work(self._merge_s())
         if self.shard.deaths[order.fragment] != deaths:
-            return False
-        self.shard.merge(order)
-        return True
+            return None
+        return self.shard.merge(order)
 
     async def store(self, order: Store) -> bool | str | None:
         deaths = self.shard.deaths[order.fragment]

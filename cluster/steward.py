@@ -688,6 +688,7 @@ def _overlaid(said: IslandStatus | None, it: _Island) -> IslandStatus:
         loss=None,
         why="its process starts",
         contributions=0,
+        cosine=None,
         restarts=0,
     )
     shown = base.copy()

@@ -52,6 +52,7 @@ from coordinator.protocol import (
     Store,
     Stored,
     Tick,
+    Unsound,
     Version,
     Vitals,
     Void,
@@ -73,8 +74,8 @@ class Ports(Protocol):
         """Have the shard call the learner; a string says why nothing will come."""
         ...
 
-    async def merge(self, order: Merge) -> bool:
-        """False if the shard has died."""
+    async def merge(self, order: Merge) -> Merged | Unsound | None:
+        """Have the shard merge, and say what has come of it; None if it has died."""
         ...
 
     async def store(self, order: Store) -> bool | str | None:
@@ -276,11 +277,13 @@ class Syncer:
                 self.feed(Arrived(contribution))
 
     async def _merge(self, order: Merge) -> None:
-        """... unless its shard has died while this was held back: then its round is void."""
+        """Have the order carried out, unless its shard has died while this was held back: then its
+        round is void."""
         round_ = self.state.fragments[order.fragment].round
-        wanted = round_ is not None and round_.version == order.version
-        if wanted and await self._ports.merge(order):
-            self.feed(Merged(order.fragment, order.version))
+        if round_ is None or round_.version != order.version:
+            return
+        if (event := await self._ports.merge(order)) is not None:
+            self.feed(event)
 
     async def _store(self, order: Store) -> None:
         if (said := await self._ports.store(order)) is None:

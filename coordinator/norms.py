@@ -49,15 +49,24 @@ NONE = Norms()
 
 def limit(norms: Norms, steps: int) -> float:
     """Return the largest norm over `steps` that is in line with these; infinite while too few are
-    known."""
-    logs = [_log_over(sample, steps) for sample in norms.recent if sample.norm > 0]
-    if len(logs) < NEEDED:
+    known.
+
+    The median norm is taken per step and per square root of steps, and the larger one of the two
+    counts; their spread is that of the reading that fits them better.
+    """
+    known = [sample for sample in norms.recent if sample.norm > 0]
+    if len(known) < NEEDED:
         if norms.former is None:
             return math.inf
-        return CHANGED_FACTOR * math.exp(_log_over(norms.former, steps))
-    middle = statistics.median(logs)
-    spread = statistics.median([abs(value - middle) for value in logs])
-    return math.exp(middle + max(math.log(OUTLIER_FACTOR), OUTLIER_SPREADS * spread))
+        ratio = steps / norms.former.steps
+        return CHANGED_FACTOR * norms.former.norm * max(ratio, math.sqrt(ratio))
+    most, spread = -math.inf, math.inf
+    for power in (1.0, 0.5):
+        logs = [math.log(norm) - power * math.log(over) for norm, over in known]
+        middle = statistics.median(logs)
+        most = max(most, middle + power * math.log(steps))
+        spread = min(spread, statistics.median([abs(value - middle) for value in logs]))
+    return math.exp(most + max(math.log(OUTLIER_FACTOR), OUTLIER_SPREADS * spread))
 
 
 def admit(norms: Norms, norm: float, steps: int) -> Norms:
@@ -74,9 +83,3 @@ def forget(norms: Norms) -> Norms:
     if len(known) < NEEDED:
         return replace(norms, recent=())
     return Norms((), known[len(known) // 2])
-
-
-def _log_over(sample: Sample, steps: int) -> float:
-    """Return the logarithm of the most that this norm can be over so many steps."""
-    ratio = math.log(steps / sample.steps)
-    return math.log(sample.norm) + max(ratio, ratio / 2)

@@ -208,11 +208,15 @@ class Merged:
 @dataclass(frozen=True, slots=True)
 class Unsound:
     """What the shard has merged must not be public: `norm` is not finite, or over the order's
-    limit. The shard is at the state of before the merge again and holds the contributions."""
+    limit. The shard is at the state of before the merge again and holds the contributions.
+
+    `spoiled`: those whose bytes are not any more what was measured when they arrived.
+    """
 
     fragment: Fragment
     version: Version
     norm: float
+    spoiled: tuple[ContributionId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

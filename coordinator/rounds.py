@@ -68,10 +68,14 @@ def open_due(state: State, now_s: float) -> State:
     """Open a round of each due fragment that has none under way, and a shard."""
     for p, fragment in enumerate(state.fragments):
         if fragment.due and fragment.round is None and not fragment.away:
-            following = Version(state.generation, fragment.version.number + fragment.void + 1)
-            opened = Round(following, opened_s=now_s)
+            opened = Round(_following(state, fragment), opened_s=now_s)
             state = with_fragment(state, Fragment(p), replace(fragment, due=False, round=opened))
     return state
+
+
+def _following(state: State, fragment: FragmentState) -> Version:
+    """Return the version that the fragment's next merge makes."""
+    return Version(state.generation, fragment.version.number + fragment.void + 1)
 
 
 def stop(state: State, why: str, now_s: float) -> State:
@@ -272,31 +276,39 @@ def merged(rule: Rule, state: State, event: Merged) -> Step:
 
 
 def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
-    """What was merged cannot be published: drop the contribution with the largest norm per step,
-    and merge the others. Too few for the quorum, and the round waits for more.
-
-    If even those that were left gave a step that is finite and too long, the steps have changed for
-    everyone: forget those they were held to.
+    """What was merged cannot be published: drop the contributions that are spoiled, or else the one
+    with the largest norm per step, and merge the others, as another version. Too few for the
+    quorum, and the round waits for more.
     """
     p = event.fragment
     fragment, round_ = state.fragments[p], state.fragments[p].round
     if round_ is None or round_.stage is not Stage.MERGING or round_.version != event.version:
         return state, ()
-    worst = max(round_.items, key=lambda c: (c.norm_per_step, _merge_order(c)))
-    items = tuple(c for c in round_.items if c is not worst)
+    spoiled = tuple(c for c in round_.items if c.id in event.spoiled)
+    loudest = max(round_.items, key=lambda c: (c.norm_per_step, _merge_order(c)))
+    dropped = spoiled or (loudest,)
     why = f"the merge with it was not sound: a step of norm {event.norm:.3g}"
-    state = replace(state, ledger=ledger.drop(state.ledger, worst, Fate.GATE))
+    if spoiled:
+        why = "its bytes are not what was measured when it arrived"
+    items = tuple(c for c in round_.items if c not in dropped)
+    fragment = replace(fragment, void=fragment.void + 1)
+    round_ = replace(round_, version=_following(state, fragment))
+    follows: tuple[Effect, ...] = ()
     if len({c.id.life.island for c in items}) >= rule.min_quorum:
         round_ = replace(round_, items=items)
-        order = _order(rule, fragment, p, round_)
-        state, follows = with_fragment(state, p, replace(fragment, round=round_)), (order,)
+        follows = (_order(rule, fragment, p, round_),)
+        state = with_fragment(state, p, replace(fragment, round=round_))
     else:
-        state, follows = _open_again(state, p, fragment, round_, items, event.norm), ()
-    member = speaking(state.members, worst.id.life)
-    if member is None:
-        return state, (Discard(worst, Fate.GATE, why), *follows)
-    refusal = gate.Refusal(Fate.GATE, why)
-    state, discards = contributions.refused(rule, state, member, worst, refusal, now_s)
+        state = _open_again(state, p, fragment, round_, items, event.norm)
+    discards: tuple[Effect, ...] = ()
+    for each in dropped:
+        state = replace(state, ledger=ledger.drop(state.ledger, each, Fate.GATE))
+        if (member := speaking(state.members, each.id.life)) is None:
+            discards = (*discards, Discard(each, Fate.GATE, why))
+        else:
+            refusal = gate.Refusal(Fate.GATE, why)
+            state, said = contributions.refused(rule, state, member, each, refusal, now_s)
+            discards = (*discards, *said)
     return state, (*discards, *follows)
 
 
@@ -309,7 +321,11 @@ def _open_again(
     norm: float,
 ) -> State:
     """The round is open as it was before it closed, without what was dropped; whoever has nothing
-    in it any more is asked again."""
+    in it any more is asked again.
+
+    A step that is finite and too long whatever is left out means that steps have changed for
+    everyone: those that it was held to are forgotten.
+    """
     moves = norms.forget(fragment.moves) if math.isfinite(norm) else fragment.moves
     inbox = (*items, *round_.trial, *fragment.inbox)
     there = {c.id.life for c in inbox}

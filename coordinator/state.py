@@ -94,8 +94,8 @@ class FragmentState:
     `norms`: of recently admitted contributions. `outliers`: islands whose norm was refused since;
     `voters`: who had a vote on what is usual when the first of them was. `moves`: norms of the
     steps that the fragment took of late. `participants`: of the last merge. `away`: its shard is
-    dead, no round can be. `void`: versions that died with their shard since the last publication;
-    their numbers are not used again.
+    dead, no round can be. `void`: versions since the last publication that died with their shard or
+    were not sound; their numbers are not used again.
     """
 
     version: Version

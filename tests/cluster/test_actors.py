@@ -18,7 +18,7 @@ from cluster.gather import Gatherer
 from cluster.names import Seat
 from cluster.store import FragmentStore
 from coordinator.errors import NoModel, Outdated, RunFailed
-from coordinator.protocol import Fragment, Join, Merge, Publish, Version
+from coordinator.protocol import Fragment, Join, Merge, Merged, Publish, Version
 from tests.cluster.played import LAYOUT, Played
 from tests.coordinator.given import life
 
@@ -89,9 +89,10 @@ class Hasty:
         self.done: list[str] = []
 
     def __getattr__(self, method: str) -> SimpleNamespace:
-        async def called(order: Merge | Publish, *_: object) -> None:
+        async def called(order: Merge | Publish, *_: object) -> tuple[Merged, bool]:
             await asyncio.sleep(0.02 if method == "publish" else 0)
             self.done.append(f"{method} {order.version}")
+            return Merged(order.fragment, order.version), True
 
         return SimpleNamespace(remote=called)
 
@@ -123,7 +124,8 @@ class Mortal:
             self.dies -= 1
             if self.dies >= 0:
                 raise RayActorError
-            return method
+            merged = Merged(Fragment(0), Version(0, 1))
+            return (merged, True) if method == "merge" else method
 
         return SimpleNamespace(remote=called)
 

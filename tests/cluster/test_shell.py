@@ -31,6 +31,7 @@ from coordinator.protocol import (
     LeaseWanted,
     Life,
     Merge,
+    Merged,
     Progress,
     Publish,
     Refused,
@@ -104,9 +105,9 @@ class World(Ports):
         self.handed_in[life, fragment] = stop
         return contribution(life, fragment, (start, stop), norm=self.norm)
 
-    async def merge(self, order: Merge) -> bool:
+    async def merge(self, order: Merge) -> Merged | None:
         self.did("merge", order.fragment, order.version)
-        return self.shard_lives
+        return Merged(order.fragment, order.version) if self.shard_lives else None
 
     async def store(self, order: Store) -> bool | str | None:
         self.did("store", order.fragment, order.version)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -290,6 +290,7 @@ def test_a_norm_is_finite_exactly_if_everything_is(wire: Wire, poison: float, pl
 # --- contributions of several wires in one merge --------------------------------------------------
 
 
+@settings(deadline=None)  # of which the first one compiles
 @given(
     st.lists(st.sampled_from(list(Wire)), min_size=2, max_size=9),
     st.sampled_from(list(MergeRule)),

@@ -243,6 +243,7 @@ class Publisher:
             fresh([numbers(7, F0), numbers(7, F1)]),
             merge_rule=MergeRule.RDA,
             outer=OuterRule(0.7, 0.9),
+            wire_up=self.wire,
             wire_down=self.wire,
             keep_differences=self.keep_differences,
         )

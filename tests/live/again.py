@@ -17,6 +17,7 @@ from coordinator.protocol import (
     Fragment,
     Life,
     Merge,
+    Merged,
     Progress,
     Publish,
     Store,
@@ -47,9 +48,9 @@ class Deaf(Ports):
         await self._hear("collect", life, fragment)
         return ""
 
-    async def merge(self, order: Merge) -> bool:
+    async def merge(self, order: Merge) -> Merged | None:
         await self._hear("merge", order)
-        return True
+        return None
 
     async def store(self, order: Store) -> bool | str | None:
         await self._hear("store", order)
