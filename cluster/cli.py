@@ -24,6 +24,7 @@ from coordinator.protocol import Island
 
 if TYPE_CHECKING:
     from cluster.config import Config
+    from cluster.steward import Outcome
     from coordinator.fragments import Layout
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
@@ -95,6 +96,7 @@ def run(
     else:
         console.print(progress.summary_table(outcome.summary))
         console.print(f"model, events and metrics are in {chosen}")
+    _say_what_is_missing(outcome)
     if interrupts.asked is not None:
         raise typer.Exit(INTERRUPTED)
 
@@ -172,8 +174,15 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
         )
     console.print(progress.summary_table(outcome.summary))
     print(json.dumps(outcome.summary), flush=True)
+    _say_what_is_missing(outcome)
     if outcome.asked is not None:
         raise typer.Exit(INTERRUPTED)
+
+
+def _say_what_is_missing(outcome: Outcome) -> None:
+    """The run has ended well, with its model, and a figure of its summary is null."""
+    if outcome.missing is not None:
+        print(f"archipelago: {outcome.missing}; the model is whole", file=sys.stderr)
 
 
 def _check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -13,6 +14,7 @@ from cluster.island import task_of
 from coordinator.fragments import Flat, Layout, sew, take
 from coordinator.protocol import Fragment
 from islands.adopt import layout_of
+from islands.task import Batch, Params
 
 SAMPLE_WINDOWS = 64
 """Held-out windows judged now and then, while the islands need the cores."""
@@ -30,6 +32,7 @@ class Evaluator:
         self._layout = layout_of(self._task, config.sync.fragments)
         self._structure = jax.tree.structure(jax.eval_shape(lambda: self._task.init(0)))
         self._loss = jax.jit(self._task.loss)
+        self.judged, self.longest_s = 0, 0.0  # batches so far, and the seconds of the longest
         self._batches = self._task.heldout(EVALUATION_BATCH)
 
     @property
@@ -56,5 +59,11 @@ class Evaluator:
         """Held-out loss in nats per token, over so many windows or all there are."""
         params = jax.tree.unflatten(self._structure, sew(self._layout, flats))
         count = max(1, min(len(self._batches), windows // EVALUATION_BATCH))
-        losses = [float(self._loss(params, self._batches[i])) for i in range(count)]
-        return sum(losses) / len(losses)
+        return sum(self._judge(params, self._batches[i]) for i in range(count)) / count
+
+    def _judge(self, params: Params, batch: Batch) -> float:
+        began_s = time.monotonic()
+        loss = float(self._loss(params, batch))
+        self.judged += 1
+        self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+        return loss

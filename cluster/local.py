@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from cluster.failures import Losses
 from cluster.measures import Measures
 from cluster.shard import Shard
 from cluster.syncer import Log, Syncer
 from coordinator.codec import Payload
+from coordinator.errors import RunFailed
 from coordinator.fragments import Flat
 from coordinator.protocol import (
     Adopted,
@@ -167,12 +169,13 @@ class LocalCluster:
     async def store(self, order: Store) -> bool | str:
         return False  # nothing of this shell outlives its process
 
-    async def publish(self, order: Publish) -> None:
+    async def publish(self, order: Publish) -> Losses:
         loop = asyncio.get_running_loop()
         said = await loop.run_in_executor(self._arithmetic, self.shard.publish, order)
         for life in order.to:
             learner = self.learners[life.island]
             await loop.run_in_executor(self._hands, learner.offer, life, *said)
+        return ()
 
     async def discard(self, order: Discard) -> None:
         self.shard.drop(order.contribution.reference)
@@ -187,3 +190,7 @@ class LocalCluster:
 
     async def leave(self, life: Life) -> Progress:
         return self.learners[life.island].leave()
+
+    async def break_down(self, life: Life, why: str) -> None:
+        """What a learner raises here ends the run, which is there for looking at it."""
+        raise RunFailed(f"{life} failed: {why}")

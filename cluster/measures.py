@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from cluster.failures import Failure
 from cluster.status import Figures, FragmentStatus, IslandStatus, RoundStatus, Status
 from coordinator import ledger, suspects
 from coordinator.codec import Wire
@@ -70,6 +71,7 @@ class _Watched:
     rejected: bool = False  # for good: it will not ask again
     fault_s: float | None = None
     fault_life: Life | None = None
+    failed: str = ""  # since its last contribution
 
 
 @dataclass(slots=True)
@@ -99,6 +101,8 @@ class _Memory:
     round_s: float
     grace_s: float
     staleness: float
+    failures: Counter[str]
+    unjudged: Counter[str]
     unsound: int = 0
     jumps: dict[int, str] = field(default_factory=dict[int, str])
     not_finite: str = ""
@@ -134,6 +138,8 @@ class Measures:
         self._merges_lost = self._unsound = 0
         self._jumps: dict[int, str] = {}  # of each fragment whose last merge was undone, why
         self._not_finite = ""
+        self._failures: Counter[str] = Counter()
+        self._unjudged: Counter[str] = Counter()
         self._troubles: dict[str, str] = {}
         self._holding, self._held_since_s, self._held_s = frozenset(islands), now_s, 0.0
         self._round_s = self._grace_s = self._staleness = math.nan
@@ -256,6 +262,16 @@ class Measures:
         watched = self._watched(island)
         watched.refused, watched.rejected = why, for_good
 
+    def failed(self, life: Life | None, failure: Failure) -> None:
+        """An island has failed, or a task for nobody in particular; by reason."""
+        self._failures[failure.reason] += 1
+        if life is not None:
+            self._watched(life.island).failed = failure.why
+
+    def unjudged(self, why: str) -> None:
+        """An evaluation of the model has come to nothing."""
+        self._unjudged[why] += 1
+
     def held(self, islands: Mapping[Island, str], now_s: float) -> None:
         """These islands have devices now, each with its group; until it is said again."""
         self._held_s += len(self._holding) * (now_s - self._held_since_s)
@@ -299,6 +315,7 @@ class Measures:
     def _delivered(self, life: Life, now_s: float) -> None:
         watched = self._watched(life.island)
         watched.contributions += 1
+        watched.failed = ""
         if watched.fault_s is not None and life != watched.fault_life:
             self._recovery_s.append(now_s - watched.fault_s)
             watched.fault_s = watched.fault_life = None
@@ -353,6 +370,8 @@ class Measures:
             wanted=len(self._islands),
             spares=0,
             refusals=dict(self._refusals),
+            failures=dict(self._failures),
+            unjudged=dict(self._unjudged),
             figures=self._figures(rule, state, now_s),
         )
 
@@ -396,6 +415,9 @@ class Measures:
     def _island(self, state: State, island: Island) -> IslandStatus:
         watched, member = self._islands[island], state.members.get(island)
         loss = watched.vitals.loss
+        why = watched.refused or (_why(member) if member else "its process starts")
+        if watched.failed and watched.failed != why:
+            why = f"{why}, after {watched.failed}"
         return IslandStatus(
             island=island,
             group=member.group if member else watched.group,
@@ -405,7 +427,7 @@ class Measures:
             steps=watched.steps_before + watched.steps,
             tokens_per_s=watched.tokens_per_s,
             loss=None if math.isnan(loss) else loss,
-            why=watched.refused or (_why(member) if member else "its process starts"),
+            why=why,
             contributions=watched.contributions,
             cosine=watched.cosine,
             restarts=max(0, watched.lives - 1),

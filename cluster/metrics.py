@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cluster.config import Monitor
+from cluster.failures import Reason, Unjudged
 from cluster.files import write_json
 from cluster.status import IslandState, Status
 from coordinator.errors import UserMistake
@@ -80,9 +81,12 @@ def _states(status: Status) -> Iterator[Sample]:
             yield (island["group"], island["island"], state), is_it
 
 
-def _refusals(status: Status) -> Iterator[Sample]:
-    for reason in Fate:  # also those that have not happened: a rate needs a zero before its one
-        yield (reason.value,), status["refusals"].get(reason.value, 0)
+def _by_reason(key: str, reasons: type[StrEnum]) -> Callable[[Status], Iterator[Sample]]:
+    def samples(status: Status) -> Iterator[Sample]:
+        for reason in reasons:  # also those that have not come up: a rate needs a zero first
+            yield (reason.value,), status[key].get(reason.value, 0)
+
+    return samples
 
 
 OF_ISLAND = ("group", "island")
@@ -126,8 +130,13 @@ METRICS = (
              _figure("grace_s")),
     Declared("staleness_versions", Kind.GAUGE, "Of merged contributions, moving average.",
              _figure("staleness")),
-    Declared("refusals", Kind.COUNTER, "Contributions that were not merged.", _refusals,
-             ("reason",)),
+    Declared("refusals", Kind.COUNTER, "Contributions that were not merged.",
+             _by_reason("refusals", Fate), ("reason",)),
+    Declared("failures", Kind.COUNTER,
+             "Of islands: what they raised or sent that was of no use, and a full object store.",
+             _by_reason("failures", Reason), ("reason",)),
+    Declared("evaluation_failures", Kind.COUNTER, "Evaluations of the model without a result.",
+             _by_reason("unjudged", Unjudged), ("reason",)),
     Declared("up_bytes", Kind.COUNTER, "Contributions, as sent.", _figure("up_bytes")),
     Declared("down_bytes", Kind.COUNTER, "Publications, as sent.", _figure("down_bytes")),
     Declared("goodput_ratio", Kind.GAUGE, "Island-seconds spent computing, of all granted.",

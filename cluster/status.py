@@ -84,4 +84,6 @@ class Status(TypedDict):
     wanted: int  # islands that shall be there
     spares: int  # processes that are warm and could be one of them
     refusals: dict[str, int]  # contributions not merged, by reason
+    failures: dict[str, int]  # of islands, by reason
+    unjudged: dict[str, int]  # evaluations of the model that came to nothing, by reason
     figures: Figures | None  # None: nothing measured yet

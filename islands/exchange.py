@@ -147,8 +147,9 @@ class Downlink:
         self._public, self._missed = dict(public), missed
         self._locks = {fragment: threading.Lock() for fragment in public}
 
-    def follow(self, publication: Publication, payload: Payload) -> Public | None:
-        """Add the difference to the version it belongs to, once what was missed has been fetched.
+    def follow(self, publication: Publication, payload: Payload | None) -> Public | None:
+        """Add the difference to the version it belongs to, once what was missed has been fetched;
+        without a payload, which there was no room for, that is all there is to add.
 
         None if the fragment is at that version or past it already.
         """
@@ -158,11 +159,12 @@ class Downlink:
             if publication.version <= version:
                 return None
             found: Missed = []
-            if publication.previous != version:
-                found = self._missed(fragment, version, publication.previous)
+            upto = publication.version if payload is None else publication.previous
+            if upto != version:
+                found = self._missed(fragment, version, upto)
             match found:
                 case list() as differences:
-                    for each in (*differences, payload):
+                    for each in differences if payload is None else (*differences, payload):
                         flat = flat + decode(each, flat.size)
                     newest = (publication.version, flat)
                 case whole:

@@ -79,10 +79,10 @@ class Inner:
     def adopt_moments(self, state: InnerState, leaves: Sequence[NDArray[Any]]) -> InnerState:
         """The state with these moments instead of its own.
 
-        Errors: `ValueError` if they are of another shape, or not finite.
+        Errors: `ValueError` if they are of another shape or dtype, or not finite.
         """
         mine, structure = jax.tree.flatten(state.opt_state)
-        if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in mine]:
+        if [(leaf.shape, leaf.dtype) for leaf in leaves] != [(m.shape, m.dtype) for m in mine]:
             raise ValueError("moments of another model or optimizer")
         if not all(np.isfinite(leaf).all() for leaf in leaves):
             raise ValueError("moments that are not finite")

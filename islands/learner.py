@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.codec import Payload, Wire
-from coordinator.errors import Rejected, Unreachable
+from coordinator.errors import Malformed, Rejected, Unreachable
 from coordinator.fragments import Flat, Layout, sew
 from coordinator.protocol import (
     Adopted,
@@ -136,6 +137,8 @@ class Learner:
         self._structure = jax.tree.structure(jax.eval_shape(lambda: task.init(0)))
         self._mail = threading.Condition()  # guards everything below
         self._life: Life | None = None
+        self._lives: set[Life] = set()
+        self._mute: BaseException | None = None  # what broke the talking thread
         self._ended = 0  # the incarnation of the last life that is over
         self._over: Void | None = None
         self._stepping = self._staying = True
@@ -159,13 +162,15 @@ class Learner:
         """
         while (granted := self._join()) is not None:
             life = self._begin(granted)
-            talker = threading.Thread(target=self._talk, args=(life,), name=f"talk {life}")
+            talker = threading.Thread(target=self._speak, args=(life,), name=f"talk {life}")
             talker.start()
             try:
                 self._train()
             finally:
                 self._end()
                 talker.join()
+            if self._mute is not None:
+                raise self._mute
 
     @property
     def params(self) -> Params:
@@ -209,6 +214,7 @@ class Learner:
             self._stream.add(lease)
         with self._mail:
             self._life, self._offset, self._over = granted.life, granted.offset, None
+            self._lives.add(granted.life)
             self._stepping = self._staying  # what stopped the life before may be forgotten
             self._progress = Progress(0, 0, self._stream.cursor)
             self._vitals = Vitals(float("nan"))
@@ -231,7 +237,7 @@ class Learner:
             try:
                 if (given := self._link.moments(donor)) is not None:
                     return self._inner.adopt_moments(state, given)
-            except (Unreachable, ValueError) as error:
+            except (Unreachable, Malformed, ValueError) as error:
                 log.info("no moments from %s: %s", donor, error)
         return state
 
@@ -249,7 +255,7 @@ class Learner:
             self._mail.notify_all()
 
     def _alive(self) -> bool:
-        return self._staying and self._over is None
+        return self._staying and self._over is None and self._mute is None
 
     # --- called by others -------------------------------------------------------------------------
 
@@ -283,8 +289,9 @@ class Learner:
         leaves = future.result()
         return None if leaves is None else [np.asarray(leaf) for leaf in leaves]
 
-    def offer(self, life: Life, publication: Publication, payload: Payload) -> None:
-        """Take in a newer version at the next step boundary, and learn what was merged."""
+    def offer(self, life: Life, publication: Publication, payload: Payload | None) -> None:
+        """Take in a newer version at the next step boundary, and learn what was merged; without a
+        payload, what it lacks is asked for."""
         with self._mail:
             if self._life != life or self._uplink is None or self._downlink is None:
                 return
@@ -299,6 +306,11 @@ class Learner:
             if self._life == life:
                 self._news[publication.fragment] = (*newest, placed)
                 self._mail.notify_all()
+
+    def had(self, life: Life) -> bool:
+        """Is this one of the lives of this learner?"""
+        with self._mail:
+            return life in self._lives
 
     def refused(self, said: ContributionId) -> None:
         """A contribution was discarded: what it took along is this learner's again."""
@@ -389,7 +401,7 @@ class Learner:
         with self._mail:
             self._progress = Progress(
                 self._progress.steps + 1,
-                self._progress.tokens + self._task.tokens(batch),
+                self._progress.tokens + operator.index(self._task.tokens(batch)),
                 self._stream.cursor,
             )
         self._boundary()
@@ -510,6 +522,15 @@ class Learner:
                 return
 
     # --- the talking thread -----------------------------------------------------------------------
+
+    def _speak(self, life: Life) -> None:
+        """... whose failure is the learner's: nobody would hear of it any more."""
+        try:
+            self._talk(life)
+        except BaseException as error:  # noqa: BLE001 - raised where the training thread ends
+            with self._mail:
+                self._mute = error
+                self._mail.notify_all()
 
     def _talk(self, life: Life) -> None:
         """Tell the syncer what happened, one message at a time; what comes meanwhile is joined."""

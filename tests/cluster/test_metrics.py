@@ -24,6 +24,7 @@ NAMED = re.compile(rf"{PREFIX}\w+")
 def a_full_status() -> Any:
     status = a_status(islands=2)
     status["refusals"] = {"gate": 3, "stale": 1}
+    status["failures"], status["unjudged"] = {"hand_in": 1}, {"raised": 2}
     status["figures"] = Figures(
         quorum=1, generation=2, tokens_merged=900, tokens_discarded=50, tokens_lost=10,
         merge_age_s=1.5, round_s=0.5, grace_s=0.1, staleness=0.2, merges_lost=3,

@@ -84,6 +84,8 @@ def a_status(islands: int = 4, fragments: int = 8) -> Any:
         "wanted": islands,
         "spares": 0,
         "refusals": {},
+        "failures": {},
+        "unjudged": {},
         "figures": None,
     }
     return status

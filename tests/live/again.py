@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cluster.failures import Losses
 from cluster.measures import Measures
 from cluster.sim_loop import VirtualLoop, running
 from cluster.store import Row
@@ -56,8 +57,9 @@ class Deaf(Ports):
         await self._hear("store", order)
         return True
 
-    async def publish(self, order: Publish) -> None:
+    async def publish(self, order: Publish) -> Losses:
         await self._hear("publish", order)
+        return ()
 
     async def discard(self, order: Discard) -> None:
         await self._hear("discard", order)
