@@ -10,21 +10,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from cluster import progress, runs
 from cluster.cli_bench import Json, Overrides, bench
-from cluster.names import FLEET
 from cluster.status import Status
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.protocol import Island
-
-if TYPE_CHECKING:
-    from cluster.config import Config
-    from coordinator.fragments import Layout
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 """Exit codes; 0 is success."""
@@ -74,10 +69,11 @@ def run(
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the terminal's process takes no accelerator
     from cluster.config import load
+    from cluster.door import enter
 
     config = load(config_path, overrides)
     now = datetime.now().astimezone()
-    chosen, layout = _check(config, config_path, run_dir, now, resume=resume, owned=True)
+    chosen, layout = enter(config, config_path, run_dir, now, resume=resume, owned=True)
     if resume:
         runs.reopen(chosen, config)
     from cluster import launch
@@ -158,10 +154,11 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
     """What `submit` has the cluster run: the run's configuration is in the job's folder."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from cluster.config import load
+    from cluster.door import enter
 
     config = load(config_path, overrides)
     run_dir = runs.home_of_job(config)
-    _, layout = _check(config, config_path, run_dir, datetime.now().astimezone())
+    _, layout = enter(config, config_path, run_dir, datetime.now().astimezone())
     from cluster import launch
 
     console = Console(file=sys.stdout, width=progress.WIDTH)
@@ -174,57 +171,6 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
     print(json.dumps(outcome.summary), flush=True)
     if outcome.asked is not None:
         raise typer.Exit(INTERRUPTED)
-
-
-def _check(
-    config: Config,
-    config_path: Path,
-    run_dir: Path | None,
-    now: datetime,
-    *,
-    resume: bool = False,
-    owned: bool = False,
-) -> tuple[Path, Layout]:
-    """Everything that can be found wrong before anything is started, all of it at once.
-
-    `owned`: by this process, so that the run ends with its fleet.
-    """
-    from cluster.depot import depot_of
-    from cluster.island import task_of
-    from cluster.meaning import outer_of, same_layout
-    from islands.adopt import layout_of
-
-    problems: list[str] = []
-    chosen, layout = Path(), None
-    try:
-        if resume:
-            chosen = runs.resume(config, run_dir)
-        else:
-            chosen = runs.choose(config, config_path, run_dir, now)
-    except UserMistake as error:
-        problems.append(str(error))
-    if owned and any(fault.island == FLEET for fault in config.faults.plan):
-        problems.append(
-            "faults.plan: the fleet of `archipelago run` is not restarted, and the run would end "
-            "with it; take its kill out of the plan, or use `archipelago submit`"
-        )
-    try:
-        outer_of(config)
-    except UserMistake as error:
-        problems.append(str(error))
-    try:
-        task = task_of(config)
-        layout = layout_of(task, config.sync.fragments)
-        if resume and not problems and not same_layout(depot_of(config, chosen), layout):
-            problems.append(f"--resume: the model of {chosen} is another one, its task has changed")
-        for group in config.islands:
-            task.stream(group.batch_size)
-            task.heldout(group.batch_size)
-    except UserMistake as error:
-        problems.append(str(error))
-    if problems or layout is None:
-        raise UserMistake("\n".join(problems))
-    return chosen, layout
 
 
 @app.command()

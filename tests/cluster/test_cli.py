@@ -16,8 +16,10 @@ import ray
 
 from cluster.cli import main
 from cluster.config import load
+from cluster.evaluate import Evaluator
 from cluster.island import task_of
 from cluster.launch import store_bytes
+from coordinator.errors import UserMistake
 from islands.adopt import layout_of
 
 CONFIG = """
@@ -146,6 +148,80 @@ def test_a_parquet_column_that_is_not_there(cli: Cli, here: Path) -> None:
     assert "no 'text'; its columns are content, id" in said
     said = refused(cli, here, "--set", "data.source=rows.parquet", "--set", "data.column=id")
     assert "column 'id' cannot be read as text" in said
+
+
+UNFIT = """
+import dataclasses
+import jax.numpy as jnp
+from islands.task import load_task
+
+def mixed(data):
+    task = load_task("byte-tiny", None, {}, data)
+    def init(seed):
+        params = task.init(seed)
+        params["blocks"]["mlp"]["up"] = params["blocks"]["mlp"]["up"].astype("float16")
+        return {**params, "step": jnp.int32(0)}
+    return dataclasses.replace(task, name="mixed", init=init, loss=lambda p, b: 0 * p["step"])
+
+def by_example(data):
+    task = load_task("byte-tiny", None, {}, data)
+    return dataclasses.replace(task, name="by_example", loss=lambda p, b: p["norm"])
+"""
+MIXED = (
+    "task mixed: parameter blocks/mlp/up is float16[2,64,160]: hold it in float32 and cast it "
+    "within the loss\n"
+    "task mixed: parameter step is int32[]: only float32 can be trained and merged; make it a "
+    "constant of the task, or a part of its batches\n"
+)
+
+
+@pytest.fixture
+def unfit(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's module of tasks that no island could train."""
+    (here / "tasks_that_are_unfit.py").write_text(UNFIT)
+    monkeypatch.syspath_prepend(here)
+    text = (here / "run.toml").read_text()
+    text = text.replace('preset = "byte-tiny"', 'target = "tasks_that_are_unfit:mixed"')
+    (here / "run.toml").write_text(text)
+    return here / "run.toml"
+
+
+@pytest.mark.usefixtures("unfit")
+def test_parameters_that_no_island_could_train_are_named_before_anything_starts(
+    cli: Cli, here: Path
+) -> None:
+    assert refused(cli, here) == f"archipelago: {MIXED}"
+    said = refused(cli, here, "--set", "task.target=tasks_that_are_unfit:by_example")
+    for size in (2, 16):  # an island's batch, and the evaluator's
+        assert f"loss gives float32[64] for a batch of int32[{size},17]: it must be" in said
+
+
+@pytest.mark.usefixtures("unfit")
+def test_what_cannot_be_trained_is_told_beside_what_is_wrong_otherwise(
+    cli: Cli, here: Path
+) -> None:
+    said = refused(cli, here, "--set", "data.source=nowhere", "--set", "sync.outer.target=no:where")
+    assert MIXED in said
+    assert "data.source = 'nowhere': there is no such file or folder" in said
+    assert "sync.outer.target" in said
+
+
+@pytest.mark.usefixtures("unfit")
+def test_a_submitted_run_is_refused_by_its_job(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """... since the user's module need not be where it is submitted."""
+    monkeypatch.setenv("HOME", str(here / "home"))
+    code, out, err = cli("job", "run.toml", "--set", "run.name=mine")
+    assert (code, out, err) == (2, "", f"archipelago: {MIXED}")
+    assert not ray.is_initialized()
+
+
+def test_an_evaluator_refuses_what_cannot_be_trained_too(unfit: Path) -> None:
+    """... since its code may be another one than that of who started the run."""
+    with pytest.raises(UserMistake) as caught:
+        Evaluator(load(unfit))
+    assert f"{caught.value}\n" == MIXED
 
 
 def test_no_room_in_the_object_store(cli: Cli, here: Path) -> None:
