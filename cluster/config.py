@@ -31,6 +31,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from cluster import slices
 from cluster.names import EVALUATOR, FLEET, SHARD, SYNCER
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
@@ -40,7 +41,7 @@ from coordinator.protocol import Island
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 GROUP = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
-TOPOLOGY = r"^\d+(x\d+)+$"
+TOPOLOGY = r"^[1-9]\d*(x[1-9]\d*)+$"
 TARGET = r"^[\w.]+:[\w.]+$"
 
 Count = Annotated[int, Field(ge=1)]
@@ -184,7 +185,7 @@ class IslandGroup(Table):
     hosts: Annotated[int, only(1)] = 1
     resources: dict[str, Amount] = {"CPU": 1.0}  # of each island, in Ray's words
     accelerator: Annotated[str, Field(min_length=1)] | None = None  # such as "H200", "TPU-V6E"
-    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice
+    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice, of one host
     label_selector: dict[str, str] | None = None  # labels that its node must have
     region: GroupName | None = None  # its corpus: what is leased there is read there
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0  # below 1 the island is slowed on purpose
@@ -195,6 +196,13 @@ class IslandGroup(Table):
     @property
     def names(self) -> tuple[Island, ...]:
         return island_names(self.group, self.count)
+
+    @property
+    def devices(self) -> dict[str, float]:
+        """The resources of one island; a slice's chips are among them."""
+        if self.topology is None or self.resources.get("TPU"):
+            return self.resources
+        return {**self.resources, "TPU": float(slices.chips(self.topology))}
 
 
 class Durability(Table):
@@ -468,6 +476,24 @@ def _slices_are_of_tpus(config: Config) -> Iterator[Problem]:
             yield Problem(
                 f"islands.{number}.accelerator",
                 f'a slice {group.topology} is of TPUs: say which, such as "TPU-V6E"',
+            )
+
+
+@check("islands.*.topology", "islands.*.accelerator", "islands.*.resources")
+def _slices_are_of_one_host(config: Config) -> Iterator[Problem]:
+    for number, group in enumerate(config.islands):
+        kind, given = group.accelerator or "", group.resources.get("TPU") or None
+        if group.topology is None or not kind.startswith("TPU-"):
+            continue
+        if (hosts := slices.hosts(group.topology, kind, given)) > 1:
+            each = given or slices.chips_per_host(group.topology, kind)
+            yield Problem(
+                f"islands.{number}.topology",
+                f"a slice {group.topology} of {kind} has {slices.chips(group.topology)} chips, "
+                f"{each:g} on a host{f' as islands.{number}.resources.TPU says' if given else ''}: "
+                f"{hosts} hosts, and an island of several hosts is not built yet; take a slice of "
+                f"one host, {slices.largest_of_one_host(kind)} at most"
+                f"{', and all of its chips' if given else ''}",
             )
 
 
