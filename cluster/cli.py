@@ -68,12 +68,11 @@ def run(
     Example: archipelago run examples/demo.toml --set sync.quorum=2
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the terminal's process takes no accelerator
-    from cluster.config import load
+    from cluster.config import read
     from cluster.door import enter
 
-    config = load(config_path, overrides)
-    now = datetime.now().astimezone()
-    chosen, layout = enter(config, config_path, run_dir, now, resume=resume, owned=True)
+    draft, now = read(config_path, overrides), datetime.now().astimezone()
+    config, chosen, layout = enter(draft, config_path, run_dir, now, resume=resume, owned=True)
     if resume:
         runs.reopen(chosen, config)
     from cluster import launch
@@ -117,12 +116,11 @@ def submit(
 
     Example: archipelago submit examples/demo.toml --address http://head:8265 --no-wait
     """
-    from cluster.config import load
-
-    config = load(config_path, overrides)
-    name = runs.name_of(config, config_path, datetime.now().astimezone())
     from cluster import submit as submitting
+    from cluster.config import read
 
+    config = read(config_path, overrides).accepted(submitting.problems(address, working_dir))
+    name = runs.name_of(config, config_path, datetime.now().astimezone())
     job = submitting.submit(config, name, address, working_dir)
     talk = Console(stderr=as_json, highlight=False, markup=False)
     if not wait:
@@ -153,12 +151,13 @@ def _last_json(said: str) -> str:
 def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B006 - see above
     """What `submit` has the cluster run: the run's configuration is in the job's folder."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from cluster.config import load
+    from cluster.config import read
     from cluster.door import enter
 
-    config = load(config_path, overrides)
-    run_dir = runs.home_of_job(config)
-    _, layout = enter(config, config_path, run_dir, datetime.now().astimezone())
+    draft, now = read(config_path, overrides), datetime.now().astimezone()
+    config, run_dir, layout = enter(
+        draft, config_path, runs.home_of_job(draft.config, config_path, now), now
+    )
     from cluster import launch
 
     console = Console(file=sys.stdout, width=progress.WIDTH)
@@ -213,13 +212,12 @@ def scale(
 
 
 def _counts(texts: Sequence[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for text in texts:
-        group, sign, count = text.partition("=")
-        if not sign or not group or not count.isdecimal():
-            raise UserMistake(f"{text!r}: that is not GROUP=N, such as local=4")
-        counts[group] = int(count)
-    return counts
+    parts = {text: text.partition("=") for text in texts}
+    if wrong := [text for text, (group, _, n) in parts.items() if not group or not n.isdecimal()]:
+        raise UserMistake(
+            "\n".join(f"{text!r}: that is not GROUP=N, such as local=4" for text in wrong)
+        )
+    return {group: int(count) for group, _, count in parts.values()}
 
 
 @app.command()
@@ -265,10 +263,15 @@ def chaos(
     from cluster.config import Harm
 
     known = Harm.kinds()
+    wrong = [
+        f"--kind {kind}: not known; there are {', '.join(known)}"
+        for kind in kinds
+        if kind not in known
+    ]
     if (plan is None) == (every_s is None):
-        raise UserMistake("either --plan PLAN.toml or --kill-every S says what to break, and when")
-    if strange := [kind for kind in kinds if kind not in known]:
-        raise UserMistake(f"--kind {strange[0]}: not known; there are {', '.join(known)}")
+        wrong.append("either --plan PLAN.toml or --kill-every S says what to break, and when")
+    if wrong:
+        raise UserMistake("\n".join(wrong))
     live = _live(name, address)
     from cluster import chaos as breaking
 

@@ -14,6 +14,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, time
 from difflib import get_close_matches
 from pathlib import Path
@@ -351,8 +352,44 @@ class Problem(NamedTuple):
         return f"{self.where}: {self.what}"
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A configuration as far as it is sound, and what is wrong with the rest of it.
+
+    `broken`: where that is; defaults stand there.
+    """
+
+    config: Config
+    origin: str
+    problems: tuple[Problem, ...]
+    broken: tuple[Location, ...]
+
+    def sound(self, *reads: str) -> bool:
+        """Whether these fields are as the user wrote them; `*` stands for any index."""
+        return not any(_touches(location, read) for location in self.broken for read in reads)
+
+    def accepted(self, more: Sequence[str] = ()) -> Config:
+        """The configuration, if nothing is wrong with it, and nothing more was found elsewhere.
+
+        Errors: `UserMistake` with every problem.
+        """
+        if not self.problems:
+            if more:
+                raise UserMistake("\n".join(more))
+            return self.config
+        found = [*map(str, self.problems), *(line for text in more for line in text.splitlines())]
+        lines = dict.fromkeys(f"  {problem}" for problem in found)
+        count = f"{len(lines)} problem{'s' if len(lines) > 1 else ''}"
+        raise UserMistake("\n".join([f"{self.origin}: {count}", *lines]))
+
+
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read, override (`a.b=c`), check. Refuses with every problem at once (`UserMistake`)."""
+    return read(path, overrides).accepted()
+
+
+def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
+    """... for who has more to check. Refuses only what is no TOML (`UserMistake`)."""
     path = Path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -364,13 +401,18 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
         raise UserMistake(f"{path} is not text in UTF-8: {error.reason}") from error
     except tomllib.TOMLDecodeError as error:
         raise UserMistake(f"{path} is not valid TOML: {error}") from error
-    return parse(tables, origin=str(path), overrides=overrides)
+    return draft(tables, origin=str(path), overrides=overrides)
 
 
 def parse(
     tables: Mapping[str, Any], *, origin: str = "configuration", overrides: Sequence[str] = ()
 ) -> Config:
-    """Check tables as a TOML file holds them, with the overrides (`a.b=c`) applied.
+    """Check tables as a TOML file holds them, with the overrides (`a.b=c`) applied."""
+    return draft(tables, origin=origin, overrides=overrides).accepted()
+
+
+def draft(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = ()) -> Draft:
+    """Find what is sound of the tables, and all that is not.
 
     What is wrong is reported, then taken out, so that the checks between fields still speak about
     all fields that are sound.
@@ -380,14 +422,12 @@ def parse(
     config, mistakes = _salvage(changed)
     broken = [mistake["loc"] for mistake in mistakes]
     problems = [*found, *(_problem(mistake) for mistake in mistakes)]
+    between: list[Problem] = []
     for reads, check in CHECKS:
         if not any(_touches(location, read) for location in broken for read in reads):
-            problems += check(config)
-    if problems:
-        lines = dict.fromkeys(f"  {problem}" for problem in problems)
-        count = f"{len(lines)} problem{'s' if len(lines) > 1 else ''}"
-        raise UserMistake("\n".join([f"{origin}: {count}", *lines]))
-    return config
+            between += check(config)
+    broken += [tuple(problem.where.split(".")) for problem in between]
+    return Draft(config, origin, (*problems, *between), tuple(broken))
 
 
 def _salvage(tables: Mapping[str, Any]) -> tuple[Config, list[ErrorDetails]]:

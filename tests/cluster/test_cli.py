@@ -128,6 +128,85 @@ def test_every_mistake_in_the_world_at_once(cli: Cli, here: Path) -> None:
     assert list((here / "old").iterdir()) == [here / "old" / "config.toml"]
 
 
+@pytest.mark.parametrize(
+    ("mistakes", "says"),
+    [
+        (
+            ["sync.quorum=9", "data.source=/nope"],
+            ["sync.quorum: no round could ever close", "data.source = '/nope': there is no such"],
+        ),
+        (
+            ["task.preset=byte-tinny", "data.source=/nope"],
+            ["did you mean 'byte-tiny'?", "data.source = '/nope': there is no such file"],
+        ),
+        (
+            ["task.target=a:b", "data.source=/nope"],
+            ["task: preset and target are both given; keep one"],  # whether it is read is not known
+        ),
+        (
+            ["run.stepz=1", "sync.outer.target=optax:adm", "durability.dir=/dev/null"],
+            ["run.stepz: is not known", "has no attribute 'adm'", "/dev/null: Not a directory"],
+        ),
+        (
+            ["data.window=x", "task.options.width=3.5", "data.source=/nope"],
+            [
+                "data.window: must be a whole number",
+                "task.options.width = 3.5: must be of type",
+                "data.source = '/nope': there is no such file",
+            ],
+        ),
+        (
+            ["task.options.vocabulary=9", "data.source=/nope"],
+            ["text is read as 256 bytes, the task has a vocabulary of 9", "'/nope': there is no"],
+        ),
+        (
+            ["sync.fragments=7", "durability.dir=there"],
+            ["sync.fragments: two of 7 fragments", "durability.dir: must be an absolute path"],
+        ),
+        (
+            ["sync.every=none", 'faults.plan=[{at_step=1, kind="kill", island="fleet"}]'],
+            ["sync.every: must be a whole number", "faults.plan: the fleet of `archipelago run`"],
+        ),
+    ],
+)
+def test_mistakes_in_the_file_and_in_the_world_are_told_together(
+    cli: Cli, here: Path, mistakes: list[str], says: list[str]
+) -> None:
+    said = refused(cli, here, *(part for text in mistakes for part in ("--set", text)))
+    assert [word for word in says if word not in said] == []
+    assert len(said.splitlines()) in (len(says), len(says) + 1), "and nothing else is"
+
+
+def test_the_count_is_of_all_of_them(cli: Cli, here: Path) -> None:
+    said = refused(cli, here, "--set", "sync.quorum=9", "--set", "data.source=/nope")
+    first, *others = said.splitlines()
+    assert first == "archipelago: run.toml: 2 problems"
+    assert all(line.startswith("  ") for line in others)
+
+
+def test_what_is_wrong_with_a_submission_is_told_together(cli: Cli, here: Path) -> None:
+    (here / "mine" / "islands").mkdir(parents=True)
+    arguments = ("--address", "head:8265", "--working-dir", "mine", "--set", "sync.quorum=9")
+    code, out, err = cli("submit", "run.toml", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("archipelago: run.toml: 3 problems\n")
+    assert "  sync.quorum: no round could ever close" in err
+    assert "  --address head:8265: that is not the job server's, such as http://HEAD:8265" in err
+    assert "  --working-dir mine: its islands/ would take the place of ours" in err
+
+
+def test_what_is_wrong_with_an_attack_or_a_count_is_told_together(cli: Cli) -> None:
+    code, _, err = cli("chaos", "a-run", "--kind", "nap", "--kind", "kil")
+    assert code == 2
+    assert "either --plan PLAN.toml or --kill-every S says what to break, and when" in err
+    assert "--kind nap: not known" in err
+    assert "--kind kil: not known" in err
+    code, _, err = cli("scale", "a-run", "eu", "us=many")
+    assert code == 2
+    assert "'eu': that is not GROUP=N" in err
+    assert "'us=many': that is not GROUP=N" in err
+
+
 def test_an_empty_text(cli: Cli, here: Path) -> None:
     (here / "empty.txt").write_text("")
     said = refused(cli, here, "--set", "data.source=empty.txt")
