@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from cluster import progress, runs
 from cluster.cli_bench import Json, Overrides, bench
+from cluster.files import json_text
 from cluster.status import Status
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.protocol import Island
@@ -86,7 +88,7 @@ def run(
             config, chosen, layout, address=address, show=display.show, interrupts=interrupts
         )
     if as_json:
-        print(json.dumps(outcome.summary))
+        print(json_text(outcome.summary))
     else:
         console.print(progress.summary_table(outcome.summary))
         console.print(f"model, events and metrics are in {chosen}")
@@ -125,7 +127,7 @@ def submit(
     talk = Console(stderr=as_json, highlight=False, markup=False)
     if not wait:
         if as_json:
-            print(json.dumps({"run": name, "address": address}))
+            print(json_text({"run": name, "address": address}))
         talk.print(f"run {name} is submitted; `archipelago status {name}` from the cluster, or")
         talk.print(f"`ray job logs {name} --address {address} --follow`")
         return
@@ -167,7 +169,7 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
             config, run_dir, layout, show=display.show, interrupts=interrupts
         )
     console.print(progress.summary_table(outcome.summary))
-    print(json.dumps(outcome.summary), flush=True)
+    print(json_text(outcome.summary), flush=True)
     if outcome.asked is not None:
         raise typer.Exit(INTERRUPTED)
 
@@ -187,7 +189,7 @@ def status(name: RunName = None, address: Cluster = None, as_json: Json = False)
 
         shown = remote.status_of(live)
     if as_json:
-        print(json.dumps(shown))
+        print(json_text(shown))
     else:
         Console().print(progress.render(shown))
 
@@ -287,7 +289,7 @@ def chaos(
         because = f": refused, {each.refused}" if each.refused else ""
         talk.print(f"{progress.duration(each.at_s)}  {each.kind} {each.island}{because}")
     if as_json:
-        print(json.dumps({"run": live.run, "faults": [each._asdict() for each in struck]}))
+        print(json_text({"run": live.run, "faults": [each._asdict() for each in struck]}))
 
 
 @app.command()
@@ -303,7 +305,7 @@ def replay(
 
     result = replaying.replay(run_dir)
     if as_json:
-        print(json.dumps(result))
+        print(json_text(result))
     else:
         Console().print(progress.figures_table(result))
     if not result["exact"] or result["violations"]:
@@ -343,7 +345,7 @@ def simulate(
 
         result = asdict(sim_config.simulate(load(config_path, overrides), seed))
     if as_json:
-        print(json.dumps(result))
+        print(json_text(result))
     else:
         Console().print(progress.figures_table(result))
     if result["violations"]:
@@ -380,7 +382,9 @@ def _last_status(run_dir: Path) -> Status:
         lines = []
     if not lines:
         raise UserMistake(f"run {run_dir} is not live, and ended before it had anything to say")
-    return json.loads(lines[-1])
+    status: Status = json.loads(lines[-1])
+    curve: list[tuple[int, float | None]] = [*status.get("heldout", [])]
+    return {**status, "heldout": [(t, math.nan if x is None else x) for t, x in curve]}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -19,6 +19,7 @@ from cluster.config import load
 from cluster.evaluate import Evaluator
 from cluster.island import task_of
 from cluster.launch import store_bytes
+from cluster.steward import nothing_yet
 from coordinator.errors import UserMistake
 from islands.adopt import layout_of
 
@@ -364,12 +365,29 @@ def test_a_run_that_is_over_shows_how_it_ended_and_cannot_be_stopped(cli: Cli, h
     code, _, err = cli("status", "old")
     assert code == 2
     assert "ended before it had anything to say" in err
-    (here / "old" / "metrics.jsonl").write_text('{"t": 1}\n{"t": 2}\n')
+    lines = [json.dumps({"t": t, "heldout": [[0, 5.5]]}) for t in (1, 2)]
+    (here / "old" / "metrics.jsonl").write_text("\n".join(lines))
     code, out, _ = cli("status", "old", "--json")
-    assert (code, json.loads(out)) == (0, {"t": 2})
+    assert (code, json.loads(out)) == (0, {"t": 2, "heldout": [[0, 5.5]]})
     code, _, err = cli("stop", "old")
     assert code == 2
     assert "run old is not live; there is nothing to do" in err
+
+
+def test_a_loss_that_was_not_finite_is_shown_as_such(cli: Cli, here: Path) -> None:
+    """... also of a run whose lines were written before they were strict JSON."""
+    status = nothing_yet("old", load(here / "run.toml"))
+    for loss in ("NaN", "null"):
+        (here / "old").mkdir(exist_ok=True)
+        (here / "old" / "config.toml").write_text("")
+        line = json.dumps({**status, "heldout": [[0, 5.5], [8, "?"]]}).replace('"?"', loss)
+        (here / "old" / "metrics.jsonl").write_text(f"{line}\n")
+        _, out, _ = cli("status", "old")
+        assert "held-out not finite" in " ".join(out.split())
+        code, out, _ = cli("status", "old", "--json")
+        told = json.loads(out, parse_constant=pytest.fail)
+        assert (code, told["heldout"]) == (0, [[0, 5.5], [8, None]])
+        assert told["not_finite"] == ["heldout.1.1 = nan"]
 
 
 @pytest.mark.parametrize(
