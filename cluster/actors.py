@@ -1276,14 +1276,14 @@ def start_island(
 ) -> Actor:
     """A process of this group on the devices that were reserved for it (None: wherever there is
     room); Ray restarts it whenever it dies."""
-    resources = dict(group.resources)
+    resources = dict(group.devices)
     cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
     memory = resources.pop("memory", None)
     env = {
         "JAX_COMPILATION_CACHE_DIR": str(Path.home() / ".cache" / "archipelago" / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # the many small ones cost most
     }
-    if not gpus and not resources.get("TPU") and group.topology is None:
+    if not gpus and not resources.get("TPU"):
         env |= CPU_ENV | KEEP_PAGES
         if cpus <= 1:
             env["XLA_FLAGS"] = ONE_THREAD

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cluster.config import Config, parse
+from cluster.files import read_figures
 from coordinator.errors import RunFailed
 
 CONFIDENCE = 0.95
@@ -117,4 +117,4 @@ def child(arguments: Sequence[str]) -> dict[str, float]:
         raise RunFailed(
             f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-2000:]}"
         )
-    return json.loads(done.stdout.splitlines()[-1])
+    return read_figures(done.stdout.splitlines()[-1])

@@ -24,6 +24,7 @@ from typing import Any
 
 from cluster.bench import DEMO_ISLANDS, demo, median, told
 from cluster.depot import Folder
+from cluster.files import read_figures
 from cluster.meaning import load_layout
 from cluster.names import SYNCER
 from cluster.notes import read_notes
@@ -124,7 +125,7 @@ class Going:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
         out, err = self.process.communicate(timeout=LONGEST_WAIT_S)
-        return (json.loads(out) if out.strip() else {}), err
+        return (read_figures(out) if out.strip() else {}), err
 
 
 def _of(look: dict[str, Any], island: Island) -> dict[str, Any]:

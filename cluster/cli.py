@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -17,15 +18,13 @@ from rich.console import Console
 
 from cluster import progress, runs
 from cluster.cli_bench import Json, Overrides, bench
-from cluster.names import FLEET
+from cluster.files import json_text
 from cluster.status import Status
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.protocol import Island
 
 if TYPE_CHECKING:
-    from cluster.config import Config
     from cluster.steward import Outcome
-    from coordinator.fragments import Layout
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 """Exit codes; 0 is success."""
@@ -74,11 +73,11 @@ def run(
     Example: archipelago run examples/demo.toml --set sync.quorum=2
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the terminal's process takes no accelerator
-    from cluster.config import load
+    from cluster.config import read
+    from cluster.door import enter
 
-    config = load(config_path, overrides)
-    now = datetime.now().astimezone()
-    chosen, layout = _check(config, config_path, run_dir, now, resume=resume, owned=True)
+    draft, now = read(config_path, overrides), datetime.now().astimezone()
+    config, chosen, layout = enter(draft, config_path, run_dir, now, resume=resume, owned=True)
     if resume:
         runs.reopen(chosen, config)
     from cluster import launch
@@ -92,7 +91,7 @@ def run(
             config, chosen, layout, address=address, show=display.show, interrupts=interrupts
         )
     if as_json:
-        print(json.dumps(outcome.summary))
+        print(json_text(outcome.summary))
     else:
         console.print(progress.summary_table(outcome.summary))
         console.print(f"model, events and metrics are in {chosen}")
@@ -123,17 +122,16 @@ def submit(
 
     Example: archipelago submit examples/demo.toml --address http://head:8265 --no-wait
     """
-    from cluster.config import load
-
-    config = load(config_path, overrides)
-    name = runs.name_of(config, config_path, datetime.now().astimezone())
     from cluster import submit as submitting
+    from cluster.config import read
 
+    config = read(config_path, overrides).accepted(submitting.problems(address, working_dir))
+    name = runs.name_of(config, config_path, datetime.now().astimezone())
     job = submitting.submit(config, name, address, working_dir)
     talk = Console(stderr=as_json, highlight=False, markup=False)
     if not wait:
         if as_json:
-            print(json.dumps({"run": name, "address": address}))
+            print(json_text({"run": name, "address": address}))
         talk.print(f"run {name} is submitted; `archipelago status {name}` from the cluster, or")
         talk.print(f"`ray job logs {name} --address {address} --follow`")
         return
@@ -159,11 +157,13 @@ def _last_json(said: str) -> str:
 def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B006 - see above
     """What `submit` has the cluster run: the run's configuration is in the job's folder."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from cluster.config import load
+    from cluster.config import read
+    from cluster.door import enter
 
-    config = load(config_path, overrides)
-    run_dir = runs.home_of_job(config)
-    _, layout = _check(config, config_path, run_dir, datetime.now().astimezone())
+    draft, now = read(config_path, overrides), datetime.now().astimezone()
+    config, run_dir, layout = enter(
+        draft, config_path, runs.home_of_job(draft.config, config_path, now), now
+    )
     from cluster import launch
 
     console = Console(file=sys.stdout, width=progress.WIDTH)
@@ -173,7 +173,7 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
             config, run_dir, layout, show=display.show, interrupts=interrupts
         )
     console.print(progress.summary_table(outcome.summary))
-    print(json.dumps(outcome.summary), flush=True)
+    print(json_text(outcome.summary), flush=True)
     _say_what_is_missing(outcome)
     if outcome.asked is not None:
         raise typer.Exit(INTERRUPTED)
@@ -183,57 +183,6 @@ def _say_what_is_missing(outcome: Outcome) -> None:
     """The run has ended well, with its model, and a figure of its summary is null."""
     if outcome.missing is not None:
         print(f"archipelago: {outcome.missing}; the model is whole", file=sys.stderr)
-
-
-def _check(
-    config: Config,
-    config_path: Path,
-    run_dir: Path | None,
-    now: datetime,
-    *,
-    resume: bool = False,
-    owned: bool = False,
-) -> tuple[Path, Layout]:
-    """Everything that can be found wrong before anything is started, all of it at once.
-
-    `owned`: by this process, so that the run ends with its fleet.
-    """
-    from cluster.depot import depot_of
-    from cluster.island import task_of
-    from cluster.meaning import outer_of, same_layout
-    from islands.adopt import layout_of
-
-    problems: list[str] = []
-    chosen, layout = Path(), None
-    try:
-        if resume:
-            chosen = runs.resume(config, run_dir)
-        else:
-            chosen = runs.choose(config, config_path, run_dir, now)
-    except UserMistake as error:
-        problems.append(str(error))
-    if owned and any(fault.island == FLEET for fault in config.faults.plan):
-        problems.append(
-            "faults.plan: the fleet of `archipelago run` is not restarted, and the run would end "
-            "with it; take its kill out of the plan, or use `archipelago submit`"
-        )
-    try:
-        outer_of(config)
-    except UserMistake as error:
-        problems.append(str(error))
-    try:
-        task = task_of(config)
-        layout = layout_of(task, config.sync.fragments)
-        if resume and not problems and not same_layout(depot_of(config, chosen), layout):
-            problems.append(f"--resume: the model of {chosen} is another one, its task has changed")
-        for group in config.islands:
-            task.stream(group.batch_size)
-            task.heldout(group.batch_size)
-    except UserMistake as error:
-        problems.append(str(error))
-    if problems or layout is None:
-        raise UserMistake("\n".join(problems))
-    return chosen, layout
 
 
 @app.command()
@@ -251,7 +200,7 @@ def status(name: RunName = None, address: Cluster = None, as_json: Json = False)
 
         shown = remote.status_of(live)
     if as_json:
-        print(json.dumps(shown))
+        print(json_text(shown))
     else:
         Console().print(progress.render(shown))
 
@@ -276,13 +225,12 @@ def scale(
 
 
 def _counts(texts: Sequence[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for text in texts:
-        group, sign, count = text.partition("=")
-        if not sign or not group or not count.isdecimal():
-            raise UserMistake(f"{text!r}: that is not GROUP=N, such as local=4")
-        counts[group] = int(count)
-    return counts
+    parts = {text: text.partition("=") for text in texts}
+    if wrong := [text for text, (group, _, n) in parts.items() if not group or not n.isdecimal()]:
+        raise UserMistake(
+            "\n".join(f"{text!r}: that is not GROUP=N, such as local=4" for text in wrong)
+        )
+    return {group: int(count) for group, _, count in parts.values()}
 
 
 @app.command()
@@ -328,10 +276,15 @@ def chaos(
     from cluster.config import Harm
 
     known = Harm.kinds()
+    wrong = [
+        f"--kind {kind}: not known; there are {', '.join(known)}"
+        for kind in kinds
+        if kind not in known
+    ]
     if (plan is None) == (every_s is None):
-        raise UserMistake("either --plan PLAN.toml or --kill-every S says what to break, and when")
-    if strange := [kind for kind in kinds if kind not in known]:
-        raise UserMistake(f"--kind {strange[0]}: not known; there are {', '.join(known)}")
+        wrong.append("either --plan PLAN.toml or --kill-every S says what to break, and when")
+    if wrong:
+        raise UserMistake("\n".join(wrong))
     live = _live(name, address)
     from cluster import chaos as breaking
 
@@ -347,7 +300,7 @@ def chaos(
         because = f": refused, {each.refused}" if each.refused else ""
         talk.print(f"{progress.duration(each.at_s)}  {each.kind} {each.island}{because}")
     if as_json:
-        print(json.dumps({"run": live.run, "faults": [each._asdict() for each in struck]}))
+        print(json_text({"run": live.run, "faults": [each._asdict() for each in struck]}))
 
 
 @app.command()
@@ -363,7 +316,7 @@ def replay(
 
     result = replaying.replay(run_dir)
     if as_json:
-        print(json.dumps(result))
+        print(json_text(result))
     else:
         Console().print(progress.figures_table(result))
     if not result["exact"] or result["violations"]:
@@ -403,7 +356,7 @@ def simulate(
 
         result = asdict(sim_config.simulate(load(config_path, overrides), seed))
     if as_json:
-        print(json.dumps(result))
+        print(json_text(result))
     else:
         Console().print(progress.figures_table(result))
     if result["violations"]:
@@ -440,7 +393,9 @@ def _last_status(run_dir: Path) -> Status:
         lines = []
     if not lines:
         raise UserMistake(f"run {run_dir} is not live, and ended before it had anything to say")
-    return json.loads(lines[-1])
+    status: Status = json.loads(lines[-1])
+    curve: list[tuple[int, float | None]] = [*status.get("heldout", [])]
+    return {**status, "heldout": [(t, math.nan if x is None else x) for t, x in curve]}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 from rich.console import Console
 
 from cluster import progress
+from cluster.files import json_text
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
 
@@ -222,7 +222,7 @@ def overhead(
 
 def tell(figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(figures))
+        print(json_text(figures))
         return
     talk.print(progress.figures_table({k: v for k, v in figures.items() if k != "rows"}))
     rows = figures.get("rows")

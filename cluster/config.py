@@ -14,6 +14,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, time
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,6 +32,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from cluster import slices
 from cluster.names import EVALUATOR, FLEET, SHARD, SYNCER
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
@@ -40,7 +42,7 @@ from coordinator.protocol import Island
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 GROUP = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
-TOPOLOGY = r"^\d+(x\d+)+$"
+TOPOLOGY = r"^[1-9]\d*(x[1-9]\d*)+$"
 TARGET = r"^[\w.]+:[\w.]+$"
 
 Count = Annotated[int, Field(ge=1)]
@@ -185,7 +187,7 @@ class IslandGroup(Table):
     hosts: Annotated[int, only(1)] = 1
     resources: dict[str, Amount] = {"CPU": 1.0}  # of each island, in Ray's words
     accelerator: Annotated[str, Field(min_length=1)] | None = None  # such as "H200", "TPU-V6E"
-    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice
+    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice, of one host
     label_selector: dict[str, str] | None = None  # labels that its node must have
     region: GroupName | None = None  # its corpus: what is leased there is read there
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0  # below 1 the island is slowed on purpose
@@ -196,6 +198,13 @@ class IslandGroup(Table):
     @property
     def names(self) -> tuple[Island, ...]:
         return island_names(self.group, self.count)
+
+    @property
+    def devices(self) -> dict[str, float]:
+        """The resources of one island; a slice's chips are among them."""
+        if self.topology is None or self.resources.get("TPU"):
+            return self.resources
+        return {**self.resources, "TPU": float(slices.chips(self.topology))}
 
 
 class Durability(Table):
@@ -344,8 +353,44 @@ class Problem(NamedTuple):
         return f"{self.where}: {self.what}"
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A configuration as far as it is sound, and what is wrong with the rest of it.
+
+    `broken`: where that is; defaults stand there.
+    """
+
+    config: Config
+    origin: str
+    problems: tuple[Problem, ...]
+    broken: tuple[Location, ...]
+
+    def sound(self, *reads: str) -> bool:
+        """Whether these fields are as the user wrote them; `*` stands for any index."""
+        return not any(_touches(location, read) for location in self.broken for read in reads)
+
+    def accepted(self, more: Sequence[str] = ()) -> Config:
+        """The configuration, if nothing is wrong with it, and nothing more was found elsewhere.
+
+        Errors: `UserMistake` with every problem.
+        """
+        if not self.problems:
+            if more:
+                raise UserMistake("\n".join(more))
+            return self.config
+        found = [*map(str, self.problems), *(line for text in more for line in text.splitlines())]
+        lines = dict.fromkeys(f"  {problem}" for problem in found)
+        count = f"{len(lines)} problem{'s' if len(lines) > 1 else ''}"
+        raise UserMistake("\n".join([f"{self.origin}: {count}", *lines]))
+
+
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read, override (`a.b=c`), check. Refuses with every problem at once (`UserMistake`)."""
+    return read(path, overrides).accepted()
+
+
+def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
+    """... for who has more to check. Refuses only what is no TOML (`UserMistake`)."""
     path = Path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -357,13 +402,18 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
         raise UserMistake(f"{path} is not text in UTF-8: {error.reason}") from error
     except tomllib.TOMLDecodeError as error:
         raise UserMistake(f"{path} is not valid TOML: {error}") from error
-    return parse(tables, origin=str(path), overrides=overrides)
+    return draft(tables, origin=str(path), overrides=overrides)
 
 
 def parse(
     tables: Mapping[str, Any], *, origin: str = "configuration", overrides: Sequence[str] = ()
 ) -> Config:
-    """Check tables as a TOML file holds them, with the overrides (`a.b=c`) applied.
+    """Check tables as a TOML file holds them, with the overrides (`a.b=c`) applied."""
+    return draft(tables, origin=origin, overrides=overrides).accepted()
+
+
+def draft(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = ()) -> Draft:
+    """Find what is sound of the tables, and all that is not.
 
     What is wrong is reported, then taken out, so that the checks between fields still speak about
     all fields that are sound.
@@ -373,14 +423,12 @@ def parse(
     config, mistakes = _salvage(changed)
     broken = [mistake["loc"] for mistake in mistakes]
     problems = [*found, *(_problem(mistake) for mistake in mistakes)]
+    between: list[Problem] = []
     for reads, check in CHECKS:
         if not any(_touches(location, read) for location in broken for read in reads):
-            problems += check(config)
-    if problems:
-        lines = dict.fromkeys(f"  {problem}" for problem in problems)
-        count = f"{len(lines)} problem{'s' if len(lines) > 1 else ''}"
-        raise UserMistake("\n".join([f"{origin}: {count}", *lines]))
-    return config
+            between += check(config)
+    broken += [tuple(problem.where.split(".")) for problem in between]
+    return Draft(config, origin, (*problems, *between), tuple(broken))
 
 
 def _salvage(tables: Mapping[str, Any]) -> tuple[Config, list[ErrorDetails]]:
@@ -469,6 +517,24 @@ def _slices_are_of_tpus(config: Config) -> Iterator[Problem]:
             yield Problem(
                 f"islands.{number}.accelerator",
                 f'a slice {group.topology} is of TPUs: say which, such as "TPU-V6E"',
+            )
+
+
+@check("islands.*.topology", "islands.*.accelerator", "islands.*.resources")
+def _slices_are_of_one_host(config: Config) -> Iterator[Problem]:
+    for number, group in enumerate(config.islands):
+        kind, given = group.accelerator or "", group.resources.get("TPU") or None
+        if group.topology is None or not kind.startswith("TPU-"):
+            continue
+        if (hosts := slices.hosts(group.topology, kind, given)) > 1:
+            each = given or slices.chips_per_host(group.topology, kind)
+            yield Problem(
+                f"islands.{number}.topology",
+                f"a slice {group.topology} of {kind} has {slices.chips(group.topology)} chips, "
+                f"{each:g} on a host{f' as islands.{number}.resources.TPU says' if given else ''}: "
+                f"{hosts} hosts, and an island of several hosts is not built yet; take a slice of "
+                f"one host, {slices.largest_of_one_host(kind)} at most"
+                f"{', and all of its chips' if given else ''}",
             )
 
 

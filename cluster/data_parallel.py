@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import replace
@@ -16,6 +15,7 @@ import numpy as np
 
 from cluster.config import Config, load
 from cluster.evaluate import FINAL_WINDOWS, Evaluator
+from cluster.files import json_text
 from cluster.island import optimizer_of, task_of
 from coordinator.fragments import take
 from coordinator.protocol import Fragment, Lease
@@ -53,4 +53,4 @@ def train(config: Config, steps: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(train(load(Path(sys.argv[1])), int(sys.argv[2]))))
+    print(json_text(train(load(Path(sys.argv[1])), int(sys.argv[2]))))

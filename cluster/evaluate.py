@@ -11,10 +11,12 @@ import numpy as np
 
 from cluster.config import Config
 from cluster.island import task_of
+from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout, sew, take
 from coordinator.protocol import Fragment
 from islands.adopt import layout_of
 from islands.task import Batch, Params
+from islands.trainable import of_loss, of_parameters, shapes_of
 
 SAMPLE_WINDOWS = 64
 """Held-out windows judged now and then, while the islands need the cores."""
@@ -27,13 +29,18 @@ class Evaluator:
     """Makes the initial model and judges models; on a CPU, off the islands' devices."""
 
     def __init__(self, config: Config) -> None:
+        """Errors: `UserMistake` if the task cannot be trained: the code may be another one here
+        than where the run was started."""
         self._config = config
-        self._task = task_of(config)
-        self._layout = layout_of(self._task, config.sync.fragments)
-        self._structure = jax.tree.structure(jax.eval_shape(lambda: self._task.init(0)))
-        self._loss = jax.jit(self._task.loss)
+        self._task = task = task_of(config)
+        self._batches = task.heldout(EVALUATION_BATCH)
+        shapes = shapes_of(task)
+        if problems := of_parameters(task, shapes) or of_loss(task, shapes, self._batches[0]):
+            raise UserMistake("\n".join(problems))
+        self._layout = layout_of(task, config.sync.fragments, shapes)
+        self._structure = jax.tree.structure(shapes)
+        self._loss = jax.jit(task.loss)
         self.judged, self.longest_s = 0, 0.0  # batches so far, and the seconds of the longest
-        self._batches = self._task.heldout(EVALUATION_BATCH)
 
     @property
     def layout(self) -> Layout:

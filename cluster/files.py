@@ -1,14 +1,21 @@
-"""Files that are whole: written aside, flushed, renamed; or that grow line by line."""
+"""Files that are whole: written aside, flushed, renamed; or that grow line by line. And JSON, the
+same wherever a run writes or prints it."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 log = logging.getLogger("archipelago.files")
+
+NAMED = 8
+"""Numbers that are not finite and named, before they are only counted."""
 
 _ASIDE = re.compile(r"\..+\.[0-9]+")
 
@@ -46,7 +53,43 @@ def write_json(path: Path, value: object) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
+    return (json_text(value, indent=2) + "\n").encode()
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """A value as JSON, which knows no NaN and no infinity: these are null.
+
+    An object says under "not_finite" which they were, as far as there are few.
+    """
+    found: list[str] = []
+    plain = _finite(value, "", found)
+    if found and isinstance(plain, dict):
+        more = [f"and {len(found) - NAMED} more"] if len(found) > NAMED else []
+        plain["not_finite"] = [*found[:NAMED], *more]
+    return json.dumps(plain, indent=indent, allow_nan=False)
+
+
+def read_figures(text: str) -> dict[str, Any]:
+    """An object of figures, read back to be reckoned with: what was not finite is NaN."""
+    return {key: math.nan if each is None else each for key, each in json.loads(text).items()}
+
+
+def _finite(value: object, where: str, found: list[str]) -> object:
+    """A copy of the value; `found`: what of it is null now."""
+    match value:
+        case float() if not math.isfinite(value):
+            found.append(f"{where} = {float(value)}" if where else str(float(value)))
+            return None
+        case Mapping():
+            return {key: _finite(each, _below(where, key), found) for key, each in value.items()}
+        case list() | tuple():
+            return [_finite(each, _below(where, i), found) for i, each in enumerate(value)]
+        case _:
+            return value
+
+
+def _below(where: str, key: object) -> str:
+    return f"{where}.{key}" if where else str(key)
 
 
 class Lines:

@@ -113,7 +113,7 @@ def cluster_of(
         os.environ.setdefault(name, value)
     logging.getLogger("ray").setLevel(logging.ERROR)
     if address in (None, "local"):
-        cpus = sum((g.count + g.spares) * g.resources.get("CPU", 0.0) for g in config.islands)
+        cpus = sum((g.count + g.spares) * g.devices.get("CPU", 0.0) for g in config.islands)
         _fits_here(need_bytes)
         try:
             ray.init(
@@ -162,7 +162,7 @@ def _other_resources(config: Config) -> dict[str, float]:
     """Custom resources of an embedded Ray, which has just what its islands ask for."""
     wanted: dict[str, float] = {}
     for group in config.islands:
-        for name, amount in group.resources.items():
+        for name, amount in group.devices.items():
             if name not in ("CPU", "GPU", "memory", "object_store_memory"):
                 wanted[name] = wanted.get(name, 0.0) + (group.count + group.spares) * amount
     return wanted

@@ -7,7 +7,6 @@ wire, nobody who is late. What this and a real run differ by is the system's, no
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import deque
 from dataclasses import replace
@@ -19,6 +18,7 @@ import numpy as np
 
 from cluster.config import Config, load
 from cluster.evaluate import Evaluator
+from cluster.files import json_text
 from cluster.island import optimizer_of, task_of
 from cluster.meaning import first_of, outer_of, schedule_of
 from coordinator import outer
@@ -75,4 +75,4 @@ def train(config: Config) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(train(load(Path(sys.argv[1])))))
+    print(json_text(train(load(Path(sys.argv[1])))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import ray
 from ray.util.placement_group import (
@@ -21,6 +20,8 @@ from cluster.names import Seat
 
 ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """The label that Ray gives a node with accelerators."""
+TOPOLOGY = "ray.io/tpu-topology"
+"""... and those of a TPU slice, which is a node of its own if it has one host."""
 NODE_ID = "ray.io/node-id"
 """... and the one that it gives each node."""
 PLACED = "CREATED"
@@ -28,8 +29,6 @@ PLACED = "CREATED"
 A_TRIFLE = 0.001
 """Of a CPU: a placement group must ask for something."""
 ONE_OF = re.compile(r"in\((?P<values>[^)]*)\)")
-SLICE_TIMEOUT_S = 5.0
-"""For one attempt to reserve a TPU slice; Ray blocks while it looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def _fits(labels: Mapping[str, str], node: Node) -> bool:
 
 def bundle(group: IslandGroup) -> dict[str, float]:
     """The resources of one island, in Ray's words."""
-    asked = {name: amount for name, amount in group.resources.items() if amount > 0}
+    asked = {name: amount for name, amount in group.devices.items() if amount > 0}
     return asked or {"CPU": A_TRIFLE}
 
 
@@ -83,16 +82,15 @@ def selector(group: IslandGroup) -> dict[str, str]:
     asked = dict(group.label_selector or {})
     if group.accelerator is not None:
         asked[ACCELERATOR_TYPE] = group.accelerator
+    if group.topology is not None:
+        asked[TOPOLOGY] = group.topology
     return asked
 
 
 def wish(group: IslandGroup) -> str:
     """What one island waits for, in words."""
-    slice_ = f"a TPU slice {group.topology} of " if group.topology else ""
     labels = selector(group)
-    return (
-        f"{slice_}{_amounts(bundle(group))}{f' on a node with {_labels(labels)}' if labels else ''}"
-    )
+    return f"{_amounts(bundle(group))}{f' on a node with {_labels(labels)}' if labels else ''}"
 
 
 def room(group: IslandGroup, nodes: Sequence[Node]) -> int:
@@ -141,48 +139,20 @@ def _labels(labels: Mapping[str, str]) -> str:
 # --- what is held ---------------------------------------------------------------------------------
 
 
-class Place(Protocol):
-    """One island's devices, asked for and perhaps not there yet."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One island's devices, asked for and perhaps not there yet.
 
-    def ready(self) -> bool: ...
-    def strategy(self) -> PlacementGroupSchedulingStrategy: ...
-    def give_back(self) -> None: ...
+    A TPU slice of one host is a node like any other: Ray's own slice utilities reserve no more for
+    it than such a placement group (ray.util.tpu, `is_single_host`).
+    """
 
-
-def reserve(group: IslandGroup, seat: Seat, namespace: str, *, detached: bool) -> Place:
-    """Ask for the devices of one island, or of a spare; returns at once."""
-    name, lifetime = f"{namespace}/{seat}", "detached" if detached else None
-    if group.topology is not None:
-        return _Slice(group, name, lifetime)
-    asked = placement_group(
-        [bundle(group)],
-        strategy="STRICT_PACK",
-        name=name,
-        lifetime=lifetime,
-        bundle_label_selector=[selector(group)],
-    )
-    return _Group(asked)
-
-
-def reserved(seat: Seat, namespace: str) -> Place | None:
-    """The devices that an earlier life of the fleet asked for; None if there are none."""
-    try:
-        return _Group(ray.util.get_placement_group(f"{namespace}/{seat}"))
-    except ValueError:
-        return None
-
-
-def _is_placed(group: PlacementGroup) -> bool:
-    """`group.wait(0)` would be a race: it gives up before it can be answered, every other time."""
-    return placement_group_table(group).get("state") == PLACED
-
-
-@dataclass(slots=True)
-class _Group:
     group: PlacementGroup
 
     def ready(self) -> bool:
-        return _is_placed(self.group)
+        """`group.wait(0)` would be a race: it gives up before it can be answered, every other
+        time."""
+        return placement_group_table(self.group).get("state") == PLACED
 
     def strategy(self) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=0)
@@ -191,37 +161,21 @@ class _Group:
         remove_placement_group(self.group)
 
 
-class _Slice:
-    """A whole TPU slice, by Ray's slice utilities: its head is reserved first, then its hosts."""
+def reserve(group: IslandGroup, seat: Seat, namespace: str, *, detached: bool) -> Place:
+    """Ask for the devices of one island, or of a spare; returns at once."""
+    asked = placement_group(
+        [bundle(group)],
+        strategy="STRICT_PACK",
+        name=f"{namespace}/{seat}",
+        lifetime="detached" if detached else None,
+        bundle_label_selector=[selector(group)],
+    )
+    return Place(asked)
 
-    def __init__(self, group: IslandGroup, name: str, lifetime: str | None) -> None:
-        self._group, self._name, self._lifetime = group, name, lifetime
-        self._slice: Any = None
 
-    def ready(self) -> bool:
-        from ray.util.tpu import slice_placement_group  # a large import, needed by few
-
-        if self._slice is None:
-            try:
-                self._slice = slice_placement_group(
-                    topology=self._group.topology or "",
-                    accelerator_version=(self._group.accelerator or "")
-                    .removeprefix("TPU-")
-                    .lower(),
-                    resources_per_bundle=bundle(self._group),
-                    name=self._name,
-                    lifetime=self._lifetime,
-                    head_reservation_timeout_s=SLICE_TIMEOUT_S,
-                )
-            except TimeoutError:
-                return False
-        return _is_placed(self._slice.placement_group)
-
-    def strategy(self) -> PlacementGroupSchedulingStrategy:
-        return PlacementGroupSchedulingStrategy(
-            self._slice.placement_group, placement_group_bundle_index=0
-        )
-
-    def give_back(self) -> None:
-        if self._slice is not None:
-            self._slice.shutdown()
+def reserved(seat: Seat, namespace: str) -> Place | None:
+    """The devices that an earlier life of the fleet asked for; None if there are none."""
+    try:
+        return Place(ray.util.get_placement_group(f"{namespace}/{seat}"))
+    except ValueError:
+        return None

@@ -29,6 +29,7 @@ SPARKLINE = 24  # columns of the held-out history
 NAMES = 3  # islands named in one announcement before they are only counted
 LINE_EVERY_S = 5.0  # between two plain lines, where there is no terminal
 SHARE_BAR = 6  # columns of a bar that shows a share
+NOT_FINITE = "not finite"
 NEARLY = 0.9995  # of a unit: from here on three digits round up to it
 ROWS_IN_FULL = 8  # fragments that get a line each; more of them share lines
 
@@ -73,7 +74,7 @@ def line(status: Status) -> str:
         duration(status["elapsed_s"]),
         status["phase"],
         f"t {status['t']}/{status['steps']}",
-        f"held-out {heldout[-1][1]:.3f}" if heldout else "held-out -",
+        f"held-out {_number(heldout[-1][1], 3) if heldout else '-'}",
         f"merges {status['merges']}",
         f"participants {status['participants']:.1f} of {status['alive']} alive",
         f"tokens {amount(status['tokens_trained'])}, {amount(status['tokens_per_s'])}/s",
@@ -172,7 +173,7 @@ def _figures(status: Status) -> RenderableType:
     alive, total = status["alive"], len(status["islands"])
     loss = Text.assemble(
         ("held-out ", "dim"),
-        (f"{history[-1]:.3f}" if history else "-", "bold"),
+        (_number(history[-1], 3) if history else "-", "bold"),
         (f"  {sparkline(history)}", "cyan"),
     )
     facts = Text.assemble(
@@ -472,7 +473,9 @@ def _duration(seconds: float | None) -> str:
 
 
 def _number(number: float | None, digits: int) -> str:
-    return "-" if number is None else f"{number:,.{digits}f}"
+    if number is None:
+        return "-"
+    return f"{number:,.{digits}f}" if math.isfinite(number) else NOT_FINITE
 
 
 def _seconds(seconds: float | None) -> str:

@@ -62,10 +62,9 @@ def name_of(config: Config, config_path: Path, now: datetime) -> str:
     return config.run.name or f"{config_path.stem}-{now:%Y%m%d-%H%M%S}"
 
 
-def home_of_job(config: Config) -> Path:
+def home_of_job(config: Config, config_path: Path, now: datetime) -> Path:
     """Where a submitted run writes: a job's own folder is Ray's, and goes with the job."""
-    assert config.run.name is not None, "whoever submits a run names it"
-    return Path.home() / "archipelago" / config.run.dir / config.run.name
+    return Path.home() / "archipelago" / config.run.dir / name_of(config, config_path, now)
 
 
 def choose(config: Config, config_path: Path, run_dir: Path | None, now: datetime) -> Path:

@@ -6,7 +6,6 @@ what to do, and does it. Others call `status`, `scale`, `drain`, `stop`; they le
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -26,7 +25,7 @@ from cluster import actors, faults, placement, runs
 from cluster.config import SERVICES, Config, Harm
 from cluster.depot import Folder, depot_of, patiently
 from cluster.failures import Unjudged, in_short
-from cluster.files import Lines, json_bytes, write
+from cluster.files import Lines, json_bytes, json_text, write
 from cluster.fleet import (
     Action,
     Deed,
@@ -127,7 +126,7 @@ class Fleet:
 
     def status(self) -> Status:
         """The run as it was when last looked at."""
-        return self._shown_status() or _nothing_yet(self._run_dir.name, self._config)
+        return self._shown_status() or nothing_yet(self._run_dir.name, self._config)
 
     def scale(self, counts: Mapping[str, int]) -> None:
         """Have so many islands of each of these groups.
@@ -291,7 +290,7 @@ class Fleet:
                 time.sleep(self._config.monitor.refresh_s)
                 if (status := self._look()) is None:
                     continue
-                metrics.write(json.dumps(status))
+                metrics.write(json_text(status))
                 if status["phase"] == "finished":
                     with suppress(ActorUnavailableError):  # one of them is back at the next look
                         return self._end()
@@ -727,7 +726,8 @@ def _overlaid(said: IslandStatus | None, it: _Island) -> IslandStatus:
     return shown
 
 
-def _nothing_yet(run: str, config: Config) -> Status:
+def nothing_yet(run: str, config: Config) -> Status:
+    """The status of a run that has not been looked at."""
     return Status(
         run=run, t=0, steps=config.run.steps, elapsed_s=0.0, left_s=None, phase="starting",
         islands=[], fragments=[], participants=0.0, alive=0, merges=0, tokens_trained=0,

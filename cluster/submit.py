@@ -41,12 +41,8 @@ def submit(config: Config, name: str, address: str, working_dir: Path | None) ->
 
     Errors: `UserMistake` if the cluster cannot be reached, does not let us in, or has the name.
     """
-    own = [] if working_dir is None else _clashes(working_dir)
-    if own:
-        raise UserMistake(
-            f"--working-dir {working_dir}: its {' and '.join(own)} would take the place of ours; "
-            "name them otherwise, or send another folder"
-        )
+    if wrong := problems(address, working_dir):
+        raise UserMistake("\n".join(wrong))
     client = _client(address)
     with TemporaryDirectory(prefix="archipelago-") as folder:
         staged = Path(folder)
@@ -58,6 +54,19 @@ def submit(config: Config, name: str, address: str, working_dir: Path | None) ->
         job = Job(client, name, address)
         _hand_over(job, staged)
     return job
+
+
+def problems(address: str, working_dir: Path | None) -> list[str]:
+    """What is wrong with a submission that no cluster need be asked for."""
+    found: list[str] = []
+    if not address.startswith(("http://", "https://")):
+        found.append(f"--address {address}: that is not the job server's, such as http://HEAD:8265")
+    if working_dir is not None and (own := _clashes(working_dir)):
+        found.append(
+            f"--working-dir {working_dir}: its {' and '.join(own)} would take the place of ours; "
+            "name them otherwise, or send another folder"
+        )
+    return found
 
 
 def _hand_over(job: Job, staged: Path) -> None:
@@ -102,10 +111,6 @@ def _not_worth_sending(folder: str, names: list[str]) -> set[str]:
 
 
 def _client(address: str) -> JobSubmissionClient:
-    if not address.startswith(("http://", "https://")):
-        raise UserMistake(
-            f"--address {address}: that is not the job server's, such as http://HEAD:8265"
-        )
     try:
         client = JobSubmissionClient(address)
         client.list_jobs()  # which needs the token

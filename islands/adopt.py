@@ -26,9 +26,13 @@ class AdoptRule(StrEnum):
     BLEND = "blend"
 
 
-def layout_of(task: Task, fragments: int) -> Layout:
-    """Cut the task's parameters, from their shapes alone; equal on every machine."""
-    shapes = jax.eval_shape(lambda: task.init(0))
+def layout_of(task: Task, fragments: int, shapes: Params | None = None) -> Layout:
+    """Cut the task's parameters, from their shapes alone; equal on every machine.
+
+    `shapes`: those parameters as `jax.ShapeDtypeStruct`, by whoever knows them already.
+    """
+    if shapes is None:
+        shapes = jax.eval_shape(lambda: task.init(0))
     leaves: list[Leaf] = []
     for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes)[0]:
         path = leaf_path(keys)

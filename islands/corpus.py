@@ -219,9 +219,13 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
     if a column is not there or holds something else, if an id is outside the vocabulary, or if
     there are fewer windows than one lease (for training) or than one (held out).
     """
-    _refuse(_impossible(data, vocabulary))
-    root, files = _find(data)
-    problems: list[str] = []
+    problems = _impossible(data, vocabulary)
+    root, files = Path(), list[Path]()
+    try:
+        root, files = _find(data)
+    except UserMistake as error:
+        problems.append(str(error))
+    _refuse(problems)
     train: list[Tokens] = []
     heldout: list[Tokens] = []
     alone = len(files) == 1
@@ -240,6 +244,14 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
     corpus = Corpus(data, _join(train, data, vocabulary), _join(heldout, data, vocabulary))
     _refuse(_too_small(corpus))
     return corpus
+
+
+def find_source(data: DataSpec) -> list[Path]:
+    """The source's files, none of them read.
+
+    Errors: `UserMistake` if there are none.
+    """
+    return _find(data)[1]
 
 
 def _refuse(problems: Sequence[str]) -> None:

@@ -77,6 +77,25 @@ def test_no_file_names_a_machine_or_an_index() -> None:
     assert (found.returncode, found.stdout) == (1, ""), found.stderr
 
 
+OTHER_JSON = {
+    "coordinator/fragments.py": "a fingerprint",
+    "cluster/bench_wire.py": "a value of TOML",
+    "cluster/config.py": "values of TOML, and a fingerprint",
+    "cluster/files.py": "the one place",
+    "cluster/notes.py": "read by us only, NaN as NaN",
+    "cluster/store.py": "tape and snapshots: read by us only, NaN as NaN",
+}
+"""Where the standard library writes JSON, and why it may."""
+
+
+def test_whatever_is_printed_or_written_as_json_is_strict() -> None:
+    """... by `cluster.files.json_text`: what writes NaN is read by Python alone."""
+    paths = [path for name in OURS for path in (ROOT / name).rglob("*.py")]
+    files = {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
+    writes = re.compile(r"json\.dumps?\(|from json import|JSONEncoder|to_json\(|print_json\(")
+    assert {name for name, text in files.items() if writes.search(text)} == OTHER_JSON.keys()
+
+
 def test_every_dependency_is_pinned_by_name_and_version_alone() -> None:
     pins = (ROOT / "constraints.txt").read_text().splitlines()[1:]
     pin = re.compile(r'([a-z0-9-]+)==[\w.]+( ; python_version [<>]=? "3\.\d+")?')

@@ -16,8 +16,11 @@ import ray
 
 from cluster.cli import main
 from cluster.config import load
+from cluster.evaluate import Evaluator
 from cluster.island import task_of
 from cluster.launch import store_bytes
+from cluster.steward import nothing_yet
+from coordinator.errors import UserMistake
 from islands.adopt import layout_of
 
 CONFIG = """
@@ -126,6 +129,85 @@ def test_every_mistake_in_the_world_at_once(cli: Cli, here: Path) -> None:
     assert list((here / "old").iterdir()) == [here / "old" / "config.toml"]
 
 
+@pytest.mark.parametrize(
+    ("mistakes", "says"),
+    [
+        (
+            ["sync.quorum=9", "data.source=/nope"],
+            ["sync.quorum: no round could ever close", "data.source = '/nope': there is no such"],
+        ),
+        (
+            ["task.preset=byte-tinny", "data.source=/nope"],
+            ["did you mean 'byte-tiny'?", "data.source = '/nope': there is no such file"],
+        ),
+        (
+            ["task.target=a:b", "data.source=/nope"],
+            ["task: preset and target are both given; keep one"],  # whether it is read is not known
+        ),
+        (
+            ["run.stepz=1", "sync.outer.target=optax:adm", "durability.dir=/dev/null"],
+            ["run.stepz: is not known", "has no attribute 'adm'", "/dev/null: Not a directory"],
+        ),
+        (
+            ["data.window=x", "task.options.width=3.5", "data.source=/nope"],
+            [
+                "data.window: must be a whole number",
+                "task.options.width = 3.5: must be of type",
+                "data.source = '/nope': there is no such file",
+            ],
+        ),
+        (
+            ["task.options.vocabulary=9", "data.source=/nope"],
+            ["text is read as 256 bytes, the task has a vocabulary of 9", "'/nope': there is no"],
+        ),
+        (
+            ["sync.fragments=7", "durability.dir=there"],
+            ["sync.fragments: two of 7 fragments", "durability.dir: must be an absolute path"],
+        ),
+        (
+            ["sync.every=none", 'faults.plan=[{at_step=1, kind="kill", island="fleet"}]'],
+            ["sync.every: must be a whole number", "faults.plan: the fleet of `archipelago run`"],
+        ),
+    ],
+)
+def test_mistakes_in_the_file_and_in_the_world_are_told_together(
+    cli: Cli, here: Path, mistakes: list[str], says: list[str]
+) -> None:
+    said = refused(cli, here, *(part for text in mistakes for part in ("--set", text)))
+    assert [word for word in says if word not in said] == []
+    assert len(said.splitlines()) in (len(says), len(says) + 1), "and nothing else is"
+
+
+def test_the_count_is_of_all_of_them(cli: Cli, here: Path) -> None:
+    said = refused(cli, here, "--set", "sync.quorum=9", "--set", "data.source=/nope")
+    first, *others = said.splitlines()
+    assert first == "archipelago: run.toml: 2 problems"
+    assert all(line.startswith("  ") for line in others)
+
+
+def test_what_is_wrong_with_a_submission_is_told_together(cli: Cli, here: Path) -> None:
+    (here / "mine" / "islands").mkdir(parents=True)
+    arguments = ("--address", "head:8265", "--working-dir", "mine", "--set", "sync.quorum=9")
+    code, out, err = cli("submit", "run.toml", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("archipelago: run.toml: 3 problems\n")
+    assert "  sync.quorum: no round could ever close" in err
+    assert "  --address head:8265: that is not the job server's, such as http://HEAD:8265" in err
+    assert "  --working-dir mine: its islands/ would take the place of ours" in err
+
+
+def test_what_is_wrong_with_an_attack_or_a_count_is_told_together(cli: Cli) -> None:
+    code, _, err = cli("chaos", "a-run", "--kind", "nap", "--kind", "kil")
+    assert code == 2
+    assert "either --plan PLAN.toml or --kill-every S says what to break, and when" in err
+    assert "--kind nap: not known" in err
+    assert "--kind kil: not known" in err
+    code, _, err = cli("scale", "a-run", "eu", "us=many")
+    assert code == 2
+    assert "'eu': that is not GROUP=N" in err
+    assert "'us=many': that is not GROUP=N" in err
+
+
 def test_an_empty_text(cli: Cli, here: Path) -> None:
     (here / "empty.txt").write_text("")
     said = refused(cli, here, "--set", "data.source=empty.txt")
@@ -146,6 +228,80 @@ def test_a_parquet_column_that_is_not_there(cli: Cli, here: Path) -> None:
     assert "no 'text'; its columns are content, id" in said
     said = refused(cli, here, "--set", "data.source=rows.parquet", "--set", "data.column=id")
     assert "column 'id' cannot be read as text" in said
+
+
+UNFIT = """
+import dataclasses
+import jax.numpy as jnp
+from islands.task import load_task
+
+def mixed(data):
+    task = load_task("byte-tiny", None, {}, data)
+    def init(seed):
+        params = task.init(seed)
+        params["blocks"]["mlp"]["up"] = params["blocks"]["mlp"]["up"].astype("float16")
+        return {**params, "step": jnp.int32(0)}
+    return dataclasses.replace(task, name="mixed", init=init, loss=lambda p, b: 0 * p["step"])
+
+def by_example(data):
+    task = load_task("byte-tiny", None, {}, data)
+    return dataclasses.replace(task, name="by_example", loss=lambda p, b: p["norm"])
+"""
+MIXED = (
+    "task mixed: parameter blocks/mlp/up is float16[2,64,160]: hold it in float32 and cast it "
+    "within the loss\n"
+    "task mixed: parameter step is int32[]: only float32 can be trained and merged; make it a "
+    "constant of the task, or a part of its batches\n"
+)
+
+
+@pytest.fixture
+def unfit(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's module of tasks that no island could train."""
+    (here / "tasks_that_are_unfit.py").write_text(UNFIT)
+    monkeypatch.syspath_prepend(here)
+    text = (here / "run.toml").read_text()
+    text = text.replace('preset = "byte-tiny"', 'target = "tasks_that_are_unfit:mixed"')
+    (here / "run.toml").write_text(text)
+    return here / "run.toml"
+
+
+@pytest.mark.usefixtures("unfit")
+def test_parameters_that_no_island_could_train_are_named_before_anything_starts(
+    cli: Cli, here: Path
+) -> None:
+    assert refused(cli, here) == f"archipelago: {MIXED}"
+    said = refused(cli, here, "--set", "task.target=tasks_that_are_unfit:by_example")
+    for size in (2, 16):  # an island's batch, and the evaluator's
+        assert f"loss gives float32[64] for a batch of int32[{size},17]: it must be" in said
+
+
+@pytest.mark.usefixtures("unfit")
+def test_what_cannot_be_trained_is_told_beside_what_is_wrong_otherwise(
+    cli: Cli, here: Path
+) -> None:
+    said = refused(cli, here, "--set", "data.source=nowhere", "--set", "sync.outer.target=no:where")
+    assert MIXED in said
+    assert "data.source = 'nowhere': there is no such file or folder" in said
+    assert "sync.outer.target" in said
+
+
+@pytest.mark.usefixtures("unfit")
+def test_a_submitted_run_is_refused_by_its_job(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """... since the user's module need not be where it is submitted."""
+    monkeypatch.setenv("HOME", str(here / "home"))
+    code, out, err = cli("job", "run.toml", "--set", "run.name=mine")
+    assert (code, out, err) == (2, "", f"archipelago: {MIXED}")
+    assert not ray.is_initialized()
+
+
+def test_an_evaluator_refuses_what_cannot_be_trained_too(unfit: Path) -> None:
+    """... since its code may be another one than that of who started the run."""
+    with pytest.raises(UserMistake) as caught:
+        Evaluator(load(unfit))
+    assert f"{caught.value}\n" == MIXED
 
 
 def test_no_room_in_the_object_store(cli: Cli, here: Path) -> None:
@@ -209,12 +365,29 @@ def test_a_run_that_is_over_shows_how_it_ended_and_cannot_be_stopped(cli: Cli, h
     code, _, err = cli("status", "old")
     assert code == 2
     assert "ended before it had anything to say" in err
-    (here / "old" / "metrics.jsonl").write_text('{"t": 1}\n{"t": 2}\n')
+    lines = [json.dumps({"t": t, "heldout": [[0, 5.5]]}) for t in (1, 2)]
+    (here / "old" / "metrics.jsonl").write_text("\n".join(lines))
     code, out, _ = cli("status", "old", "--json")
-    assert (code, json.loads(out)) == (0, {"t": 2})
+    assert (code, json.loads(out)) == (0, {"t": 2, "heldout": [[0, 5.5]]})
     code, _, err = cli("stop", "old")
     assert code == 2
     assert "run old is not live; there is nothing to do" in err
+
+
+def test_a_loss_that_was_not_finite_is_shown_as_such(cli: Cli, here: Path) -> None:
+    """... also of a run whose lines were written before they were strict JSON."""
+    status = nothing_yet("old", load(here / "run.toml"))
+    for loss in ("NaN", "null"):
+        (here / "old").mkdir(exist_ok=True)
+        (here / "old" / "config.toml").write_text("")
+        line = json.dumps({**status, "heldout": [[0, 5.5], [8, "?"]]}).replace('"?"', loss)
+        (here / "old" / "metrics.jsonl").write_text(f"{line}\n")
+        _, out, _ = cli("status", "old")
+        assert "held-out not finite" in " ".join(out.split())
+        code, out, _ = cli("status", "old", "--json")
+        told = json.loads(out, parse_constant=pytest.fail)
+        assert (code, told["heldout"]) == (0, [[0, 5.5], [8, None]])
+        assert told["not_finite"] == ["heldout.1.1 = nan"]
 
 
 @pytest.mark.parametrize(

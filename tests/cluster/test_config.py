@@ -170,6 +170,18 @@ REFUSALS = {
     'such as "TPU-V6E"',
     "islands.eu.topology=four": "islands.0.topology: must be chips along each side, "
     'such as 4x4, given "four"',
+    "islands.eu.topology=4x0": "islands.0.topology: must be chips along each side, such as 4x4, "
+    'given "4x0"',
+    'islands=[{topology="4x4", accelerator="TPU-V6E"}]': "islands.0.topology: a slice 4x4 of "
+    "TPU-V6E has 16 chips, 4 on a host: 4 hosts, and an island of several hosts is not built yet; "
+    "take a slice of one host, 2x4 at most",
+    'islands=[{topology="2x2x2", accelerator="TPU-V5P"}]': "islands.0.topology: a slice 2x2x2 of "
+    "TPU-V5P has 8 chips, 4 on a host: 2 hosts, and an island of several hosts is not built yet; "
+    "take a slice of one host, 2x2x1 at most",
+    'islands=[{topology="2x4", accelerator="TPU-V6E", resources={TPU=4}}]': "islands.0.topology: "
+    "a slice 2x4 of TPU-V6E has 8 chips, 4 on a host as islands.0.resources.TPU says: 2 hosts, and "
+    "an island of several hosts is not built yet; take a slice of one host, 2x4 at most, and all "
+    "of its chips",
     "durability.every=0": "durability.every: must be at least 1, given 0",
     "durability.dir=ftp://a/b": "durability.dir: must be an absolute path that every node sees, or "
     "one of s3://, gs://, gcs://, abfs://, abfss://",

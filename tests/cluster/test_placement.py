@@ -72,5 +72,31 @@ def test_an_opportunistic_group_may_wait_for_nodes_to_come() -> None:
 def test_a_wish_reads_like_one() -> None:
     group = IslandGroup(resources={"CPU": 2.0, "TPU": 4.0}, accelerator="TPU-V6E", topology="2x2")
     assert wish(group) == (
-        "a TPU slice 2x2 of 2 CPU + 4 TPU on a node with ray.io/accelerator-type=TPU-V6E"
+        "2 CPU + 4 TPU on a node with ray.io/accelerator-type=TPU-V6E, ray.io/tpu-topology=2x2"
     )
+
+
+def test_a_slice_is_a_node_with_its_topology_and_with_the_labels_that_were_asked_for() -> None:
+    group = IslandGroup(
+        resources={"TPU": 4.0},
+        accelerator="TPU-V6E",
+        topology="2x2",
+        label_selector={"region": "eu"},
+    )
+    assert selector(group) == {
+        "region": "eu",
+        "ray.io/accelerator-type": "TPU-V6E",
+        "ray.io/tpu-topology": "2x2",
+    }
+    tpu = {"ray.io/accelerator-type": "TPU-V6E", "ray.io/tpu-topology": "2x2"}
+    here = Node("10.0.0.3", {"TPU": 4.0}, tpu | {"region": "eu"})
+    far = Node("10.0.0.4", {"TPU": 4.0}, tpu | {"region": "us"})
+    part = Node("10.0.0.5", {"TPU": 4.0}, {**here.labels, "ray.io/tpu-topology": "4x4"})
+    assert room(group, [here, far, part]) == 1
+
+
+def test_a_slice_is_asked_for_with_all_its_chips() -> None:
+    group = IslandGroup(resources={"CPU": 2.0}, accelerator="TPU-V6E", topology="2x4")
+    assert bundle(group) == {"CPU": 2.0, "TPU": 8.0}
+    assert bundle(IslandGroup(resources={"TPU": 0.0}, topology="2x2"))["TPU"] == 4.0
+    assert bundle(IslandGroup(resources={"TPU": 4.0}, topology="2x2")) == {"TPU": 4.0}

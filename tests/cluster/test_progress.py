@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 from typing import Any
 
 import pytest
@@ -112,6 +113,16 @@ def test_the_header_and_the_figures() -> None:
     assert row(shown, "held-out") == "held-out 2.450 █▂▁▁"
     assert row(shown, "merges") == (
         "merges 47 participants 3.6 alive 4 of 4 tokens 1.24M per s 9.71k faults 0"
+    )
+
+
+def test_a_loss_that_is_not_finite_is_a_word() -> None:
+    status = a_status()
+    status["heldout"].append((150, math.nan))
+    assert row(text(render(status)), "held-out") == "held-out not finite"
+    assert "  held-out not finite  " in line(status)
+    assert "held-out loss not finite" in row(
+        text(summary_table({"heldout_loss": math.inf})), "learning"
     )
 
 

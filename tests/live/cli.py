@@ -75,7 +75,7 @@ class Place:
             whole, _, _ = (self.run_dir / "metrics.jsonl").read_text().rpartition("\n")
         except FileNotFoundError:
             return {}
-        return json.loads(whole.splitlines()[-1]) if whole else {}
+        return strict_json(whole.splitlines()[-1]) if whole else {}
 
     @property
     def merges(self) -> int:
@@ -91,7 +91,16 @@ class Finished:
     @property
     def json(self) -> dict[str, Any]:
         (line,) = self.out.splitlines()
-        return json.loads(line)
+        return strict_json(line)
+
+
+def strict_json(text: str) -> Any:
+    """As whoever is not Python reads it: `json.loads` alone takes NaN for a number."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def finish(process: subprocess.Popen[str], within_s: float = LONGEST_S) -> Finished:

@@ -23,14 +23,14 @@ from cluster.config import IslandGroup
 from cluster.names import Seat
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-for number in range(2):
+for number, topology, region in ((0, "2x2", "eu"), (1, "2x2", "us"), (2, "4x4", "eu")):
     cluster.add_node(
         num_cpus=1,
-        resources={"TPU": 4, "TPU-v6e-4-head": 1},
+        resources={"TPU": 4},
         labels={
             "ray.io/tpu-slice-name": f"slice-{number}", "ray.io/tpu-worker-id": "0",
-            "ray.io/tpu-pod-type": "v6e-4", "ray.io/tpu-topology": "2x2",
-            "ray.io/accelerator-type": "TPU-V6E",
+            "ray.io/tpu-topology": topology, "ray.io/accelerator-type": "TPU-V6E",
+            "region": region,
         },
     )
 cluster.add_node(num_cpus=2, labels={"region": "eu"})
@@ -54,17 +54,19 @@ def where():
 def labels_at(place):
     return ray.get(where.options(scheduling_strategy=place.strategy()).remote())
 
-tpu = IslandGroup(
-    group="tpu", resources={"CPU": 1.0, "TPU": 4.0}, accelerator="TPU-V6E", topology="2x2"
-)
+tpu = IslandGroup(group="tpu", resources={"CPU": 1.0}, accelerator="TPU-V6E", topology="2x2")
+near = tpu.model_copy(update={"group": "near", "label_selector": {"region": "eu"}})
 eu = IslandGroup(group="eu", resources={"CPU": 2.0}, label_selector={"region": "eu"})
-told = {"room": [placement.room(g, placement.cluster_nodes()) for g in (tpu, eu)]}
-slices = [reserve(tpu, number) for number in range(3)]
-told["slices"] = [ready(place, 20) for place in slices[:2]]
-told["names"] = sorted(labels_at(place)["ray.io/tpu-slice-name"] for place in slices[:2])
-told["third"] = ready(slices[2], 1)
+told = {"room": [placement.room(g, placement.cluster_nodes()) for g in (tpu, near, eu)]}
+slices = [reserve(near, 0), reserve(tpu, 1)]
+told["slices"] = [ready(place, 20) for place in slices]
+told["names"] = [labels_at(place)["ray.io/tpu-slice-name"] for place in slices]
+third, fourth = reserve(tpu, 2), reserve(near, 3)
+told["third"] = [ready(third, 1), ready(fourth, 1)]
+placement.reserved(Seat("tpu-1"), "places").give_back()  # as a fleet does that has come back
+told["third_then"] = [ready(third, 30), ready(fourth, 1)]
 slices[0].give_back()
-told["third_then"] = ready(slices[2], 30)
+told["fourth_then"] = ready(fourth, 30)
 first, second = reserve(eu, 0), reserve(eu, 1)
 told["eu"] = [ready(first, 20), labels_at(first)["region"], ready(second, 2)]
 first.give_back()
@@ -93,11 +95,12 @@ def test_islands_wait_for_the_slice_or_the_label_that_they_need() -> None:
         assert done.returncode == 0, done.stderr[-3000:]
         told = json.loads(done.stdout.splitlines()[-1])
     assert told == {
-        "room": [2, 1],
+        "room": [2, 1, 1],
         "slices": [True, True],
         "names": ["slice-0", "slice-1"],
-        "third": False,
-        "third_then": True,
+        "third": [False, False],
+        "third_then": [True, False],
+        "fourth_then": True,
         "eu": [True, "eu", False],
         "second_then": True,
         "still": True,

@@ -1,0 +1,154 @@
+"""Finds what of a user's task cannot be trained, from shapes alone: nothing is computed.
+
+An island would find the same when it compiles its step, one process after another, with JAX's own
+words. Whoever starts a run asks here first.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from coordinator.errors import UserMistake
+from islands.task import Batch, Params, Task, leaf_path
+
+Named: TypeAlias = tuple[str, Any]
+"""A leaf's path, and its shape and dtype."""
+T = TypeVar("T")
+
+NAMED = 3
+"""Leaves named in one problem before they are only counted."""
+UNTRAINED = (
+    "only float32 can be trained and merged; make {it} a constant of the task, or a part of its "
+    "batches"
+)
+
+
+def shapes_of(task: Task) -> Params:
+    """The task's parameters as `jax.ShapeDtypeStruct`.
+
+    Errors: `UserMistake` if `init` raises, or returns what JAX cannot hold.
+    """
+    return _traced(task, "init", lambda: jax.eval_shape(lambda: task.init(0)))
+
+
+def of_parameters(task: Task, shapes: Params) -> list[str]:
+    """What keeps parameters of these shapes from being trained and merged; empty if nothing does.
+
+    The merge, the wires and the optimizers work in float32, and each island differentiates with
+    respect to every leaf.
+    """
+    leaves = [(leaf_path(keys), leaf) for keys, leaf in _flat(shapes)]
+    problems = [] if leaves else ["init returns no parameters"]
+    advised: dict[str, list[Named]] = {}
+    for path, leaf in leaves:
+        for advice in _advice(task, path, leaf):
+            advised.setdefault(advice, []).append((path, leaf))
+    problems += [_about(found, advice) for advice, found in advised.items()]
+    twice = [path for path, times in Counter(path for path, _ in leaves).items() if times > 1]
+    problems += [f"two parameters are called {p}: name one of them otherwise" for p in twice]
+    return [f"task {task.name}: {problem}" for problem in problems]
+
+
+def of_loss(task: Task, shapes: Params, batch: Batch) -> list[str]:
+    """What keeps the loss of such a batch from being minimised; empty if nothing does."""
+    try:
+        problems = [*_of_batch(batch)] or [*_of_loss(task, shapes, batch)]
+    except UserMistake as error:
+        return [str(error)]
+    return [f"task {task.name}: {problem}" for problem in problems]
+
+
+def _of_batch(batch: Batch) -> Iterator[str]:
+    for keys, leaf in _flat(batch):
+        if not getattr(leaf, "shape", ()):
+            yield (
+                f"{leaf_path(keys) or 'the whole'} of a held-out batch is no array with the "
+                f"windows on its first axis, but {leaf!r}"
+            )
+
+
+def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
+    given = _traced(task, "loss", lambda: jax.eval_shape(task.loss, shapes, batch))
+    if not isinstance(given, jax.ShapeDtypeStruct):
+        what = f"a {type(given).__name__}"
+    elif given.shape or not jnp.issubdtype(given.dtype, jnp.floating):
+        what = _said(given)
+    else:
+        gradient = jax.grad(task.loss)
+        _traced(task, "the gradient of loss", lambda: jax.eval_shape(gradient, shapes, batch))
+        return
+    of = ", ".join(_said(leaf) for leaf in jax.tree.leaves(batch))
+    yield (
+        f"loss gives {what} for a batch of {of}: it must be one real number, the mean of the batch "
+        "in nats per token"
+    )
+
+
+def _advice(task: Task, path: str, leaf: Any) -> Iterator[str]:
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        yield "give {its} real and {its} imaginary part a leaf each"
+    elif not jnp.issubdtype(leaf.dtype, jnp.floating):
+        yield UNTRAINED
+    elif leaf.dtype != jnp.float32:
+        yield "hold {it} in float32 and cast {it} within the loss"
+    if 0 in leaf.shape:
+        yield "no element is in {it}; leave {it} out"
+    if not leaf.shape and task.stacked(path):
+        yield "`stacked` is true of {it}, and there is no axis to stack layers on"
+
+
+def _about(found: Sequence[Named], advice: str) -> str:
+    """Say the advice of all leaves that need it."""
+    if len(found) == 1:
+        ((path, leaf),) = found
+        return f"parameter {path or '(the whole)'} is {_said(leaf)}: " + advice.format(
+            it="it", its="its"
+        )
+    named = ", ".join(path for path, _ in found[:NAMED])
+    more = len(found) - NAMED
+    kinds = " or ".join(sorted({str(leaf.dtype) for _, leaf in found}))
+    return (
+        f"parameters {named}{f' and {more} more' if more > 0 else ''} are {kinds}: "
+        + advice.format(it="them", its="their")
+    )
+
+
+def _said(leaf: Any) -> str:
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def _flat(tree: Any) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_flatten_with_path(tree)[0]
+
+
+def _traced(task: Task, what: str, call: Callable[[], T]) -> T:
+    """Run the user's function on shapes; whatever it raises is told with the line that did."""
+    try:
+        return call()
+    except Exception as error:
+        words = str(error).strip().splitlines() or [""]
+        raise UserMistake(
+            f"task {task.name}: {what} raises {type(error).__name__}: {words[0]}{_line_of(error)}"
+        ) from error
+
+
+def _line_of(error: Exception) -> str:
+    """The innermost line that is neither JAX's nor ours; a user's own before a library's."""
+    not_theirs = (__file__, str(Path(jax.__file__).parent))
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(not_theirs)
+    ]
+    own = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
+    if not frames:
+        return ""
+    last = (own or frames)[-1]
+    return f" ({last.filename}:{last.lineno}, in {last.name})"

@@ -1,0 +1,184 @@
+"""What of a task cannot be trained: found from shapes alone, and named by the path of its leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from coordinator.errors import UserMistake
+from islands.corpus import DataSpec
+from islands.task import Batch, Params, Task, load_task
+from islands.trainable import of_loss, of_parameters, shapes_of
+
+BATCH = np.zeros((4, 9), np.int32)
+
+
+def sum_of_squares(params: Params, batch: Batch) -> jax.Array:
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)]
+    return jnp.sum(jnp.asarray(squares)) + 0 * jnp.sum(batch)
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Task:
+    task = load_task("byte-tiny", None, {}, DataSpec(str(tmp_path)))
+    return replace(
+        task, name="mine", init=lambda seed: {"w": jnp.ones((2, 3))}, loss=sum_of_squares
+    )
+
+
+def parameters(sound: Task, init: Callable[[], Any]) -> list[str]:
+    task = replace(sound, init=lambda seed: init(), stacked=lambda path: path.startswith("blocks"))
+    return of_parameters(task, shapes_of(task))
+
+
+@pytest.mark.parametrize("preset", ["byte-tiny", "byte-1m"])
+def test_the_presets_can_be_trained(preset: str, tmp_path: Path) -> None:
+    task = load_task(preset, None, {}, DataSpec(str(tmp_path)))
+    shapes = shapes_of(task)
+    assert of_parameters(task, shapes) == []
+    assert of_loss(task, shapes, BATCH) == []
+
+
+def test_whatever_becomes_float32_on_a_device_can_be_trained(sound: Task) -> None:
+    tree = {"numpy": np.ones((2, 2)), "number": 1.0, "nothing": None, "weak": jnp.asarray(2.0)}
+    assert parameters(sound, lambda: tree) == []
+
+
+BLOCKS = {name: jnp.ones((2, 3), jnp.bfloat16) for name in ("key", "norm", "query", "value")}
+
+
+@pytest.mark.parametrize(
+    ("init", "says"),
+    [
+        (
+            lambda: {"w": jnp.ones(2), "head": {"b": jnp.ones(2, jnp.bfloat16)}},
+            "parameter head/b is bfloat16[2]: hold it in float32 and cast it within the loss",
+        ),
+        (
+            lambda: {"blocks": BLOCKS, "w": jnp.ones(2)},
+            "parameters blocks/key, blocks/norm, blocks/query and 1 more are bfloat16: hold them "
+            "in float32 and cast them within the loss",
+        ),
+        (
+            lambda: {"w": jnp.ones(2), "step": np.int32(0)},
+            "parameter step is int32[]: only float32 can be trained and merged; make it a constant "
+            "of the task, or a part of its batches",
+        ),
+        (lambda: {"w": jnp.ones(2), "mask": jnp.ones(2, bool)}, "parameter mask is bool[2]: only"),
+        (
+            lambda: {"w": jnp.ones(2), "key": jax.random.key(0)},
+            "parameter key is key<fry>[]: only float32 can be trained",
+        ),
+        (lambda: {"w": jnp.ones(2), "key": jax.random.PRNGKey(0)}, "parameter key is uint32[2]"),
+        (
+            lambda: {"w": jnp.ones(2, jnp.complex64)},
+            "parameter w is complex64[2]: give its real and its imaginary part a leaf each",
+        ),
+        (
+            lambda: {"w": jnp.ones(2), "none": jnp.ones((3, 0))},
+            "parameter none is float32[3,0]: no element is in it; leave it out",
+        ),
+        (dict, "init returns no parameters"),
+        (
+            lambda: {"a/b": jnp.ones(2), "a": {"b": jnp.ones(2)}},
+            "two parameters are called a/b: name one of them otherwise",
+        ),
+        (
+            lambda: {"blocks": {"scale": jnp.ones(())}},
+            "parameter blocks/scale is float32[]: `stacked` is true of it, and there is no axis",
+        ),
+    ],
+)
+def test_what_is_no_trained_parameter_is_named(
+    sound: Task, init: Callable[[], Any], says: str
+) -> None:
+    (problem,) = parameters(sound, init)
+    assert problem.startswith("task mine: ")
+    assert says in problem
+
+
+def test_each_kind_of_mistake_has_a_line_of_its_own(sound: Task) -> None:
+    tree = {"a": jnp.ones(2, jnp.float16), "b": np.int8(1), "c": jnp.ones(0)}
+    assert len(parameters(sound, lambda: tree)) == 3
+
+
+def test_leaves_that_are_no_arrays_are_refused_with_their_place(sound: Task) -> None:
+    task = replace(sound, init=lambda seed: {"layer": {"activation": jnp.tanh}})
+    with pytest.raises(UserMistake, match=r"task mine: init .*'layer'.*'activation'"):
+        shapes_of(task)
+
+
+def a_defect(seed: int) -> Params:
+    return {"w": jnp.ones(2) + jnp.ones(3)}
+
+
+def test_a_defect_in_init_is_told_with_its_line(sound: Task) -> None:
+    with pytest.raises(UserMistake) as caught:
+        shapes_of(replace(sound, init=a_defect))
+    line = a_defect.__code__.co_firstlineno + 1
+    assert "task mine: init raises TypeError: add got incompatible shapes" in str(caught.value)
+    assert f"({Path(__file__)}:{line}, in a_defect)" in str(caught.value)
+
+
+@jax.custom_vjp
+def one_way(x: jax.Array) -> jax.Array:
+    return x
+
+
+def no_way_back(*_: object) -> Any:
+    raise NotImplementedError("there is no way back")
+
+
+one_way.defvjp(lambda x: (x, None), no_way_back)
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (lambda p, b: p["w"], "loss gives float32[2,3] for a batch of int32[4,9]: it must be one"),
+        (lambda p, b: jnp.sum(p["w"]).astype(int), "loss gives int32[]"),
+        (lambda p, b: jnp.sum(p["w"]) * 1j, "loss gives complex64[]"),
+        (lambda p, b: (jnp.sum(p["w"]), {}), "loss gives a tuple"),
+        (lambda p, b: None, "loss gives a NoneType"),
+        (lambda p, b: float(jnp.sum(p["w"])), "loss raises ConcretizationTypeError"),
+        (lambda p, b: p["v"], "loss raises KeyError: 'v'"),
+        (lambda p, b: one_way(jnp.sum(p["w"])), "gradient of loss raises NotImplementedError"),
+    ],
+)
+def test_a_loss_that_cannot_be_minimised(
+    sound: Task, loss: Callable[[Any, Any], Any], says: str
+) -> None:
+    task = replace(sound, loss=loss)
+    (problem,) = of_loss(task, shapes_of(task), BATCH)
+    assert problem.startswith("task mine: ")
+    assert says in problem
+
+
+@pytest.mark.parametrize("kind", [jnp.float32, jnp.bfloat16])
+def test_a_loss_may_be_of_any_real_type(sound: Task, kind: Any) -> None:
+    task = replace(sound, loss=lambda p, b: sum_of_squares(p, b).astype(kind))
+    assert of_loss(task, shapes_of(task), BATCH) == []
+
+
+def test_what_a_batch_must_be(sound: Task) -> None:
+    shapes = shapes_of(sound)
+    (problem,) = of_loss(sound, shapes, {"x": BATCH, "count": 3})
+    assert (
+        "task mine: count of a held-out batch is no array with the windows on its first axis"
+        in (problem)
+    )
+
+
+def test_nothing_is_computed(sound: Task) -> None:
+    """An array that a terminal could never hold is no more than its shape here."""
+    task = replace(sound, init=lambda seed: {"w": jnp.zeros((2**20, 2**20))})
+    shapes = shapes_of(task)
+    assert of_parameters(task, shapes) == []
+    assert of_loss(task, shapes, BATCH) == []
