@@ -144,6 +144,7 @@ class Learner:
         self._asks: dict[Fragment, Future[Snapshot | None]] = {}
         self._donations: dict[Life, Future[list[jax.Array] | None]] = {}
         self._news: dict[Fragment, tuple[Version, Flat, jax.Array]] = {}
+        self._newest: dict[Fragment, Version] = {}  # that was news in this life, or its beginning
         self._said: list[Adopted] = []
         self._leases: list[Lease] = []
         self._hungry = self._spoke = False
@@ -213,6 +214,7 @@ class Learner:
             self._progress = Progress(0, 0, self._stream.cursor)
             self._vitals = Vitals(float("nan"))
             self._news, self._said, self._leases = {}, [], []
+            self._newest = {p: version for p, (version, _) in public.items()}
             self._uplink = Uplink(granted.life, self._encoder, self._layout, self._habits.anchor)
             self._downlink = Downlink(public, self._catch_up)
         return granted.life
@@ -292,12 +294,13 @@ class Learner:
         for said in publication.merged:
             if said.life == life:
                 uplink.settle(said, merged=True)
-        if (newest := downlink.follow(publication, payload)) is None:
+        if (found := downlink.follow(publication, payload)) is None:
             return
-        placed = self._inner.place(newest[1])
+        p, (version, flat) = publication.fragment, found
+        placed = self._inner.place(flat)  # which one that comes later may have done before this one
         with self._mail:
-            if self._life == life:
-                self._news[publication.fragment] = (*newest, placed)
+            if self._life == life and self._newest[p] < version:
+                self._newest[p], self._news[p] = version, (version, flat, placed)
                 self._mail.notify_all()
 
     def refused(self, said: ContributionId) -> None:

@@ -356,6 +356,7 @@ def begin(
         encode: Where = "host",
         script: Script | None = None,
         stream: Numbers | None = None,
+        inner: Inner = inner,
     ) -> Alive:
         script = script or Script()
         schedule = Schedule(EVERY, FRAGMENTS)
@@ -643,6 +644,85 @@ def test_old_news_changes_nothing(begin: Begin) -> None:
     alive.learner.offer(alive.script.life, again, flats_of(init(6))[F0])
     alive.script.step(1)
     assert len(alive.script.adoptions) == 1
+
+
+class Slow(Inner):
+    """Copies to the devices what is near `number` only once it is let go."""
+
+    number: float = float("nan")
+
+    def __init__(self, inner: Inner) -> None:
+        self.__dict__.update(inner.__dict__)
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def place(self, tree: Params) -> Params:
+        if isinstance(tree, np.ndarray) and np.allclose(tree, self.number):
+            self.reached.set()
+            assert self.go.wait(WAIT_S)
+        return super().place(tree)
+
+
+def full(p: Fragment, number: float) -> np.ndarray:
+    return np.full(LAYOUT.sizes[p], number, np.float32)
+
+
+def overtaken(alive: Alive, slow: Slow) -> Future[Version]:
+    """Version 1 of fragment 0 is still being copied when version 2 is there."""
+    slow.number = 1.0
+    first = alive.call(alive.publish, F0, full(F0, 1))
+    assert slow.reached.wait(WAIT_S)
+    alive.publish(F0, full(F0, 2))
+    return first
+
+
+def test_an_offer_that_a_newer_one_has_overtaken_changes_nothing(
+    begin: Begin, inner: Inner
+) -> None:
+    """... while that waits for the next boundary ..."""
+    held = Held()
+    alive = begin(inner=(slow := Slow(inner)), stream=held)
+    alive.script.allow(1)
+    held.reached()
+    first = overtaken(alive, slow)
+    slow.go.set()
+    first.result(WAIT_S)
+    held.go()
+    alive.script.all_read()
+    alive.script.step(1)
+    assert [each.version for each in alive.script.adoptions] == [Version(0, 2)]
+
+
+def test_an_offer_that_was_overtaken_does_not_undo_an_adoption(begin: Begin, inner: Inner) -> None:
+    """... and after the last."""
+    alive = begin(inner=(slow := Slow(inner)))
+    alive.script.step(1)
+    first = overtaken(alive, slow)
+    alive.adopted(F0, Version(0, 2))
+    slow.go.set()
+    first.result(WAIT_S)
+    alive.script.step(2)
+    alive.script.step(1)
+    assert [each.version for each in alive.script.adoptions] == [Version(0, 2)]
+    assert alive.hand_in(F0)[0].base == Version(0, 2)
+
+
+def test_an_offer_to_a_life_that_has_ended_meanwhile_changes_nothing(
+    begin: Begin, inner: Inner
+) -> None:
+    """... nor does it hide what is offered to the next one."""
+    alive = begin(inner=(slow := Slow(inner)))
+    alive.script.step(1)
+    first = overtaken(alive, slow)
+    alive.adopted(F0, Version(0, 2))
+    alive.script.public = [(Version(0, 0), flat) for flat in flats_of(init(0))]
+    alive.learner.cease(Void(alive.script.life, "for a reason"))
+    alive.script.nothing_more()
+    alive.script.all_read()
+    slow.go.set()
+    first.result(WAIT_S)
+    alive.script.step(1)
+    assert alive.hand_in(F0)[0].base == Version(0, 0)
+    alive.adopted(F0, alive.publish(F0, full(F0, 3)))
 
 
 # --- lives ----------------------------------------------------------------------------------------
