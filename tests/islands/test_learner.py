@@ -45,7 +45,7 @@ from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import Starved
 from islands.encoder import Where
 from islands.exchange import Public
-from islands.inner import Inner, InnerState
+from islands.inner import Inner, InnerState, Measures
 from islands.learner import Habits, Learner, Link, Rejected, Unreachable
 from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Params, Task
@@ -357,6 +357,7 @@ def begin(
         script: Script | None = None,
         stream: Numbers | None = None,
         inner: Inner = inner,
+        now_s: Callable[[], float] = time.perf_counter,
     ) -> Alive:
         script = script or Script()
         schedule = Schedule(EVERY, FRAGMENTS)
@@ -371,7 +372,7 @@ def begin(
             lambda: stream or Numbers(),
             script,
             habits,
-            now_s=time.perf_counter,
+            now_s=now_s,
         )
         joins = script.refusal is None and not script.waits_s
         started.append(Alive(learner, script))
@@ -853,14 +854,12 @@ def test_one_who_waits_can_be_let_go(begin: Begin) -> None:
 
 def moments_after(inner: Inner, steps: int) -> list[np.ndarray]:
     state = steps_of(inner, inner.start(init(0)), range(steps))
-    return [np.array(leaf) for leaf in inner.moments(state)]
+    return list(inner.moments(state))
 
 
 def trains_with(alive: Alive, inner: Inner, moments: list[np.ndarray] | None) -> bool:
     """Whether what it trains in its first two steps is what it would train with these moments."""
-    state = inner.start(init(0))
-    if moments is not None:
-        state = inner.adopt_moments(state, moments)
+    state = inner.start(init(0), None if moments is None else inner.accept(moments))
     wanted = flats_of(steps_of(inner, state, range(2)).params)
     alive.script.step(2)
     trained = [flats_of(init(0))[p] + alive.hand_in(p)[1] for p in (F0, F1)]
@@ -900,6 +899,46 @@ def test_a_donor_gives_its_moments_at_a_boundary_and_steps_on(begin: Begin, inne
     for leaf, wanted in zip(given, moments_after(inner, 3), strict=True):
         np.testing.assert_array_equal(leaf, wanted)
     assert alive.learner.moments(Life(Island("a"), Incarnation(7))) is None
+
+
+class Heavy(Inner):
+    """By its clock a step takes a second, and to copy one leaf of the moments `copying_s`."""
+
+    def __init__(self, inner: Inner, copying_s: float) -> None:
+        self.__dict__.update(inner.__dict__)
+        self.copying_s, self.now_s, self.steps = copying_s, 0.0, 0
+        self.copied_at: list[int] = []
+
+    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, Measures]:
+        self.now_s, self.steps = self.now_s + 1.0, self.steps + 1
+        return super().step(state, batch, clock)
+
+    def moments(self, state: InnerState, after: int = 0) -> Iterator[np.ndarray]:
+        for leaf in super().moments(state, after):
+            self.now_s += self.copying_s
+            self.copied_at.append(self.steps)
+            yield leaf
+
+
+@pytest.mark.parametrize("copying_s", [0.1, 0.26, 3.0])
+def test_to_give_its_moments_a_donor_stops_for_half_a_step_or_a_leaf_at_a_time(
+    begin: Begin, inner: Inner, copying_s: float
+) -> None:
+    held = Held()
+    heavy = Heavy(inner, copying_s)
+    alive = begin(inner=heavy, stream=held, now_s=lambda: heavy.now_s)
+    alive.script.allow(30)
+    held.reached()
+    asked = alive.call(alive.learner.moments, alive.script.life)
+    until(lambda: bool(alive.learner._donations))
+    held.go()
+    given = asked.result(WAIT_S)
+    assert given is not None
+    assert [leaf.shape for leaf in given] == [leaf.shape for leaf in moments_after(inner, 0)]
+    at_once = [heavy.copied_at.count(step) for step in dict.fromkeys(heavy.copied_at)]
+    assert len(at_once) > 1
+    assert all(number == 1 or (number - 1) * copying_s < 1 for number in at_once)
+    alive.script.all_read()
 
 
 # --- the end --------------------------------------------------------------------------------------
