@@ -35,6 +35,7 @@ from cluster.comeback import come_back, rules_sha256
 from cluster.config import Config, Harm, IslandGroup
 from cluster.depot import PATIENCE_S, depot_of
 from cluster.failures import Failure, Losses, Reason, Unjudged, in_short, origin_of
+from cluster.fates import Fates
 from cluster.faults import Breakable, Cable
 from cluster.fleet import group_name
 from cluster.gather import Answers, Asker, Gatherer, Handed
@@ -98,6 +99,7 @@ from coordinator.protocol import (
     HandIn,
     Island,
     Join,
+    Known,
     LeaseGranted,
     LeaseWanted,
     Left,
@@ -339,9 +341,11 @@ class IslandActor(Breakable):
 
     @_its_own(Reason.HAND_IN)
     @ray.method(concurrency_group="asking", num_returns=1)
-    def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
+    def hand_in(
+        self, life: Life, fragment: Fragment, known: Known
+    ) -> tuple[HandIn, Payload] | None:
         learner = self._learner
-        return None if learner is None else learner.hand_in(life, fragment)
+        return None if learner is None else learner.hand_in(life, fragment, known)
 
     @_its_own(Reason.MOMENTS)
     @ray.method(concurrency_group="asking")
@@ -454,6 +458,7 @@ class ShardActor(Breakable):
         self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
         self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self._gatherer = Gatherer()
+        self._fates = Fates()  # of what this process has heard of; on its event loop alone
         self._offers: set[asyncio.Task[None]] = set()
         self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
         self._broken: BaseException | None = None
@@ -470,16 +475,24 @@ class ShardActor(Breakable):
             self._stored[p] = each.version
 
     async def recover(
-        self, wanted: Mapping[Fragment, Version], generation: int
+        self,
+        wanted: Mapping[Fragment, Version],
+        generation: int,
+        merged: Sequence[ContributionId] = (),
     ) -> dict[Fragment, Version]:
         """Go back to these published versions, or to the newest before them that are stored, and
         take orders from this generation of the syncer, or a later one, from now on.
+
+        `merged`: contributions of the lives that go on, which are in these versions.
 
         Errors: `Outdated`.
         """
         self._obey(generation)
         self._gatherer.forget()
-        return await self._compute(self._recover, wanted, generation)
+        found = await self._compute(self._recover, wanted, generation)
+        self._fates.died(wanted)
+        self._fates.published(merged)
+        return found
 
     def _recover(
         self, wanted: Mapping[Fragment, Version], generation: int
@@ -530,7 +543,8 @@ class ShardActor(Breakable):
     async def _collect(self, life: Life, fragment: Fragment, name: str) -> Handed:
         """Keep what the learner in this actor hands in, measured; or say why there is nothing."""
         try:
-            handed = await self._actors[name].hand_in.remote(life, fragment)
+            known = self._fates.known(life, fragment)
+            handed = await self._actors[name].hand_in.remote(life, fragment, known)
         except RayError as error:
             return self._unanswered(life, name, failure_of(Reason.HAND_IN, error), error)
         if handed is None:
@@ -538,7 +552,9 @@ class ShardActor(Breakable):
         if (why := flaw(handed, life, fragment)) is not None:
             logging.error("what %s handed in is of no use: %s", life, why)
             return Failure(Reason.SENT, why)
-        return await self._compute(self._there.receive, *handed)
+        there = await self._compute(self._there.receive, *handed)
+        self._fates.arrived(there.id)
+        return there
 
     def _unanswered(
         self, life: Life, name: str, said: Failure | str, error: RayError
@@ -614,7 +630,9 @@ class ShardActor(Breakable):
         """
         if self._broken is not None:
             raise self._broken
-        if (said := await self._carry_out(order, self._publish)) is not None:
+        said = await self._carry_out(order, self._publish)
+        self._fates.published(order.merged)
+        if said is not None:
             publication, payload = said
             boxed = self._boxed(publication, payload)
             for life, seat in zip(order.to, seats, strict=True):
@@ -658,6 +676,7 @@ class ShardActor(Breakable):
 
     async def discard(self, order: Discard) -> None:
         self._there.drop(order.contribution.reference)
+        self._fates.freed(order.contribution.id)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
         """Public fragments; None while there is no model yet."""
@@ -718,6 +737,7 @@ class RayPorts(Ports):
         self._asker = Asker(self._ask)
         self._turns = {p: asyncio.Lock() for p in holder}
         self._durable: dict[Fragment, bool | str] = {}  # what the last merge of each has said
+        self._fates = Fates()  # that a shard which comes back has to know
         self.seats: dict[Island, Seat] = {}  # of those that have joined
 
     async def shard_dies(self, name: str) -> None:
@@ -739,8 +759,9 @@ class RayPorts(Ports):
         end_s = time.monotonic() + PATIENCE_S
         while True:
             self._actors.forget(name)
+            merged = self._fates.merged(wanted.keys())
             try:
-                return await self._actors[name].recover.remote(wanted, generation)
+                return await self._actors[name].recover.remote(wanted, generation, merged)
             except RayActorError:
                 if time.monotonic() > end_s:
                     raise
@@ -794,6 +815,7 @@ class RayPorts(Ports):
         return self._durable.pop(order.fragment)
 
     async def publish(self, order: Publish) -> Losses:
+        self._fates.published(order.merged)
         seats = [*map(self._seat, order.to)]
         with suppress(Away):
             async with self._turns[order.fragment]:

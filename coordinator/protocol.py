@@ -356,6 +356,18 @@ class Publication:
     merged: tuple[ContributionId, ...]
 
 
+class Known(NamedTuple):
+    """Said to a life that is asked to hand in: what has become of its contributions to that
+    fragment so far.
+
+    `held`: they wait for a merge, or for its publication; `merged`: they are part of a public
+    version. All the others are not, and never will be.
+    """
+
+    held: tuple[ContributionId, ...] = ()
+    merged: tuple[ContributionId, ...] = ()
+
+
 # --- effects: what the shell must do --------------------------------------------------------------
 
 
