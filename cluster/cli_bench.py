@@ -114,19 +114,21 @@ def merge(
     wire: Annotated[Wire, typer.Option(help="Measured beside f32.")] = Wire.INT4,
     threads: Annotated[int, typer.Option(min=0, help="0: all that may be used here.")] = 0,
     repeats: Annotated[int, typer.Option(min=1)] = 15,
+    pieces: Annotated[int, typer.Option(min=1, help="Of the fragment beside one tensor.")] = 4000,
     quick: Annotated[bool, typer.Option("--quick", help="A rough figure.")] = False,
     as_json: Json = False,
 ) -> None:
-    """How near does a merge come to the speed at which memory can be copied?
+    """How near does a merge come to the speed at which memory can be copied, and read?
 
     Example: archipelago bench merge --threads 2 --json
     """
     from cluster import bench_merge
 
     talk = Console(file=sys.stderr if as_json else sys.stdout)
-    elements, repeats = (2_000_000, 5) if quick else (elements, repeats)
+    if quick:  # pieces of the same size, of fewer elements
+        elements, pieces, repeats = 2_000_000, -(-pieces * 2_000_000 // elements), 5
     workload = bench_merge.Workload(
-        contributions, elements, wire, threads or bench_merge.threads_here()
+        contributions, elements, wire, threads or bench_merge.threads_here(), pieces
     )
     figures = bench_merge.merge(workload, repeats=repeats, say=talk.print)
     tell(figures, talk, as_json=as_json)

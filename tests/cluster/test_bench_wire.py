@@ -10,21 +10,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.bench_merge import Workload, merge
+from cluster.bench_merge import Workload, _against_roofline, _summing, merge
 from cluster.bench_wire import message_bytes
 from coordinator.codec import Wire, encode
+from coordinator.merge import JOB
 
 ROOT = Path(__file__).parents[2]
 ELEMENTS = 100_000
-FRACTIONS = ("mean_fraction", "rda_fraction")
+PIECES = "_in_pieces"
+FRACTIONS = (
+    "mean_fraction", "rda_fraction", "mean_of_roofline", "rda_of_roofline",
+    "mean_in_pieces_of_roofline", "rda_in_pieces_of_roofline",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_merge_is_held_against_the_copy_beside_it(threads: int) -> None:
-    workload = Workload(5, ELEMENTS, Wire.INT8, threads)
+    workload = Workload(5, ELEMENTS, Wire.INT8, threads, pieces=300)
     figures = merge(workload, repeats=3, say=lambda line: None)
     assert (figures["threads"], figures["samples"], figures["wire"]) == (threads, 3, "int8")
-    for name in ("memcpy_gb_s", "mean_gb_s", "rda_gb_s", "gate_gb_s", *FRACTIONS):
+    assert figures["pieces"] == 300
+    for name in ("memcpy_gb_s", "mean_gb_s", "rda_gb_s", "gate_gb_s", "roofline_gb_s", *FRACTIONS):
         value = figures[name]
         assert isinstance(value, float)
         assert value > 0
@@ -55,6 +61,39 @@ def test_a_shard_takes_what_it_says_it_takes() -> None:
 def test_bytes_that_must_move_are_counted_as_agreed() -> None:
     moved = Workload(8, 1000, Wire.F32, 1).moved_bytes
     assert moved == {"memcpy": 8000, "mean": 48_000, "rda": 80_000, "gate": 32_000}
+
+
+def test_against_the_roofline_every_stream_is_counted_that_moves() -> None:
+    """Eight are read; the sum is read and written; master and momentum are, too; RDA reads thrice,
+    and its gate counts to its time."""
+    workload = Workload(8, 10**9 // 4, Wire.F32, 1)
+    assert workload.streams == {"sum": 10, "mean": 12, "rda": 28}
+    names = ("mean", "rda", "gate")
+    seconds = {
+        "sum": [1.0],
+        **{f"{name}{where}": [2.0] for name in names for where in ("", PIECES)},
+    }
+    told = _against_roofline(workload, seconds)
+    assert told["roofline_gb_s"] == pytest.approx(10)
+    assert told["mean_of_roofline"] == pytest.approx(6 / 10)
+    assert told["rda_of_roofline"] == told[f"rda{PIECES}_of_roofline"] == pytest.approx(7 / 10)
+
+
+def test_the_roofline_is_a_sum_of_all_streams() -> None:
+    chance = np.random.default_rng(7)
+    streams = [chance.standard_normal(100_001, np.float32) for _ in range(7)]
+    target = np.ones(100_001, np.float32)
+    work = _summing(streams, target)
+    for start in range(0, target.size, JOB):
+        work(start)
+    np.testing.assert_allclose(target, np.sum(streams, axis=0, dtype=np.float64), atol=1e-5)
+
+
+@pytest.mark.parametrize(("pieces", "elements"), [(7, 100), (1, 5), (9, 4)])
+def test_a_fragment_of_many_pieces_has_all_elements(pieces: int, elements: int) -> None:
+    leaves = Workload(2, elements, Wire.F32, 1, pieces).leaves
+    assert len(leaves) == min(pieces, elements)
+    assert sum(size for leaf in leaves for size in leaf.shape) == elements
 
 
 @pytest.mark.parametrize("wire", list(Wire))
