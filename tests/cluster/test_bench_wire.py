@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cluster.bench import demo
 from cluster.bench_merge import Workload, _against_roofline, _summing, merge
-from cluster.bench_wire import message_bytes
+from cluster.bench_wire import Traffic, message_bytes, moments_bytes_per_parameter
 from coordinator.codec import Wire, encode
 from coordinator.merge import JOB
 
@@ -103,8 +104,31 @@ def test_a_message_is_its_payload_and_little_more(wire: Wire) -> None:
         assert payload.nbytes < total < payload.nbytes + 1000
 
 
-@pytest.mark.parametrize(("every", "goal"), [(24, 130), (60, 300)])
-def test_int4_moves_far_less_than_gradients_in_every_step(every: int, goal: int) -> None:
+@pytest.mark.parametrize(
+    ("wire", "every", "ratio"),
+    [(Wire.INT4, 24, 158), (Wire.INT4, 60, 395), (Wire.BF16, 8, 14), (Wire.F32, 8, 7)],
+)
+def test_less_is_moved_than_gradients_in_every_step(wire: Wire, every: int, ratio: int) -> None:
     """Each of eight members of a ring all-reduce of bf16 sends and receives 2 * 7 / 8 * 2 bytes."""
-    up, down = message_bytes(encode(Wire.INT4, np.ones(ELEMENTS, np.float32)))
-    assert every * 2 * (2 * 7 / 8 * 2) * ELEMENTS / (up + down) > goal
+    traffic = Traffic.of(np.ones(ELEMENTS, np.float32), wire, wire)
+    told = traffic.all_reduce_ratio(every, 8)
+    assert told == pytest.approx(
+        every * 2 * (2 * 7 / 8 * 2) * ELEMENTS / (traffic.up_bytes + traffic.down_bytes)
+    )
+    assert told == pytest.approx(ratio, rel=0.02)
+
+
+def test_the_syncers_link_carries_what_all_islands_send_and_get() -> None:
+    """At the defaults with eight islands little less than a member of the ring; with 64, more."""
+    traffic = Traffic.of(np.ones(ELEMENTS, np.float32), Wire.BF16, Wire.BF16)
+    assert traffic.syncer_link_ratio(8, 8) == pytest.approx(14 / 8, rel=0.01)
+    assert traffic.syncer_link_ratio(8, 64) < 0.3
+
+
+def test_a_donor_gives_two_moments_by_adamw_and_little_more_than_one_by_muon() -> None:
+    def moments(kind: str) -> float:
+        config = demo("byte-tiny", steps=1, seed=0, overrides=[f"optimizer.kind={kind}"])
+        return moments_bytes_per_parameter(config)
+
+    assert moments("adamw") == pytest.approx(8, rel=0.01)
+    assert 4 < moments("muon") < 6
