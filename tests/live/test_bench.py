@@ -25,16 +25,22 @@ def test_bench_scale_closes_every_round() -> None:
     assert row["syncer_rss_bytes"] > 1e7
 
 
+@pytest.mark.timeout(400)
 def test_bench_overhead_trains_both_ways_in_the_same_processes() -> None:
     with place() as here:
-        finished = here.run("bench", "overhead", "--quick", "--json")
+        finished = finish(here.start("bench", "overhead", "--quick", "--json"), within_s=350)
     assert finished.code == 0, finished.err
     told = finished.json
     assert told["samples"] == 1
-    assert told["merges"] > 0
-    assert told["ratio"] > 0
-    assert told["cpu_ratio"] > 0
-    assert 0 < told["thread_fraction"] < 1
+    bare, shipped = told["rows"]
+    assert (bare["every"], bare["wires"]) == (24, "int4, int4")
+    assert (shipped["every"], shipped["wires"]) == (8, "bf16, bf16")
+    assert told["ratio"] == bare["ratio"]
+    for row in (bare, shipped):
+        assert row["merges"] > 0
+        assert row["ratio"] > 0
+        assert row["cpu_ratio"] > 0
+        assert 0 < row["thread_fraction"] < 1
 
 
 @pytest.mark.long
