@@ -88,7 +88,8 @@ def merge(workload: Workload, *, repeats: int, say: Callable[[str], None]) -> di
     GB/s are of `moved_bytes`; a fraction is that of a merge to that of the memcpy beside it.
     `roofline_gb_s` and `..._of_roofline` are of `streams`, RDA's with the gate that goes before it;
     `..._in_pieces` of a fragment of so many pieces.
-    `f32_contributions_per_s` and `wire_...` are merged by RDA, in f32 and as the wire has them.
+    `f32_contributions_per_s` and `wire_...` are merged by RDA, in f32 and as the wire has them, and
+    `wire_speedup` is the ratio.
     `shard_...`: what a shard of such a tensor holds, and `memory` says how it is counted.
     """
     held = memory(workload)
@@ -255,6 +256,8 @@ def _figures(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, o
     figures |= _against_roofline(workload, seconds)
     for name, task in (("f32", "rda"), ("wire", "wire_rda")):
         figures[f"{name}_contributions_per_s"] = median([m / s for s in seconds[task]]).value
+    pairs = zip(seconds["rda"], seconds["wire_rda"], strict=True)
+    figures |= told("wire_speedup", median([plain_s / wire_s for plain_s, wire_s in pairs]))
     figures["wire_gate_gb_s"] = median(
         [moved["gate"] / s / 1e9 for s in seconds["wire_gate"]]
     ).value

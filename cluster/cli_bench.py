@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from cluster import progress
+from cluster.goals import GOALS, verdict
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
 
@@ -50,7 +51,7 @@ def parity(
         lock_step=lock_step,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("parity", figures, talk, as_json=as_json)
 
 
 @bench.command()
@@ -73,7 +74,7 @@ def recovery(
         overrides=overrides,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("recovery", figures, talk, as_json=as_json)
 
 
 @bench.command()
@@ -104,7 +105,7 @@ def faults(
         overrides=overrides,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("faults", figures, talk, as_json=as_json)
 
 
 @bench.command()
@@ -131,7 +132,7 @@ def merge(
         contributions, elements, wire, threads or bench_merge.threads_here(), pieces
     )
     figures = bench_merge.merge(workload, repeats=repeats, say=talk.print)
-    tell(figures, talk, as_json=as_json)
+    tell("merge", figures, talk, as_json=as_json)
 
 
 @bench.command("wire")
@@ -162,7 +163,7 @@ def wire_(
         overrides=overrides,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("wire", figures, talk, as_json=as_json)
 
 
 @bench.command("scale")
@@ -189,7 +190,7 @@ def scale_(
         overrides=overrides,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("scale", figures, talk, as_json=as_json)
 
 
 def _numbers(text: str) -> list[int]:
@@ -223,14 +224,16 @@ def overhead(
         overrides=overrides,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("overhead", figures, talk, as_json=as_json)
 
 
-def tell(figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
+def tell(bench: str, figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(figures))
         return
     talk.print(progress.figures_table({k: v for k, v in figures.items() if k != "rows"}))
+    for name, goal in GOALS.get(bench, {}).items():
+        talk.print(f"{name}: {goal}: {verdict(goal, name, figures)}")
     rows = figures.get("rows")
     if isinstance(rows, list) and rows:
         talk.print(progress.rows_table(rows))

@@ -11,6 +11,7 @@ from cluster.bench import Median
 from cluster.bench_faults import PLANS, LostMerges, Window, advancing, compared, lost_of, plan_of
 from cluster.bench_recovery import between
 from cluster.chaos import ANY
+from cluster.goals import GOALS
 from cluster.names import SHARD, SYNCER
 from cluster.store import Row
 from coordinator.protocol import (
@@ -149,6 +150,7 @@ def test_the_time_of_a_recovery_is_in_what_is_retained_and_not_in_what_was_possi
     assert told["possible"] == pytest.approx(0.6)
     assert told["retained_of_possible"] == pytest.approx(1.0)
     assert told["islands_advancing"] == 0.9
+    assert GOALS["faults"].keys() <= told.keys()
 
 
 def test_pairs_have_an_interval_and_counts_are_sums() -> None:

@@ -12,6 +12,7 @@ import pytest
 from cluster import meter
 from cluster.bench_overhead import SETTINGS, Window, compared, config_of, measured
 from cluster.config import parse
+from cluster.goals import GOALS
 from cluster.solo import Counted
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
@@ -47,6 +48,7 @@ def test_pairs_are_compared_one_by_one() -> None:
     ]
     told = compared(with_us, without)
     assert told["samples"] == 3
+    assert GOALS["overhead"].keys() <= told.keys()
     assert told["ratio"] == pytest.approx(0.9)
     assert (told["ratio_low"], told["ratio_high"]) == pytest.approx((0.9, 0.99))
     assert told["cpu_ratio"] == pytest.approx(1.1)

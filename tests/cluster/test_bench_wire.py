@@ -13,6 +13,7 @@ import pytest
 from cluster.bench import demo
 from cluster.bench_merge import Workload, _against_roofline, _summing, merge
 from cluster.bench_wire import Traffic, message_bytes, moments_bytes_per_parameter
+from cluster.goals import GOALS
 from coordinator.codec import Wire, encode
 from coordinator.merge import JOB
 
@@ -31,6 +32,7 @@ def test_a_merge_is_held_against_the_copy_beside_it(threads: int) -> None:
     figures = merge(workload, repeats=3, say=lambda line: None)
     assert (figures["threads"], figures["samples"], figures["wire"]) == (threads, 3, "int8")
     assert figures["pieces"] == 300
+    assert GOALS["merge"].keys() <= figures.keys()
     for name in ("memcpy_gb_s", "mean_gb_s", "rda_gb_s", "gate_gb_s", "roofline_gb_s", *FRACTIONS):
         value = figures[name]
         assert isinstance(value, float)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.goals import GOALS
 from tests.live.cli import finish, place
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]
@@ -53,4 +54,5 @@ def test_bench_recovery_kills_learner_syncer_and_node_and_sees_them_back() -> No
     assert told["repeats"] == 1
     for name in ("merge_period_s", "cold_start_s", "syncer_gap_s", "node_back_s"):
         assert 0 < told[f"{name}_low"] <= told[name] <= told[f"{name}_high"]
+    assert GOALS["recovery"].keys() <= told.keys()
     assert told["learner_gap_s"] < told["learner_back_s"]  # the others went on
