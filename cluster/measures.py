@@ -233,9 +233,7 @@ class Measures:
             watched.reported_s, watched.tokens_per_s = math.nan, 0.0
         if (steps := report.progress.steps - watched.steps) <= 0:
             return
-        usual_s = max(STALLED_FLOOR_S, STALLED_STEPS * report.step_s) * steps
-        since_s = now_s - report.step_s if math.isnan(watched.reported_s) else watched.reported_s
-        self._advanced(max(since_s, now_s - usual_s), now_s)
+        self._advanced(advancing_since(report, steps, watched.reported_s, now_s), now_s)
         if not math.isnan(watched.reported_s) and now_s > watched.reported_s:
             rate = (report.progress.tokens - watched.tokens) / (now_s - watched.reported_s)
             known = watched.tokens_per_s or rate
@@ -455,6 +453,14 @@ class Measures:
             "down_bytes_per_token": self._down_bytes / tokens,
             "rejected_contributions": self._refusals.total(),
         }
+
+
+def advancing_since(report: Report, steps: int, before_s: float, now_s: float) -> float:
+    """Since when its learner has advanced, if it reports `steps` more; `before_s`: its last report,
+    NaN if there was none. Over so many usual steps, or a second each if that is more, at most."""
+    usual_s = max(STALLED_FLOOR_S, STALLED_STEPS * report.step_s) * steps
+    since_s = now_s - report.step_s if math.isnan(before_s) else before_s
+    return max(since_s, now_s - usual_s)
 
 
 def _smoothed(known: float, sample: float) -> float:

@@ -323,8 +323,8 @@ class Vitals:
     """Measurements that ride along with a report; no rule reads them.
 
     `loss`: of the last step, nats per token. The others are seconds of this life, summed up:
-    computing inner steps, talking to the syncer on the training thread, waiting for data, and
-    idling (paced on purpose, or parked).
+    computing inner steps, serving the syncer between them (on the training thread, and on the
+    devices before a step can begin), waiting for data, and idling (paced on purpose, or parked).
     """
 
     loss: float

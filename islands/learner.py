@@ -146,6 +146,7 @@ class Learner:
         self.drag = 1.0  # ... and so many times as long its steps take
         self._state: InnerState | None = None  # of the training thread alone, like the tracks
         self._tracks: dict[Fragment, Track] = {}
+        self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
         self._stream: StreamLike | None = None
         self._fed_s = 0.0  # spent on data since the last step
         self._quickest_s = math.inf  # of the steps of late
@@ -414,11 +415,14 @@ class Learner:
         """One inner step, and what is due at its end; `before_s`: when the step before ended.
 
         Returns when this one did. All the time between the two is accounted for: what was neither
-        computing nor data nor idling was spent talking.
+        computing nor data nor idling was spent talking. So is what the devices still have to do
+        for hand-ins, adoptions and donations when the step could begin: it would come before it.
         """
         assert self._state is not None
         assert self._stream is not None
         clock = self._progress.steps + self._offset
+        jax.block_until_ready((self._state, self._copying))
+        self._copying = []
         began_s = self._now_s()
         self._state, measures = self._inner.step(self._state, batch, clock)
         loss = float(measures.loss)  # waits for the devices
@@ -503,6 +507,7 @@ class Learner:
         if track.from_step == progress.steps:
             return None
         flat = self._port.take(self._state.params, p)
+        self._copying.append(flat)
         self._tracks[p] = replace(
             track, origin=flat, from_step=progress.steps, from_tokens=progress.tokens
         )
