@@ -332,14 +332,20 @@ class Judge:
             raise Violation("a new generation", "somebody lived on")
 
     def _is_away(self, p: int, before: State, after: State) -> None:
-        """Nothing is under way for a dead shard's fragment, and nothing of it counts as merged."""
+        """Nothing is under way for a dead shard's fragment, and nothing of it counts as merged.
+
+        A silence may be noticed in the same moment: what those had not handed in is lost as well.
+        """
         old, new = before.fragments[p], after.fragments[p]
         items = old.round.items if old.round else ()
         gone = sum(c.tokens for c in (*old.inbox, *items))
+        for life, account in before.ledger.accounts.items():
+            if life not in after.ledger.accounts:
+                gone += account.tokens - account.covered[p]
         if new.round or new.inbox or new.asked or (old.round is not None and not new.due):
             raise Violation("a dead shard has nothing", f"f{p}: {new}")
         if after.ledger.rows[p].lost - before.ledger.rows[p].lost != gone:
-            raise Violation("what died is lost", f"f{p}: {gone} tokens of {items}")
+            raise Violation("what died is lost", f"f{p}: not {gone} tokens, of {items} and others")
 
     def _opens(self, p: int, before: State, event: Event, after: State) -> None:
         due = self._is_due(p, before, after)

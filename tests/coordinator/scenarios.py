@@ -28,7 +28,7 @@ seconds and what happens. `a` is the present life of island a, `a#1` a certain o
                                         public, or at these, one for each fragment
     show t|round f0|tokens f0|pool|a    what the syncer believes
 
-A learner reads one window of its leases a step. `validate` runs after every event.
+A learner reads one window of its leases a step. The judge looks on (`cluster/judge.py`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from cluster.judge import Judge
+from cluster.truth import Truth
 from coordinator.advance import advance
 from coordinator.membership import live
 from coordinator.protocol import (
@@ -84,7 +86,7 @@ from coordinator.protocol import (
     Void,
     Wake,
 )
-from coordinator.state import State, initial, validate
+from coordinator.state import State, initial
 from tests.coordinator.given import LAYOUT
 from tests.coordinator.given import rule as make_rule
 
@@ -130,6 +132,7 @@ class Story:
             lease_windows=numbers["lease"],
         )
         self.state: State = initial(self.rule)
+        self.judge = Judge(self.rule, Truth())
         self.lives: dict[Island, Life] = {}
         self.leases: dict[Life, list[Lease]] = {}
         self.tokens: dict[Island, int] = {}
@@ -144,8 +147,9 @@ class Story:
             return
         effects: list[Effect] = []
         for event in self.events(verb, names, options):
-            self.state, answers = advance(self.rule, self.state, event, float(time))
-            validate(self.rule, self.state)
+            before = self.state
+            self.state, answers = advance(self.rule, before, event, float(time))
+            self.judge.saw(before, event, self.state, answers, float(time))
             for effect in answers:
                 self.learn(effect)
             effects += answers
