@@ -247,14 +247,20 @@ def weigh(merging: tuple[Contribution, ...]) -> tuple[Item, ...]:
     return tuple(Item(c, w / sum(raw)) for c, w in zip(merging, raw, strict=True))
 
 
+def _being_merged(state: State, event: Merged | Unsound) -> Round | None:
+    """Return the round that the shard answers for; None if it is over."""
+    round_ = state.fragments[event.fragment].round
+    if round_ is None or round_.stage is not Stage.MERGING or round_.version != event.version:
+        return None
+    return round_
+
+
 def merged(rule: Rule, state: State, event: Merged) -> Step:
     """The shard has applied the outer step: write the tokens down, make the version durable, and
     see who points against the others."""
-    fragment = state.fragments[event.fragment]
-    round_ = fragment.round
-    if round_ is None or round_.stage is not Stage.MERGING or round_.version != event.version:
+    if (round_ := _being_merged(state, event)) is None:
         return state, ()
-    accounts = state.ledger
+    fragment, accounts = state.fragments[event.fragment], state.ledger
     for contribution in round_.items:
         accounts = ledger.merge(accounts, contribution)
     participants = tuple(sorted({c.id.life.island for c in round_.items}))
@@ -280,10 +286,9 @@ def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
     with the largest norm per step, and merge the others, as another version. Too few for the
     quorum, and the round waits for more.
     """
-    p = event.fragment
-    fragment, round_ = state.fragments[p], state.fragments[p].round
-    if round_ is None or round_.stage is not Stage.MERGING or round_.version != event.version:
+    if (round_ := _being_merged(state, event)) is None:
         return state, ()
+    p, fragment = event.fragment, state.fragments[event.fragment]
     spoiled = tuple(c for c in round_.items if c.id in event.spoiled)
     loudest = max(round_.items, key=lambda c: (c.norm_per_step, _merge_order(c)))
     dropped = spoiled or (loudest,)

@@ -71,6 +71,8 @@ ROSTER = "coordinator/roster.py"
 QUORUM, GRACE, LEASES = "coordinator/quorum.py", "coordinator/grace.py", "coordinator/leases.py"
 LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
 ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer.py"
+NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
+DIRECTION = "coordinator/direction.py"
 
 MERGING = "if round_ is None or round_.stage is not Stage.MERGING"
 STORING = "if round_ is None or round_.stage is not Stage.STORING"
@@ -320,10 +322,31 @@ MUTANTS = (
     Mutant(
         "outliers are admitted",
         GATE,
-        "if (limit := largest_norm(norms)) < c.norm_per_step:",
-        "if (limit := largest_norm(())) < c.norm_per_step:",
+        "if (most := limit(norms, c.spans_steps)) < c.norm:",
+        "if (most := limit(Norms(), c.spans_steps)) < c.norm:",
     ),
-    Mutant("an outlier among two", GATE, "if len(logs) < NORMS_NEEDED:", "if len(logs) < 2:"),
+    Mutant(
+        "an outlier among two",
+        NORMS,
+        "if len(known) < NEEDED:\n        if",
+        "if len(known) < 2:\n        if",
+    ),
+    Mutant(
+        "norms grow with the steps alone", NORMS, "for power in (1.0, 0.5):", "for power in (1.0,):"
+    ),
+    Mutant(
+        "what was forgotten bounds nothing",
+        NORMS,
+        "return Norms((), known[len(known) // 2])",
+        "return Norms()",
+    ),
+    Mutant(
+        "the last bound stands for ever",
+        NORMS,
+        "return Norms(recent, None if known else norms.former)",
+        "return Norms((), norms.former) if norms.former else Norms(recent)",
+    ),
+    Mutant("another wire is merged", GATE, "if c.flaw:", "if False:"),
     Mutant(
         "nobody is quarantined",
         CONTRIBUTIONS,
@@ -382,8 +405,8 @@ MUTANTS = (
     Mutant(
         "moments of who was in quarantine",
         LIVES,
-        "if m.refusals == m.quarantines == 0]",
-        "if m.refusals == 0]",
+        "if m.refusals == m.quarantines == m.trial == 0]",
+        "if m.refusals == m.trial == 0]",
     ),
     Mutant(
         "being late is a fault",
@@ -394,14 +417,126 @@ MUTANTS = (
     Mutant(
         "norms of a new regime are never believed",
         CONTRIBUTIONS,
-        "if len(outliers) > max(1, len(live(state.members)) // 2):",
+        "if 2 * len(outliers & voters & live(members).keys()) > len(voters):",
         "if False:",
     ),
     Mutant(
         "one outlier and all norms are forgotten",
         CONTRIBUTIONS,
-        "if len(outliers) > max(1, len(live(state.members)) // 2):",
+        "if 2 * len(outliers & voters & live(members).keys()) > len(voters):",
         "if True:",
+    ),
+    Mutant(
+        "who is quarantined has no vote on what is usual",
+        CONTRIBUTIONS,
+        "return speaks or (member.status is not Status.LEFT and now_s - member.heard_s <= VOTE_S)",
+        "return speaks",
+    ),
+    Mutant(
+        "an outlier in quarantine counts, those who are live decide",
+        CONTRIBUTIONS,
+        "if 2 * len(outliers & voters & live(members).keys()) > len(voters):",
+        "if len(outliers) > max(1, len(live(members)) // 2):",
+    ),
+    # what is merged and cannot be published
+    Mutant(
+        "what is not sound is stored",
+        ADVANCE,
+        "return rounds.unsound(rule, state, event, now_s)",
+        "return rounds.merged(rule, state, Merged(event.fragment, event.version))",
+    ),
+    Mutant(
+        "steps may be of any length",
+        ROUNDS,
+        "limit=norms.limit(fragment.moves",
+        "limit=norms.limit(norms.NONE",
+    ),
+    Mutant(
+        "the quietest one is dropped",
+        ROUNDS,
+        "loudest = max(round_.items",
+        "loudest = min(round_.items",
+    ),
+    Mutant(
+        "what is spoiled stays", ROUNDS, "dropped = spoiled or (loudest,)", "dropped = (loudest,)"
+    ),
+    Mutant(
+        "a version that was undone is merged again",
+        ROUNDS,
+        "fragment = replace(fragment, void=fragment.void + 1)",
+        "fragment = replace(fragment, void=fragment.void)",
+    ),
+    Mutant(
+        "merged again under the quorum",
+        ROUNDS,
+        "if len({c.id.life.island for c in items}) >= rule.min_quorum:",
+        "if items:",
+    ),
+    Mutant(
+        "who was dropped is not asked again",
+        ROUNDS,
+        "called=frozenset(life for life in round_.called if life in there or life in asked),",
+        "called=round_.called,",
+    ),
+    Mutant(
+        "steps that have changed for everyone are never believed",
+        ROUNDS,
+        "moves = norms.forget(fragment.moves) if math.isfinite(norm) else fragment.moves",
+        "moves = fragment.moves",
+    ),
+    # who points against the others
+    Mutant(
+        "one merge is enough", SUSPECTS, "member.against + 1 if low else 0", "RUN if low else 0"
+    ),
+    Mutant(
+        "merges need not be in a row",
+        SUSPECTS,
+        "against=member.against + 1 if low else 0)",
+        "against=member.against + low)",
+    ),
+    Mutant("nobody is ever against", SUSPECTS, "if member.against >= RUN and", "if False and"),
+    Mutant("three are enough to judge", SUSPECTS, "len(living) >= LIVE and", "True and"),
+    Mutant("regions do not matter", SUSPECTS, "one_region and enough", "enough"),
+    Mutant("it is quarantined though needed", SUSPECTS, "and trusted >= rule.min_quorum", ""),
+    Mutant("a trial ends at once", SUSPECTS, "trial=RUN if low else member.trial - 1)", "trial=0)"),
+    Mutant(
+        "a trial begins anew for nothing",
+        SUSPECTS,
+        "trial=RUN if low else",
+        "trial=RUN if True else",
+    ),
+    Mutant(
+        "nobody is on trial", SUSPECTS, "replace(member, trial=RUN, ", "replace(member, trial=0, "
+    ),
+    Mutant(
+        "what is on trial is merged",
+        ROUNDS,
+        "trial = tuple(c for c in waiting if state.members[c.id.life.island].trial)",
+        "trial = ()",
+    ),
+    Mutant(
+        "a new life ends the trial",
+        LIVES,
+        "trial=0 if before is None else before.trial,",
+        "trial=0,",
+    ),
+    Mutant(
+        "what is on trial counts for the quorum",
+        CONTRIBUTIONS,
+        "if member.trial:  # it will be measured",
+        "if False:  # it will be measured",
+    ),
+    Mutant(
+        "moments of one on trial are given away",
+        LIVES,
+        "if m.refusals == m.quarantines == m.trial == 0]",
+        "if m.refusals == m.quarantines == 0]",
+    ),
+    Mutant(
+        "any cosine below the others is low", DIRECTION, "-DEVIATIONS / math.sqrt(measured)", "1.0"
+    ),
+    Mutant(
+        "the others' spread does not matter", DIRECTION, "middle - DEVIATIONS * spread)", "1.0)"
     ),
     Mutant(
         "an answer of a life before counts",
@@ -522,7 +657,10 @@ MUTANTS = (
         'f"resumed as generation {event.generation}"',
     ),
     Mutant(
-        "the inbox outlives the shard", RECOVERY, "gone = (*fragment.inbox, *items)", "gone = items"
+        "the inbox outlives the shard",
+        RECOVERY,
+        "gone = (*fragment.inbox, *items, *trial)",
+        "gone = (*items, *trial)",
     ),
     Mutant("rounds open without their shard", ROUNDS, " and not fragment.away:", ":"),
     Mutant(
@@ -565,8 +703,8 @@ MUTANTS = (
     Mutant(
         "public before it is merged",
         SHELL,
-        "if wanted and await self._ports.merge(order):",
-        "if wanted:",
+        "if (event := await self._ports.merge(order)) is not None:",
+        "if event := Merged(order.fragment, order.version):",
     ),
     Mutant(
         "public before it is stored, by the shell",
