@@ -60,8 +60,9 @@ MODEL = "model.safetensors"
 LINGER_S = 30.0
 """So long a fleet that nobody follows can still be asked how its run ended."""
 SUMMARY_KEYS = (
-    "heldout_loss", "initial_heldout_loss", "tokens_trained", "tokens_merged", "tokens_discarded",
-    "tokens_lost", "tokens_outstanding", "merges", "mean_participants", "goodput", "uptime",
+    "heldout_loss", "sample_heldout_loss", "initial_heldout_loss", "tokens_trained",
+    "tokens_merged", "tokens_discarded", "tokens_lost", "tokens_outstanding", "merges",
+    "mean_participants", "goodput", "uptime",
     "faults", "recovery_s", "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token",
     "rejected_contributions", "wall_s", "global_sha256",
 )  # fmt: skip
@@ -563,6 +564,7 @@ class Fleet:
         model = model_bytes(self._layout, flats, versions)
         self._leave(MODEL, model)
         measured["heldout_loss"] = self._get(self._evaluator.loss.remote(flats))
+        measured["sample_heldout_loss"] = self._get(self._evaluator.sample.remote(flats))
         measured["global_sha256"] = fingerprint(flats)
         measured["initial_heldout_loss"] = self._get(self._evaluator.initial_loss.remote())
         measured["wall_s"] = time.time() - self._began

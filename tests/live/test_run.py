@@ -60,8 +60,9 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 VICTIM = Island("local-1")
 KEYS = {
-    "heldout_loss", "initial_heldout_loss", "tokens_trained", "tokens_merged", "tokens_discarded",
-    "tokens_lost", "tokens_outstanding", "merges", "mean_participants", "goodput", "uptime",
+    "heldout_loss", "sample_heldout_loss", "initial_heldout_loss", "tokens_trained",
+    "tokens_merged", "tokens_discarded", "tokens_lost", "tokens_outstanding", "merges",
+    "mean_participants", "goodput", "uptime",
     "faults", "recovery_s", "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token",
     "rejected_contributions", "wall_s", "global_sha256",
 }  # fmt: skip
