@@ -18,31 +18,29 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import (
-    GetTimeoutError,
-    ObjectLostError,
-    OwnerDiedError,
-    RayActorError,
-    RayError,
-    RayTaskError,
-)
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.attendance import Attendance, Away
+from cluster.calls import STORE_FULL, failure_of
 from cluster.clock import Clock
 from cluster.comeback import come_back, rules_sha256
 from cluster.config import Config, Harm, IslandGroup
 from cluster.depot import PATIENCE_S, depot_of
+from cluster.failures import Failure, Losses, Reason, Unjudged, in_short, origin_of
+from cluster.fates import Fates
 from cluster.faults import Breakable, Cable
 from cluster.fleet import group_name
-from cluster.gather import Answers, Asker, Gatherer
+from cluster.gather import Answers, Asker, Gatherer, Handed
+from cluster.handed import check_report, check_word, flaw, moments_of
+from cluster.judging import Judged
 from cluster.meaning import (
     first_of,
     load_layout,
@@ -70,6 +68,8 @@ from cluster.source import source_sha256
 from cluster.status import Status
 from cluster.store import (
     STATE,
+    Arrays,
+    Damaged,
     FragmentStore,
     Snapshot,
     Tape,
@@ -81,6 +81,7 @@ from cluster.syncer import Ports, Syncer, done
 from coordinator.codec import Payload
 from coordinator.errors import (
     ArchipelagoError,
+    Malformed,
     NoModel,
     Outdated,
     Relieved,
@@ -91,7 +92,6 @@ from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     Adopted,
     Answer,
-    Contribution,
     ContributionId,
     Discard,
     Fragment,
@@ -99,11 +99,13 @@ from coordinator.protocol import (
     HandIn,
     Island,
     Join,
+    Known,
     LeaseGranted,
     LeaseWanted,
     Left,
     Life,
     Merge,
+    Merged,
     Progress,
     Publication,
     Publish,
@@ -111,6 +113,7 @@ from coordinator.protocol import (
     Report,
     Resume,
     Store,
+    Unsound,
     Version,
     Vitals,
     Void,
@@ -128,6 +131,8 @@ SNAPSHOT_EVERY_S = 10.0
 """What a syncer that comes back has to hear again at most."""
 DONOR_TIMEOUT_S = 10.0
 """A learner that joins waits no longer for a donor's moments."""
+LAST_WORDS_S = 5.0
+"""A process that breaks waits no longer for the syncer to hear of it; its death will be seen."""
 THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8, "breaking": 4}
 """Threads of an island for calls of each kind, so that none waits behind another kind."""
 
@@ -137,8 +142,6 @@ FLEET_THREADS = 16
 INLINE_BYTES = 90_000
 """Ray sends arguments of up to 100 kB, words included, with the call; below it the store's two
 round trips cost more than the bytes."""
-LOST_OBJECTS = (ObjectLostError, OwnerDiedError)
-"""An object went with the process or the node that held it."""
 Actor = Any
 """A handle of an actor: Ray gives it no type."""
 Wanted = Mapping[Fragment, Version]
@@ -146,6 +149,7 @@ Wanted = Mapping[Fragment, Version]
 Order = TypeVar("Order", Merge, Publish)
 S = TypeVar("S")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def setup_logging() -> None:
@@ -242,9 +246,17 @@ class RayLink:
         return found
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
-        """A donor that does not answer in time is passed over."""
+        """A donor that does not answer in time, or answers with an error, is passed over.
+
+        Errors: `Unreachable`; `Malformed`.
+        """
         name = island_actor(self._others.get(donor.island, seat_of(donor.island)))
-        return self._ask(name, "moments", donor, timeout_s=DONOR_TIMEOUT_S)
+        try:
+            return moments_of(self._ask(name, "moments", donor, timeout_s=DONOR_TIMEOUT_S))
+        except RayError as error:  # which is the donor's affair
+            origin = origin_of(error)
+            why = f"{type(origin).__name__}: {in_short(str(origin))}"
+            raise Unreachable(f"{donor} could not give its moments: {why}") from error
 
     def starting(self) -> float:
         return self._insist(FLEET, "starting", self._seat)
@@ -252,7 +264,12 @@ class RayLink:
     def role(self, *, warm: bool) -> Island | None:
         return self._insist(FLEET, "role", self._seat, warm)
 
-    def broke(self, words: str) -> None:
+    def broke(self, failure: Failure | None, words: str) -> None:
+        try:
+            if failure is not None:
+                self._ask(SYNCER, "broke", self._seat, failure, timeout_s=LAST_WORDS_S)
+        except (Unreachable, RayError) as error:
+            logging.warning("the syncer is not told: %s", error)
         self._ask(FLEET, "broke", self._seat, words)
 
     def _insist(self, actor: str, method: str, *arguments: object) -> Any:
@@ -271,9 +288,33 @@ class RayLink:
         try:
             call = getattr(self._actors[actor], method)
             return ray.get(call.remote(*arguments), timeout=timeout_s)
-        except (RayActorError, GetTimeoutError) as error:
+        except (RayActorError, GetTimeoutError, *STORE_FULL) as error:
             self._actors.forget(actor)
             raise Unreachable(f"the {actor} cannot be heard: {type(error).__name__}") from error
+
+
+def _its_own(
+    reason: Reason,
+) -> Callable[[Callable[Concatenate[IslandActor, P], T]], Callable[Concatenate[IslandActor, P], T]]:
+    """Whatever is raised in this method is this island's affair, and ends its process: nothing of
+    it gets to whoever called, who hears that it died.
+
+    To stand above `ray.method`: Ray reads what that writes from the innermost function.
+    """
+
+    def fence(
+        method: Callable[Concatenate[IslandActor, P], T],
+    ) -> Callable[Concatenate[IslandActor, P], T]:
+        @functools.wraps(method)
+        def fenced(self: IslandActor, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return method(self, *args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - which ends the process
+                self.process.break_down(reason, error)
+
+        return fenced
+
+    return fence
 
 
 class IslandActor(Breakable):
@@ -290,59 +331,74 @@ class IslandActor(Breakable):
             relievable = mine.spares > 0
             return RayLink(namespace, self._cable, seat, holder_of(plain), relievable=relievable)
 
-        self._process = IslandProcess(plain, mine, link, link)
+        self.process = IslandProcess(plain, mine, link, link)
 
     @property
     def _learner(self) -> Learner | None:
         """... for whoever called, once the call gets here."""
         self._cable.passes()
-        return self._process.learner
+        return self.process.learner
 
+    @_its_own(Reason.HAND_IN)
     @ray.method(concurrency_group="asking", num_returns=1)
-    def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
+    def hand_in(
+        self, life: Life, fragment: Fragment, known: Known
+    ) -> tuple[HandIn, Payload] | None:
         learner = self._learner
-        return None if learner is None else learner.hand_in(life, fragment)
+        return None if learner is None else learner.hand_in(life, fragment, known)
 
+    @_its_own(Reason.MOMENTS)
     @ray.method(concurrency_group="asking")
     def moments(self, life: Life) -> list[NDArray[Any]] | None:
         learner = self._learner
         return None if learner is None else learner.moments(life)
 
+    @_its_own(Reason.OFFER)
     @ray.method(concurrency_group="offering")
     def offer(
         self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
-    ) -> None:
+    ) -> Failure | None:
         """`boxed`: the payload, or a reference to it; in a list, so that Ray does not fetch it
-        before it calls."""
+        before it calls. Empty if there was no room for it: the learner asks the shard for what it
+        lacks, as it does if the payload cannot be had, which is what is returned."""
         if (learner := self._learner) is None:
-            return
+            return None
+        payload, failure = None, None
         try:
-            payload = ray.get(boxed[0]) if isinstance(boxed[0], ray.ObjectRef) else boxed[0]
-        except LOST_OBJECTS as error:  # what is missed now comes with the next one
-            logging.info("%s is not to be had: %s", publication.version, type(error).__name__)
-            return
+            for each in boxed:
+                payload = ray.get(each) if isinstance(each, ray.ObjectRef) else each
+        except RayError as error:
+            said = failure_of(Reason.OFFER, error)
+            failure = replace(said, ends=False) if isinstance(said, Failure) else None
+            logging.warning("%s is not to be had: %s", publication.version, said)
         learner.offer(life, publication, payload)
+        return failure
 
+    @_its_own(Reason.WORDS)
     @ray.method(concurrency_group="control")
     def refused(self, said: ContributionId) -> None:
         if (learner := self._learner) is not None:
             learner.refused(said)
 
+    @_its_own(Reason.WORDS)
     @ray.method(concurrency_group="control")
     def cease(self, over: Void) -> None:
         if (learner := self._learner) is not None:
             learner.cease(over)
 
+    @_its_own(Reason.WORDS)
     @ray.method(concurrency_group="control")
     def park(self) -> None:
         if (learner := self._learner) is not None:
             learner.park()
 
+    @_its_own(Reason.WORDS)
     @ray.method(concurrency_group="control")
     def leave(self) -> Progress | None:
         learner = self._learner
         return None if learner is None else learner.leave()
 
+    @_its_own(Reason.WORDS)
     @ray.method(concurrency_group="watching")
     def watch(self, life: Life) -> str:
         """Return when this life is over; if the process dies, whoever called hears it from Ray."""
@@ -350,15 +406,21 @@ class IslandActor(Breakable):
         return "its process is another one" if learner is None else learner.outlive(life)
 
     @ray.method(concurrency_group="control")
+    def break_down(self, life: Life, why: str) -> None:
+        """End the process if it had this life: what came from it was of no use, says the syncer."""
+        if (learner := self._learner) is not None and learner.had(life):
+            self.process.break_down(Reason.SENT, Malformed(why), known=True)
+
+    @ray.method(concurrency_group="control")
     def spoil(self, factor: float) -> None:
         """Multiply what this process hands in from now on (for fault plans)."""
-        if (learner := self._process.learner) is not None:
+        if (learner := self.process.learner) is not None:
             learner.spoil = factor
 
     @ray.method(concurrency_group="breaking")
     def slow(self, factor: float, for_s: float) -> None:
         """Have each step take so many times as long, for a while (for fault plans)."""
-        if (learner := self._process.learner) is not None:
+        if (learner := self.process.learner) is not None:
             learner.drag = factor
             time.sleep(for_s)
             learner.drag = 1.0
@@ -396,10 +458,13 @@ class ShardActor(Breakable):
         self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
         self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self._gatherer = Gatherer()
+        self._fates = Fates()  # of what this process has heard of; on its event loop alone
         self._offers: set[asyncio.Task[None]] = set()
+        self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
         self._broken: BaseException | None = None
         self._shard: Shard | None = None
         self._generation = 0
+        self._stored: dict[Fragment, Version] = {}  # the newest of each that the depot has
 
     async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> None:
         """Take in these fragments of the initial model, and make them durable."""
@@ -407,18 +472,27 @@ class ShardActor(Breakable):
         self._shard = shard_of(self._config, layout, arrays, self._spread)
         for p, each in arrays.items():
             await self._compute(self._files(layout).save, p, each, True)
+            self._stored[p] = each.version
 
     async def recover(
-        self, wanted: Mapping[Fragment, Version], generation: int
+        self,
+        wanted: Mapping[Fragment, Version],
+        generation: int,
+        merged: Sequence[ContributionId] = (),
     ) -> dict[Fragment, Version]:
         """Go back to these published versions, or to the newest before them that are stored, and
         take orders from this generation of the syncer, or a later one, from now on.
+
+        `merged`: contributions of the lives that go on, which are in these versions.
 
         Errors: `Outdated`.
         """
         self._obey(generation)
         self._gatherer.forget()
-        return await self._compute(self._recover, wanted, generation)
+        found = await self._compute(self._recover, wanted, generation)
+        self._fates.died(wanted)
+        self._fates.published(merged)
+        return found
 
     def _recover(
         self, wanted: Mapping[Fragment, Version], generation: int
@@ -435,6 +509,7 @@ class ShardActor(Breakable):
             p: shard.recover(p, version, functools.partial(files.newest, p, version))
             for p, version in wanted.items()
         }
+        self._stored |= {p: version for p, version in found.items() if files.has(p, version)}
         for p, version in found.items():
             try:
                 files.forget_after(p, version)
@@ -460,46 +535,73 @@ class ShardActor(Breakable):
         """Have the learners in these seats hand in; returns once there is something, not when all
         is there."""
 
-        def ask(life: Life) -> Coroutine[None, None, Contribution | str]:
+        def ask(life: Life) -> Coroutine[None, None, Handed]:
             return self._collect(life, fragment, island_actor(seats[life]))
 
         return await self._gatherer.gather(fragment, [*seats], ask)
 
-    async def _collect(self, life: Life, fragment: Fragment, name: str) -> Contribution | str:
+    async def _collect(self, life: Life, fragment: Fragment, name: str) -> Handed:
         """Keep what the learner in this actor hands in, measured; or say why there is nothing."""
         try:
-            handed = await self._actors[name].hand_in.remote(life, fragment)
-        except RayActorError as error:
-            self._actors.forget(name)
-            return f"{type(error).__name__}: {life} could not be asked"
-        except RayTaskError as error:
-            if isinstance(error.cause, LOST_OBJECTS):
-                return f"{type(error.cause).__name__}: what {life} handed in was lost on its way"
-            raise
-        except LOST_OBJECTS as error:
-            return f"{type(error).__name__}: what {life} handed in was lost on its way"
+            known = self._fates.known(life, fragment)
+            handed = await self._actors[name].hand_in.remote(life, fragment, known)
+        except RayError as error:
+            return self._unanswered(life, name, failure_of(Reason.HAND_IN, error), error)
         if handed is None:
             return "nothing to hand in"
-        return await self._compute(self._there.receive, *handed)
+        if (why := flaw(handed, life, fragment)) is not None:
+            logging.error("what %s handed in is of no use: %s", life, why)
+            return Failure(Reason.SENT, why)
+        there = await self._compute(self._there.receive, *handed)
+        self._fates.arrived(there.id)
+        return there
 
-    async def merge(self, order: Merge) -> bool | str:
-        """Merge, and make the staged version durable; False if it is not its turn, else why it
-        cannot be.
+    def _unanswered(
+        self, life: Life, name: str, said: Failure | str, error: RayError
+    ) -> Failure | str:
+        """A call of an island has come to nothing."""
+        if isinstance(error, RayActorError):  # perhaps the handle is one of the past
+            self._actors.forget(name)
+        if isinstance(said, str):
+            logging.info("%s: %s", life, said)
+        else:  # `error` has the traceback from over there
+            logging.error("%s failed, %s: %s", life, said.why, error)
+        return said
+
+    async def merge(self, order: Merge) -> tuple[Merged | Unsound, bool | str]:
+        """Merge, and make the staged version durable, if it is sound; False if it is not its turn
+        to be, else why it cannot be.
 
         One call for both, since the second follows in any case and a call of Ray costs more than
         the merge of a small fragment.
         """
         if self._config.durability.keep_contributions:
             await self._carry_out(order, self._keep)
-        await self._carry_out(order, self._there.merge)
-        if order.version.number % self._config.durability.every:
-            return False
+        event = await self._carry_out(order, self._merge)
+        if isinstance(event, Unsound) or order.version.number % self._config.durability.every:
+            return event, False
         try:
             await self._carry_out(order, self._store)
         except OSError as error:
             logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
-            return error.strerror or str(error)
-        return True
+            return event, error.strerror or str(error)
+        self._stored[order.fragment] = order.version
+        return event, True
+
+    def _merge(self, order: Merge) -> Merged | Unsound:
+        """Merge; what was public before can be had again from the depot, if it is stored."""
+        there, p = self._there, order.fragment
+        version = there.version(p)
+        if self._stored.get(p) != version:
+            return there.merge(order)
+        return there.merge(order, lambda: self._load(p, version))
+
+    def _load(self, p: Fragment, version: Version) -> Arrays:
+        """What is stored; a process that cannot have it again begins anew with what can be had."""
+        try:
+            return self._files(self._layout).load(p, version)
+        except (Damaged, OSError) as error:
+            _start_over(f"{version} of fragment {p} cannot be had again: {error}")
 
     def _keep(self, order: Merge) -> None:
         for item in order.items:
@@ -518,24 +620,38 @@ class ShardActor(Breakable):
         """As the syncer has written it down when the run began."""
         return load_layout(self._depot)
 
-    async def publish(self, order: Publish, seats: Sequence[Seat]) -> None:
+    async def publish(self, order: Publish, seats: Sequence[Seat]) -> Losses:
         """Put the difference into the object store once, and tell every learner where it is; a
         small one goes along with the words.
 
-        `seats`: where those are to whom it goes.
+        `seats`: where those are to whom it goes. Returns which islands failed since the last one.
 
-        Errors: what broke when an earlier publication was offered.
+        Errors: what of ours broke when an earlier publication was offered.
         """
         if self._broken is not None:
             raise self._broken
-        if (said := await self._carry_out(order, self._publish)) is None:
-            return
-        publication, payload = said
-        boxed = [payload if payload.nbytes < INLINE_BYTES else ray.put(payload)]
-        for life, seat in zip(order.to, seats, strict=True):
-            task = asyncio.create_task(self._offer(life, seat, publication, boxed))
-            self._offers.add(task)
-            task.add_done_callback(self._offered)
+        said = await self._carry_out(order, self._publish)
+        self._fates.published(order.merged)
+        if said is not None:
+            publication, payload = said
+            boxed = self._boxed(publication, payload)
+            for life, seat in zip(order.to, seats, strict=True):
+                task = asyncio.create_task(self._offer(life, seat, publication, boxed))
+                self._offers.add(task)
+                task.add_done_callback(self._offered)
+        failed, self._failed = self._failed, []
+        return failed
+
+    def _boxed(self, said: Publication, payload: Payload) -> Sequence[Payload | ray.ObjectRef]:
+        """Where learners find it; nothing if there is no room: then each asks for what it lacks."""
+        try:
+            return [payload if payload.nbytes < INLINE_BYTES else ray.put(payload)]
+        except STORE_FULL as error:
+            kind = type(error).__name__
+            logging.error("no room to publish %s of %d: %s", said.version, said.fragment, error)
+            why = f"{kind}: no room to publish fragment {said.fragment} {said.version}"
+            self._failed.append((None, Failure(Reason.STORE, why, ends=False)))
+            return []
 
     def _publish(self, order: Publish) -> tuple[Publication, Payload] | None:
         """None if this process has come back with that version: learners take it with the next."""
@@ -547,10 +663,11 @@ class ShardActor(Breakable):
     ) -> None:
         name = island_actor(seat)
         try:
-            await self._actors[name].offer.remote(life, said, boxed)
-        except RayActorError as error:  # a learner that is back takes the public fragments whole
-            self._actors.forget(name)
-            logging.info("%s did not hear of %s: %s", life, said.version, type(error).__name__)
+            failure = await self._actors[name].offer.remote(life, said, boxed)
+        except RayError as error:  # a learner that is back takes the public fragments whole
+            failure = self._unanswered(life, name, failure_of(Reason.OFFER, error), error)
+        if isinstance(failure, Failure):
+            self._failed.append((life, failure))
 
     def _offered(self, task: asyncio.Task[None]) -> None:
         self._offers.discard(task)
@@ -559,6 +676,7 @@ class ShardActor(Breakable):
 
     async def discard(self, order: Discard) -> None:
         self._there.drop(order.contribution.reference)
+        self._fates.freed(order.contribution.id)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
         """Public fragments; None while there is no model yet."""
@@ -618,7 +736,8 @@ class RayPorts(Ports):
         self._shards = Attendance(set(holder.values()), (RayActorError, NoModel))
         self._asker = Asker(self._ask)
         self._turns = {p: asyncio.Lock() for p in holder}
-        self._stored: dict[Fragment, bool | str] = {}  # what the last merge of each has said
+        self._durable: dict[Fragment, bool | str] = {}  # what the last merge of each has said
+        self._fates = Fates()  # that a shard which comes back has to know
         self.seats: dict[Island, Seat] = {}  # of those that have joined
 
     async def shard_dies(self, name: str) -> None:
@@ -640,8 +759,9 @@ class RayPorts(Ports):
         end_s = time.monotonic() + PATIENCE_S
         while True:
             self._actors.forget(name)
+            merged = self._fates.merged(wanted.keys())
             try:
-                return await self._actors[name].recover.remote(wanted, generation)
+                return await self._actors[name].recover.remote(wanted, generation, merged)
             except RayActorError:
                 if time.monotonic() > end_s:
                     raise
@@ -665,10 +785,12 @@ class RayPorts(Ports):
         self._actors.forget(name)  # it has just joined: there is none newer than who did
         try:
             return await self._actors[name].watch.remote(life)
-        except RayActorError as error:
+        except RayTaskError as error:
+            return in_short(f"it cannot be watched: {origin_of(error)!r}")
+        except RayError as error:
             return f"its process ended ({type(error).__name__})"
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+    async def collect(self, life: Life, fragment: Fragment) -> Handed:
         await self._shards.until_back(self._holder[fragment])
         try:
             return await self._asker.collect(life, fragment)
@@ -679,24 +801,26 @@ class RayPorts(Ports):
         seats = {life: self._seat(life) for life in lives}
         return await self._order(fragment, "collect", fragment, seats)
 
-    async def merge(self, order: Merge) -> bool:
+    async def merge(self, order: Merge) -> Merged | Unsound | None:
         try:
             async with self._turns[order.fragment]:
-                said = await self._order(order.fragment, "merge", order)
+                event, durable = await self._order(order.fragment, "merge", order)
         except Away:
-            return False
-        self._stored[order.fragment] = said
-        return True
+            return None
+        self._durable[order.fragment] = durable
+        return event
 
     async def store(self, order: Store) -> bool | str:
         """Done with the merge: a fragment has one version under way at a time."""
-        return self._stored.pop(order.fragment)
+        return self._durable.pop(order.fragment)
 
-    async def publish(self, order: Publish) -> None:
+    async def publish(self, order: Publish) -> Losses:
+        self._fates.published(order.merged)
         seats = [*map(self._seat, order.to)]
         with suppress(Away):
             async with self._turns[order.fragment]:
-                await self._order(order.fragment, "publish", order, seats)
+                return await self._order(order.fragment, "publish", order, seats)
+        return ()
 
     async def discard(self, order: Discard) -> None:
         with suppress(Away):
@@ -718,9 +842,16 @@ class RayPorts(Ports):
         try:
             call = getattr(self._actors[island_actor(self._seat(life))], method)
             return await call.remote(*arguments)
-        except RayActorError as error:
-            logging.info("%s did not hear %r: %s", life, method, type(error).__name__)
+        except RayError as error:
+            logging.warning("%s did not hear %r: %s", life, method, failure_of(Reason.WORDS, error))
             return None
+
+    async def break_down(self, life: Life, why: str) -> None:
+        await self._tell(life, "break_down", life, why)
+
+    def life_at(self, seat: Seat, lives: Iterable[Life]) -> Life | None:
+        """Which of these lives is lived there; None for a spare."""
+        return next((life for life in lives if self._seat(life) == seat), None)
 
 
 def _said(error: Exception) -> Exception:
@@ -737,8 +868,9 @@ def _if_it_helps(error: BaseException) -> None:
 
 
 def _start_over(why: str) -> NoReturn:
-    """Come back as a new generation, unless this process is one that Ray knows of no more."""
-    logging.error("the syncer starts over: %s", why)
+    """End this process, so that Ray restarts it: the syncer as a new generation, a shard with what
+    is stored; unless it is one that Ray knows of no more."""
+    logging.error("this process starts over: %s", why)
     logging.shutdown()
     os._exit(1)
 
@@ -827,6 +959,7 @@ class SyncerActor(Breakable):
             tape=self._tape,
             measures=measures,
             failed=_if_it_helps,
+            noted=self._notes.failed,
         )
         if resume is not None:
             syncer.feed(resume)
@@ -904,19 +1037,30 @@ class SyncerActor(Breakable):
     async def report(
         self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
     ) -> Answer | Void:
-        answer = (await self._ready()).report(event, vitals, adopted)
+        syncer = await self._ready()
+        check_report(event, vitals, adopted, self._config.sync.fragments)
+        answer = syncer.report(event, vitals, adopted)
         if isinstance(answer, Answer):
             self._notes.vitals(event.life, vitals)
         return answer
 
     async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
         syncer = await self._ready()
+        check_word(event, LeaseWanted)
         answer = syncer.lease(event)
         await syncer.durable()
         return answer
 
     async def left(self, event: Left) -> None:
-        (await self._ready()).left(event)
+        syncer = await self._ready()
+        check_word(event, Left)
+        syncer.left(event)
+
+    async def broke(self, seat: Seat, failure: Failure) -> None:
+        """Whoever is there ends its process, with what it raised."""
+        syncer = await self._ready()
+        lives = [member.life for member in syncer.state.members.values()]
+        syncer.broke(self._ports.life_at(seat, lives), failure)
 
     async def stop(self, why: str) -> None:
         syncer = await self._ready()
@@ -935,6 +1079,11 @@ class SyncerActor(Breakable):
     async def evaluated(self, t: int, loss: float) -> None:
         await self._ready()
         self._notes.evaluated(t, loss)
+
+    async def unjudged(self, why: Unjudged) -> None:
+        """An evaluation of the model has come to nothing."""
+        await self._ready()
+        self._notes.unjudged(why)
 
     async def look(self, held: Mapping[Island, str]) -> Status:
         """The fleet says which islands have devices (with their groups), and is told the rest."""
@@ -970,11 +1119,20 @@ class EvaluatorActor(Breakable):
         self._config = Config.model_validate_json(config, strict=False)
         self._actors = _Directory(namespace)
 
-    @functools.cached_property
+        self._made: Evaluator | None = None
+
+    @property
     def _evaluator(self) -> Evaluator:
         from cluster.evaluate import Evaluator  # JAX only where it is needed
 
-        return Evaluator(self._config)
+        self._made = self._made or Evaluator(self._config)
+        return self._made
+
+    @ray.method(concurrency_group="asking")
+    def judged(self) -> Judged:
+        """How far it is, also while it judges."""
+        made = self._made
+        return Judged(0, 0.0) if made is None else Judged(made.judged, made.longest_s)
 
     def initial(self) -> tuple[Layout, list[Flat]]:
         return self._evaluator.layout, self._evaluator.initial()
@@ -1130,7 +1288,7 @@ def start_shard(
 
 def start_evaluator(config: Config, home: Home) -> Actor:
     env = {**CPU_ENV, "XLA_FLAGS": ONE_THREAD}
-    actor = _start(EvaluatorActor, EVALUATOR, home, env)
+    actor = _start(EvaluatorActor, EVALUATOR, home, env, groups={"asking": 1})
     return actor.remote(config.model_dump_json(), home.namespace)
 
 
@@ -1190,6 +1348,9 @@ def _start(
     home: Home,
     env: Mapping[str, str],
     where: Mapping[str, Any] = MappingProxyType({}),
+    groups: Mapping[str, int] = MappingProxyType({}),
 ) -> Actor:
+    """`groups`: threads for calls of these kinds, beside those for all others."""
     place = where or home.near()
-    return ray.remote(kind).options(**home.options(name, env), **place, num_cpus=0)
+    made: Any = ray.remote(concurrency_groups=dict(groups)) if groups else ray.remote  # type: ignore[call-overload]
+    return made(kind).options(**home.options(name, env), **place, num_cpus=0)

@@ -1,12 +1,18 @@
-"""`archipelago bench merge`: how near the merge comes to moving the bytes that it must move."""
+"""`archipelago bench merge`: how near the merge comes to moving the bytes that it must move.
+
+Two yardsticks run beside it. A copy moves one stream in and one out; it is counted as two, though
+what is written is read first. A sum of M streams into one is what a merge could be at best: nearly
+all of it reads. Against that every stream is counted that moves (`Workload.streams`).
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +22,7 @@ from cluster.bench import median, told
 from cluster.shard import Shard, fresh, warm_up
 from coordinator.codec import Wire, encode
 from coordinator.errors import UserMistake
-from coordinator.fragments import Flat, Leaf, cut
+from coordinator.fragments import Flat, Leaf, Piece, cut
 from coordinator.kernels import frozen
 from coordinator.merge import JOB, MergeRule, Part, Spread, merge_into, norms
 from coordinator.outer import OuterRule
@@ -36,6 +42,8 @@ from coordinator.protocol import (
 )
 
 OUTER = OuterRule(learning_rate=0.7, momentum=0.9)
+SUM_TILE = 1 << 13
+"""Elements of a tile of the sum: 32 kB of f32, which stay in the first level cache."""
 KEEP_DIFFERENCES = 4
 """As a configuration has it where it says nothing."""
 S = TypeVar("S")
@@ -44,12 +52,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """M contributions of N elements to one tensor, in f32 and as they come over the wire."""
+    """M contributions of N elements, in f32 and as they come over the wire: to one tensor, and to a
+    fragment of as many `pieces`."""
 
     contributions: int
     elements: int
     wire: Wire
     threads: int
+    pieces: int = 1
 
     @property
     def moved_bytes(self) -> dict[str, int]:
@@ -58,12 +68,28 @@ class Workload:
         m, n = self.contributions, 4 * self.elements
         return {"memcpy": 2 * n, "mean": (m + 4) * n, "rda": (2 * m + 4) * n, "gate": m * n}
 
+    @property
+    def streams(self) -> dict[str, int]:
+        """... of f32 elements that move: also those that are read because they will be written, and
+        RDA's third read of the contributions, for their norms, when they arrive."""
+        m = self.contributions
+        return {"sum": m + 2, "mean": m + 4, "rda": 3 * m + 4}
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """The tensors of the fragment of many pieces, as equal as can be."""
+        cuts = [self.elements * i // self.pieces for i in range(self.pieces + 1)]
+        return [Leaf(f"w{i}", (b - a,)) for i, (a, b) in enumerate(pairwise(cuts)) if b > a]
+
 
 def merge(workload: Workload, *, repeats: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Memcpy, mean, RDA and the gate's norms in turn, `repeats` times, by the same threads.
+    """Memcpy, sum, mean, RDA and the gate's norms in turn, `repeats` times, by the same threads.
 
     GB/s are of `moved_bytes`; a fraction is that of a merge to that of the memcpy beside it.
-    `f32_contributions_per_s` and `wire_...` are merged by RDA, in f32 and as the wire has them.
+    `roofline_gb_s` and `..._of_roofline` are of `streams`, RDA's with the gate that goes before it;
+    `..._in_pieces` of a fragment of so many pieces.
+    `f32_contributions_per_s` and `wire_...` are merged by RDA, in f32 and as the wire has them, and
+    `wire_speedup` is the ratio.
     `shard_...`: what a shard of such a tensor holds, and `memory` says how it is counted.
     """
     held = memory(workload)
@@ -103,6 +129,7 @@ def memory(workload: Workload) -> dict[str, float]:
         fresh([np.zeros(n, np.float32)]),
         merge_rule=MergeRule.RDA,
         outer=OUTER,
+        wire_up=wire,
         wire_down=wire,
         keep_differences=KEEP_DIFFERENCES,
     )
@@ -131,39 +158,71 @@ def memory(workload: Workload) -> dict[str, float]:
 
 def _tasks(workload: Workload, spread: Spread) -> dict[str, Callable[[], object]]:
     m, n, wire = workload.contributions, workload.elements, workload.wire
-    pieces = cut([Leaf("w", (n,))], 1).fragments[0]
+    one, many = (cut(leaves, 1).fragments[0] for leaves in ([Leaf("w", (n,))], workload.leaves))
     chance = np.random.Generator(np.random.PCG64(0))
     flats: list[Flat] = [chance.standard_normal(n, np.float32) for _ in range(m)]
     master, momentum = flats[0].copy(), np.zeros(n, np.float32)
     source, target = flats[0], np.zeros(n, np.float32)
     by_wire = {w: [frozen(encode(w, flat)) for flat in flats] for w in {Wire.F32, wire}}
-    parts = {
-        w: [Part(payload, 1 / m, norms(payload, pieces)) for payload in payloads]
-        for w, payloads in by_wire.items()
-    }
 
     def copy(start: int) -> None:
         np.copyto(target[start : start + JOB], source[start : start + JOB])
 
-    def merging(rule: MergeRule, w: Wire) -> Callable[[], None]:
+    def merging(rule: MergeRule, w: Wire, pieces: Sequence[Piece]) -> Callable[[], None]:
+        parts = [Part(payload, 1 / m, norms(payload, pieces)) for payload in by_wire[w]]
         return lambda: merge_into(
             master,
             momentum,
             rule=rule,
             outer=OUTER,
             pieces=pieces,
-            parts=parts[w],
+            parts=parts,
             spread=spread,
         )
 
+    def gating(w: Wire, pieces: Sequence[Piece]) -> Callable[[], object]:
+        return lambda: [norms(payload, pieces, spread) for payload in by_wire[w]]
+
+    summed = _summing(flats, target)
     return {
         "memcpy": lambda: list(spread(copy, range(0, n, JOB))),
-        "mean": merging(MergeRule.MEAN, Wire.F32),
-        "rda": merging(MergeRule.RDA, Wire.F32),
-        "gate": lambda: [norms(payload, pieces, spread) for payload in by_wire[Wire.F32]],
-        "wire_rda": merging(MergeRule.RDA, wire),
-        "wire_gate": lambda: [norms(payload, pieces, spread) for payload in by_wire[wire]],
+        "sum": lambda: list(spread(summed, range(0, n, JOB))),
+        "mean": merging(MergeRule.MEAN, Wire.F32, one),
+        "rda": merging(MergeRule.RDA, Wire.F32, one),
+        "gate": gating(Wire.F32, one),
+        "mean_in_pieces": merging(MergeRule.MEAN, Wire.F32, many),
+        "rda_in_pieces": merging(MergeRule.RDA, Wire.F32, many),
+        "gate_in_pieces": gating(Wire.F32, many),
+        "wire_rda": merging(MergeRule.RDA, wire, one),
+        "wire_gate": gating(wire, one),
     }
+
+
+def _summing(streams: Sequence[Flat], target: Flat) -> Callable[[int], None]:
+    """Adds up one job of all streams into the target: each is read once, the sum is written once,
+    and there is next to nothing to do on the way."""
+    import numba
+
+    def four(total: Flat, a: Flat, b: Flat, c: Flat, d: Flat) -> None:
+        for i in range(total.size):
+            total[i] += (a[i] + b[i]) + (c[i] + d[i])
+
+    quick: Callable[..., None] = numba.njit(nogil=True)(four)
+
+    def work(job: int) -> None:
+        for start in range(job, min(job + JOB, target.size), SUM_TILE):
+            inside = slice(start, min(start + SUM_TILE, job + JOB))
+            total = target[inside]
+            total[:] = 0
+            for first in range(0, len(streams), 4):
+                group = [stream[inside] for stream in streams[first : first + 4]]
+                if len(group) == 4:
+                    quick(total, *group)
+                else:
+                    for each in group:
+                        np.add(total, each, out=total)
+
+    return work
 
 
 def _spread(pool: ThreadPoolExecutor, threads: int) -> Spread:
@@ -185,6 +244,7 @@ def _figures(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, o
         "elements": workload.elements,
         "threads": workload.threads,
         "wire": str(workload.wire),
+        "pieces": len(workload.leaves),
         "samples": len(seconds["memcpy"]),
     }
     speeds = {name: [moved[name] / s / 1e9 for s in seconds[name]] for name in moved}
@@ -194,11 +254,37 @@ def _figures(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, o
         pairs = zip(speeds[name], speeds["memcpy"], strict=True)
         middle = median([ours / copied for ours, copied in pairs])
         figures |= told(f"{name}_fraction", middle) | {"coverage": middle.coverage}
+    figures |= _against_roofline(workload, seconds)
     for name, task in (("f32", "rda"), ("wire", "wire_rda")):
         figures[f"{name}_contributions_per_s"] = median([m / s for s in seconds[task]]).value
+    pairs = zip(seconds["rda"], seconds["wire_rda"], strict=True)
+    figures |= told("wire_speedup", median([plain_s / wire_s for plain_s, wire_s in pairs]))
     figures["wire_gate_gb_s"] = median(
         [moved["gate"] / s / 1e9 for s in seconds["wire_gate"]]
     ).value
+    return figures
+
+
+def _against_roofline(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, object]:
+    """Bytes of all streams per second, and their share of the same of the sum beside it."""
+    streams, n = workload.streams, 4 * workload.elements
+    roofline = [streams["sum"] * n / s / 1e9 for s in seconds["sum"]]
+    figures: dict[str, object] = {"roofline_gb_s": median(roofline).value}
+    for where in ("", "_in_pieces"):
+        took_s = {
+            "mean": seconds[f"mean{where}"],
+            "rda": [
+                gate_s + merge_s
+                for gate_s, merge_s in zip(
+                    seconds[f"gate{where}"], seconds[f"rda{where}"], strict=True
+                )
+            ],
+        }
+        for name, samples in took_s.items():
+            speeds = [streams[name] * n / s / 1e9 for s in samples]
+            shares = [ours / top for ours, top in zip(speeds, roofline, strict=True)]
+            figures[f"{name}{where}_streams_gb_s"] = median(speeds).value
+            figures |= told(f"{name}{where}_of_roofline", median(shares))
     return figures
 
 

@@ -3,35 +3,55 @@
 The same processes train with the syncer and without, in turn: A B A B. *With* is a learner like
 any other: it joins the syncer that stands by, reports, hands in, adopts; versions are stored and
 the tape is written, as configured. *Without* is plain training in the same actor: the same compiled
-step on the same stream, and nothing else. Nobody looks on (no fleet, no evaluator). Wall time and
-CPU seconds are compared per step; CPU seconds are of all processes, Ray's own too, which idle
-along in both. What the training thread itself spends on us it measures by a steady clock: all
-that is neither computing a step nor reading data.
+step on the same stream, and nothing else. Both wait for the loss of each step before they begin the
+next one; what that costs on an accelerator, where a loop could run ahead, is on both sides and so
+in no figure. Twice: as `SETTINGS` say, the second time as it is shipped, with what the fleet does
+all the time, and the evaluator. Wall time and CPU seconds are compared per step; CPU seconds are of
+all processes, Ray's own too, which idle along in both. What the training thread itself spends on us
+it measures by a steady clock: all that is neither computing a step nor reading data, what the
+devices do for us between two steps included.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cluster import actors, launch, meter
 from cluster.bench import median, told
-from cluster.bench_stage import Stage, staged
+from cluster.bench_stage import START_S, Onlookers, Stage, staged
 from cluster.config import Config, parse
 from cluster.names import seat_of
 from cluster.remote import answer
 from cluster.solo import Counted, SoloActor
 from coordinator.errors import RunFailed
 
-EVERY, FRAGMENTS = 24, 8
 SETTLE_S = 3.0
 """After each change, before anything is counted."""
-START_S = 300.0
-"""Within which islands must have compiled, or joined."""
 FOREVER = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What of `[sync]` is not as shipped; and are fleet and evaluator there?"""
+
+    name: str
+    sync: Mapping[str, object]
+    watched: bool
+
+
+SETTINGS = (
+    Setting(
+        "H = 24, int4, nobody looks on",
+        {"every": 24, "fragments": 8, "wire_up": "int4", "wire_down": "int4"},
+        watched=False,
+    ),
+    Setting("as shipped, fleet and evaluator", {}, watched=True),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +77,30 @@ def overhead(
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, object]:
-    """`pairs` of windows of `for_s` seconds, with the syncer and without."""
+    """`pairs` of windows of `for_s` seconds, with the syncer and without, in each of `SETTINGS`: a
+    row each. The figures beside the rows are those of the first."""
+    rows = [_row(setting, preset, islands, pairs, for_s, overrides, say) for setting in SETTINGS]
+    return {"islands": islands, "for_s": for_s, **rows[0], "rows": rows}
+
+
+def _row(
+    setting: Setting,
+    preset: str,
+    islands: int,
+    pairs: int,
+    for_s: float,
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> dict[str, object]:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from cluster.evaluate import Evaluator  # JAX: for the initial model only
 
-    config = config_of(preset, islands, overrides)
+    config = config_of(preset, islands, overrides, setting)
     evaluator = Evaluator(config)
     layout, flats = evaluator.layout, evaluator.initial()
     with_us, without = list[Window](), list[Window]()
     with staged(config, layout, flats, launch.store_bytes(config, layout)) as stage:
+        looking = Onlookers(stage).looking if setting.watched else nullcontext
         solos = [
             actors.start_island(config, group, seat_of(island), stage.home, None, SoloActor)
             for group in config.islands
@@ -76,13 +111,20 @@ def overhead(
             merges = stage.status()["merges"]
             _all(solo.together.remote() for solo in solos)
             _until_merging(stage, islands, merges)
-            with_us.append(_window(stage, solos, for_s))
+            with looking():
+                with_us.append(_window(stage, solos, for_s))
             _all(solo.alone.remote() for solo in solos)
             without.append(_window(stage, solos, for_s))
-            say(f"pair {number}: with {with_us[-1]}, without {without[-1]}")
+            say(f"{setting.name}, pair {number}: with {with_us[-1]}, without {without[-1]}")
         _all(solo.rest.remote() for solo in solos)
         merges = stage.status()["merges"]
-    told: dict[str, object] = {"islands": islands, "for_s": for_s, "merges": merges}
+    sync = config.sync
+    told: dict[str, object] = {
+        "setting": setting.name,
+        "every": sync.every,
+        "wires": f"{sync.wire_up}, {sync.wire_down}",
+        "merges": merges,
+    }
     return told | compared(with_us, without)
 
 
@@ -111,16 +153,11 @@ def compared(with_us: Sequence[Window], without: Sequence[Window]) -> dict[str, 
     return figures
 
 
-def config_of(preset: str, islands: int, overrides: Sequence[str]) -> Config:
+def config_of(preset: str, islands: int, overrides: Sequence[str], setting: Setting) -> Config:
     tables = {
         "run": {"steps": FOREVER},
         "task": {"preset": preset},
-        "sync": {
-            "every": EVERY,
-            "fragments": FRAGMENTS,
-            "wire_up": "int4",
-            "wire_down": "int4",
-        },
+        "sync": {**setting.sync},
         "islands": [{"group": "local", "count": islands, "resources": {"CPU": 1.0}}],
     }
     return parse(tables, origin="bench overhead", overrides=overrides)

@@ -1,15 +1,20 @@
 """A syncer and a shard on an embedded Ray, and nobody else: what benches of the system stand on.
 
-No fleet and no evaluator: who asks for a status each half second, and who judges the model, is no
-part of what is measured.
+No fleet and no evaluator: who asks for a status each half second, and who judges the model, is
+there only if a bench has `Onlookers`.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import sys
+import threading
+import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,12 +22,17 @@ from typing import Any
 
 from cluster import actors, crew, launch, meter
 from cluster.config import Config
+from cluster.files import Lines
+from cluster.fleet import group_name
 from cluster.names import shards_of
 from cluster.remote import answer
 from cluster.status import Status
 from coordinator.fragments import Flat, Layout
 
 RUN = "bench"
+LOOKS = "metrics.jsonl"
+START_S = 300.0
+"""Within which a process must have imported and compiled what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +71,40 @@ def staged(
             answer(syncer.open.remote(layout))
             pids = [answer(crew.pid_of(actor)) for actor in (syncer, *shards)]
             yield Stage(config, layout, home, syncer, pids[0], pids[1:])
+
+
+class Onlookers:
+    """The evaluator of a run, and what its fleet does all the time, by a thread of this process: it
+    looks, keeps what it saw as a line of JSON, and has the model judged now and then."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._evaluator = actors.start_evaluator(stage.config, stage.home)
+        answer(self._evaluator.judge.remote(), START_S)  # imported, read and compiled
+
+    @contextmanager
+    def looking(self) -> Generator[None]:
+        """They look on while the block lasts.
+
+        Errors: what broke them.
+        """
+        enough = threading.Event()
+        with ThreadPoolExecutor(1, "look") as pool:
+            looks = pool.submit(self._look, enough)
+            try:
+                yield
+            finally:
+                enough.set()
+            looks.result()
+
+    def _look(self, enough: threading.Event) -> None:
+        monitor, stage = self._stage.config.monitor, self._stage
+        held = {island: group_name(island) for island in stage.config.island_names}
+        judged_s, judgement = -math.inf, None
+        with TemporaryDirectory() as folder, closing(Lines(Path(folder) / LOOKS)) as lines:
+            while not enough.wait(monitor.refresh_s):
+                lines.write(json.dumps(answer(stage.syncer.look.remote(held))))
+                if time.monotonic() - judged_s >= monitor.evaluate_every_s:
+                    if judgement is not None:
+                        answer(judgement)
+                    judged_s, judgement = time.monotonic(), self._evaluator.judge.remote()

@@ -18,13 +18,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
+from cluster.goals import GOALS, Goal, verdict
 from coordinator.errors import RunFailed
 
 Figures: TypeAlias = Mapping[str, object]
 
 TABLE = re.compile(r"<!-- bench (?P<command>[^\n]*?) -->\n.*?<!-- end -->", re.DOTALL)
+NO_GOALS: Mapping[str, Goal] = MappingProxyType({})
 VERSIONS = ("ray", "jax", "numpy", "numba")
 
 
@@ -36,19 +39,23 @@ def rewrite(text: str, names: Iterable[str], run: Callable[[str], Figures]) -> I
         if wanted and shlex.split(command)[0] not in wanted:
             continue
         said = f"`archipelago bench {command} --json`, {where()}:"
-        lines = [f"<!-- bench {command} -->", said, "", *table(run(command)), "<!-- end -->"]
+        goals = GOALS.get(shlex.split(command)[0], {})
+        lines = [f"<!-- bench {command} -->", said, "", *table(run(command), goals), "<!-- end -->"]
         block = "\n".join(lines)
         text = TABLE.sub(lambda old, c=command, b=block: b if old["command"] == c else old[0], text)
         yield text
 
 
-def table(figures: Figures) -> Iterator[str]:
-    """Markdown: the figures of a bench, each with its interval; `rows`, if it has them, below."""
+def table(figures: Figures, goals: Mapping[str, Goal] = NO_GOALS) -> Iterator[str]:
+    """Markdown: the figures of a bench, each with its interval and, if it has a goal, whether that
+    is reached; `rows`, if there are any, below."""
     plain = {name: value for name, value in figures.items() if name != "rows"}
-    yield from ("| figure | value | interval |", "|---|---|---|")
+    yield from ("| figure | value | interval | goal |", "|---|---|---|---|")
     for name, value in plain.items():
         if not name.endswith(("_low", "_high")):
-            yield f"| `{name}` | {_shown(value)} | {_interval(name, plain)} |"
+            goal = goals.get(name)
+            said = "" if goal is None else f"{goal}: **{verdict(goal, name, plain)}**"
+            yield f"| `{name}` | {_shown(value)} | {_interval(name, plain)} | {said} |"
     rows = figures.get("rows")
     if isinstance(rows, list) and rows:
         heads = [name for name in rows[0] if not name.endswith(("_low", "_high"))]

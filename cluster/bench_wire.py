@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from cluster.bench import child, demo, median, told
+from cluster.config import Config
 from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.protocol import (
     ContributionId,
@@ -42,13 +45,21 @@ def wire(
     say: Callable[[str], None],
 ) -> dict[str, object]:
     """One row a wire, used both ways: `bytes_per_parameter` of one message with all that goes with
-    it, `encode_gb_s` and `decode_gb_s` (of f32, one thread), `all_reduce_ratio` (bytes that a
-    member of a ring all-reduce of bf16 gradients sends and receives in H steps, to those of one
-    round), and `heldout_loss` of the demo after `steps` steps, over `seeds` seeds.
+    it, `encode_gb_s` and `decode_gb_s` (of f32, one thread), `all_reduce_ratio` and
+    `syncer_link_ratio` (`Traffic`), `heldout_loss` of the demo after `steps` steps, over `seeds`
+    seeds, and `loss_over_f32`, by how much it is above that of f32 with the same seed.
+
+    `default_...`: the same ratios of what is shipped, whatever is set here. Joins are in none of
+    them: each fetches `join_bytes_per_parameter` from the shard and, from another island,
+    `moments_bytes_per_parameter`.
     """
-    every = demo(preset, steps=steps, seed=0, overrides=overrides).sync.every
+    config, shipped = (
+        demo(preset, steps=steps, seed=0, overrides=changed) for changed in (overrides, [])
+    )
+    every = config.sync.every
     values = np.random.Generator(np.random.PCG64(0)).standard_normal(elements, np.float32)
     speeds = _speeds(values, repeats)
+    default = Traffic.of(values, shipped.sync.wire_up, shipped.sync.wire_down)
     rows: list[dict[str, object]] = []
     losses: dict[Wire, list[float]] = {each: [] for each in Wire}
     for seed in range(seeds):
@@ -56,21 +67,81 @@ def wire(
             losses[each].append(_loss(preset, steps, seed, each, overrides))
             say(f"seed {seed}, {each}: held-out loss {losses[each][-1]:.4f}")
     for each in Wire:
-        up, down = message_bytes(encode(each, values))
-        ring = 2 * 2 * (learners - 1) / learners * ALL_REDUCE_BYTES * elements
+        traffic = Traffic.of(values, each, each)
         encoding, decoding = speeds[each]
+        over_f32 = [a - b for a, b in zip(losses[each], losses[Wire.F32], strict=True)]
         rows.append(
             {
                 "wire": str(each),
-                "bytes_per_parameter": up / elements,
+                "bytes_per_parameter": traffic.up_bytes / elements,
                 "encode_gb_s": encoding,
                 "decode_gb_s": decoding,
-                "all_reduce_ratio": every * ring / (up + down),
+                "all_reduce_ratio": traffic.all_reduce_ratio(every, learners),
+                "syncer_link_ratio": traffic.syncer_link_ratio(every, learners),
                 **told("heldout_loss", median(losses[each])),
+                **told("loss_over_f32", median(over_f32)),
             }
         )
-    said = {"learners": learners, "every": every, "elements": elements}
-    return {**said, "steps": steps, "samples": seeds, "rows": rows}
+    usual = shipped.sync.every
+    return {
+        "learners": learners,
+        "every": every,
+        "elements": elements,
+        "steps": steps,
+        "samples": seeds,
+        "default_every": usual,
+        "default_wire_up": str(shipped.sync.wire_up),
+        "default_wire_down": str(shipped.sync.wire_down),
+        "default_all_reduce_ratio": default.all_reduce_ratio(usual, learners),
+        "default_syncer_link_ratio": default.syncer_link_ratio(usual, learners),
+        "join_bytes_per_parameter": Wire.F32.bytes_of(elements) / elements,
+        "moments_bytes_per_parameter": moments_bytes_per_parameter(config),
+        "rows": rows,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that an island sends and receives in one round of all fragments, `elements` in all;
+    against those of a member of a ring all-reduce of bf16 gradients, in the H steps of a round."""
+
+    elements: int
+    up_bytes: int
+    down_bytes: int
+
+    @staticmethod
+    def of(values: np.ndarray, wire_up: Wire, wire_down: Wire) -> Traffic:
+        up, _ = message_bytes(encode(wire_up, values))
+        _, down = message_bytes(encode(wire_down, values))
+        return Traffic(values.size, up, down)
+
+    def all_reduce_ratio(self, every: int, learners: int) -> float:
+        """So many times less on an island's link than on that of the ring's member."""
+        ring = 2 * 2 * (learners - 1) / learners * ALL_REDUCE_BYTES * self.elements
+        return every * ring / (self.up_bytes + self.down_bytes)
+
+    def syncer_link_ratio(self, every: int, learners: int) -> float:
+        """... on the link of syncer and shards, if one carries it all: that of every island. Below
+        1, it is more."""
+        return self.all_reduce_ratio(every, learners) / learners
+
+
+def moments_bytes_per_parameter(config: Config) -> float:
+    """What a donor gives a learner that joins, for each of the model's parameters."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import jax  # JAX: for shapes only
+
+    from cluster.island import optimizer_of, task_of
+    from islands.optimizer import direction
+
+    task = task_of(config)
+    params = jax.eval_shape(lambda: task.init(0))
+    moments = jax.eval_shape(direction(optimizer_of(config), task).init, params)
+    held, model = (
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+        for tree in (moments, params)
+    )
+    return Wire.F32.bytes_of(1) * held / model
 
 
 def message_bytes(payload: Payload) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -22,6 +22,9 @@ from cluster.files import json_text
 from cluster.status import Status
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.protocol import Island
+
+if TYPE_CHECKING:
+    from cluster.steward import Outcome
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 """Exit codes; 0 is success."""
@@ -92,6 +95,7 @@ def run(
     else:
         console.print(progress.summary_table(outcome.summary))
         console.print(f"model, events and metrics are in {chosen}")
+    _say_what_is_missing(outcome)
     if interrupts.asked is not None:
         raise typer.Exit(INTERRUPTED)
 
@@ -170,8 +174,15 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
         )
     console.print(progress.summary_table(outcome.summary))
     print(json_text(outcome.summary), flush=True)
+    _say_what_is_missing(outcome)
     if outcome.asked is not None:
         raise typer.Exit(INTERRUPTED)
+
+
+def _say_what_is_missing(outcome: Outcome) -> None:
+    """The run has ended well, with its model, and a figure of its summary is null."""
+    if outcome.missing is not None:
+        print(f"archipelago: {outcome.missing}; the model is whole", file=sys.stderr)
 
 
 @app.command()

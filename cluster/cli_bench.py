@@ -11,6 +11,7 @@ from rich.console import Console
 
 from cluster import progress
 from cluster.files import json_text
+from cluster.goals import GOALS, verdict
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
 
@@ -50,7 +51,7 @@ def parity(
         lock_step=lock_step,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("parity", figures, talk, as_json=as_json)
 
 
 @bench.command()
@@ -64,30 +65,33 @@ def recovery(
 
     Example: archipelago bench recovery --json
     """
-    from cluster import bench_faults
+    from cluster import bench_recovery
 
     talk = Console(file=sys.stderr if as_json else sys.stdout)
-    figures = bench_faults.recovery(
+    figures = bench_recovery.recovery(
         preset="byte-tiny" if quick else "byte-1m",
         repeats=1 if quick else repeats,
         overrides=overrides,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("recovery", figures, talk, as_json=as_json)
 
 
 @bench.command()
 def faults(
     islands: Annotated[int, typer.Option(min=2, help="On this machine.")] = 8,
     every_s: Annotated[float, typer.Option("--kill-every", min=1.0, metavar="S")] = 15.0,
-    for_s: Annotated[float, typer.Option("--for", min=30.0, metavar="S")] = 120.0,
+    for_s: Annotated[float, typer.Option("--for", min=30.0, metavar="S", help="A window.")] = 100.0,
+    pairs: Annotated[int, typer.Option(min=1, help="Of windows, with kills and without.")] = 6,
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What is left of the merged tokens per second when an island is killed every so often?
+    """What is left of the merged tokens per second when something is killed every so often?
 
-    Example: archipelago bench faults --islands 8 --kill-every 15 --for 600 --json
+    First islands only, then syncer and shard too. The defaults take some 40 minutes.
+
+    Example: archipelago bench faults --islands 8 --kill-every 15 --pairs 6 --for 100 --json
     """
     from cluster import bench_faults
 
@@ -95,12 +99,13 @@ def faults(
     figures = bench_faults.faults(
         preset="byte-tiny",
         islands=2 if quick else islands,
-        kill_every_s=every_s,
-        for_s=30.0 if quick else for_s,
+        kill_every_s=5.0 if quick else every_s,
+        for_s=12.0 if quick else for_s,
+        pairs=1 if quick else pairs,
         overrides=overrides,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("faults", figures, talk, as_json=as_json)
 
 
 @bench.command()
@@ -110,22 +115,24 @@ def merge(
     wire: Annotated[Wire, typer.Option(help="Measured beside f32.")] = Wire.INT4,
     threads: Annotated[int, typer.Option(min=0, help="0: all that may be used here.")] = 0,
     repeats: Annotated[int, typer.Option(min=1)] = 15,
+    pieces: Annotated[int, typer.Option(min=1, help="Of the fragment beside one tensor.")] = 4000,
     quick: Annotated[bool, typer.Option("--quick", help="A rough figure.")] = False,
     as_json: Json = False,
 ) -> None:
-    """How near does a merge come to the speed at which memory can be copied?
+    """How near does a merge come to the speed at which memory can be copied, and read?
 
     Example: archipelago bench merge --threads 2 --json
     """
     from cluster import bench_merge
 
     talk = Console(file=sys.stderr if as_json else sys.stdout)
-    elements, repeats = (2_000_000, 5) if quick else (elements, repeats)
+    if quick:  # pieces of the same size, of fewer elements
+        elements, pieces, repeats = 2_000_000, -(-pieces * 2_000_000 // elements), 5
     workload = bench_merge.Workload(
-        contributions, elements, wire, threads or bench_merge.threads_here()
+        contributions, elements, wire, threads or bench_merge.threads_here(), pieces
     )
     figures = bench_merge.merge(workload, repeats=repeats, say=talk.print)
-    tell(figures, talk, as_json=as_json)
+    tell("merge", figures, talk, as_json=as_json)
 
 
 @bench.command("wire")
@@ -156,7 +163,7 @@ def wire_(
         overrides=overrides,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("wire", figures, talk, as_json=as_json)
 
 
 @bench.command("scale")
@@ -183,7 +190,7 @@ def scale_(
         overrides=overrides,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("scale", figures, talk, as_json=as_json)
 
 
 def _numbers(text: str) -> list[int]:
@@ -217,14 +224,16 @@ def overhead(
         overrides=overrides,
         say=talk.print,
     )
-    tell(figures, talk, as_json=as_json)
+    tell("overhead", figures, talk, as_json=as_json)
 
 
-def tell(figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
+def tell(bench: str, figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
     if as_json:
         print(json_text(figures))
         return
     talk.print(progress.figures_table({k: v for k, v in figures.items() if k != "rows"}))
+    for name, goal in GOALS.get(bench, {}).items():
+        talk.print(f"{name}: {goal}: {verdict(goal, name, figures)}")
     rows = figures.get("rows")
     if isinstance(rows, list) and rows:
         talk.print(progress.rows_table(rows))

@@ -21,6 +21,7 @@ from cluster.light import LightLearner, Material, Pace
 from cluster.names import SYNCER, island_actor, seat_of
 from cluster.source import source_sha256
 from coordinator.codec import Payload
+from coordinator.errors import RunFailed
 from coordinator.fragments import Flat
 from coordinator.protocol import (
     Adopted,
@@ -31,6 +32,7 @@ from coordinator.protocol import (
     HandIn,
     Island,
     Join,
+    Known,
     LeaseGranted,
     LeaseWanted,
     Life,
@@ -94,6 +96,7 @@ class CrewActor:
         self._learners: dict[Island, LightLearner] = {}
         self._lives: list[asyncio.Task[None]] = []
         self._steps, self._cpu_s = 0, 0.0
+        self._broken: RunFailed | None = None
 
     async def board(self, islands: Sequence[Island], material: Material, pace: Pace) -> None:
         """Have these learners join and step."""
@@ -108,6 +111,8 @@ class CrewActor:
 
     async def take(self) -> Taken:
         """Errors: what broke one of the learners."""
+        if self._broken is not None:
+            raise self._broken
         for life in self._lives:
             if life.done():
                 life.result()
@@ -127,13 +132,18 @@ class CrewActor:
 
     # --- as an island -----------------------------------------------------------------------------
 
-    async def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
+    async def hand_in(
+        self, life: Life, fragment: Fragment, known: Known
+    ) -> tuple[HandIn, Payload] | None:
+        """`known`: of no use, since what it takes along is nothing."""
         return await self._learners[life.island].hand_in(life, fragment)
 
     async def offer(
         self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
     ) -> None:
-        payload: Any = await boxed[0] if isinstance(boxed[0], ray.ObjectRef) else boxed[0]
+        payload: Any = None
+        for each in boxed:
+            payload = await each if isinstance(each, ray.ObjectRef) else each
         await self._learners[life.island].offer(life, publication, payload)
 
     async def refused(self, said: ContributionId) -> None:
@@ -144,6 +154,10 @@ class CrewActor:
 
     async def watch(self, life: Life) -> str:
         return await self._learners[life.island].outlive(life)
+
+    async def break_down(self, life: Life, why: str) -> None:
+        """A measurement with a learner that fails is none: `take` raises it."""
+        self._broken = RunFailed(f"{life} failed: {why}")
 
 
 def start_crew(config: Config, name: Island, home: Home, kind: type[CrewActor] = CrewActor) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout, sew, take
 from coordinator.protocol import Fragment
 from islands.adopt import layout_of
+from islands.task import Batch, Params
 from islands.trainable import of_loss, of_parameters, shapes_of
 
 SAMPLE_WINDOWS = 64
@@ -38,6 +40,7 @@ class Evaluator:
         self._layout = layout_of(task, config.sync.fragments, shapes)
         self._structure = jax.tree.structure(shapes)
         self._loss = jax.jit(task.loss)
+        self.judged, self.longest_s = 0, 0.0  # batches so far, and the seconds of the longest
 
     @property
     def layout(self) -> Layout:
@@ -71,5 +74,11 @@ class Evaluator:
 
     def _mean(self, flats: Sequence[Flat], batches: Sequence[int]) -> float:
         params = jax.tree.unflatten(self._structure, sew(self._layout, flats))
-        losses = [float(self._loss(params, self._batches[i])) for i in batches]
-        return sum(losses) / len(losses)
+        return sum(self._judge(params, self._batches[i]) for i in batches) / len(batches)
+
+    def _judge(self, params: Params, batch: Batch) -> float:
+        began_s = time.monotonic()
+        loss = float(self._loss(params, batch))
+        self.judged += 1
+        self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+        return loss

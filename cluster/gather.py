@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+from cluster.failures import Failure
 from coordinator.protocol import Contribution, Fragment, Life
 
-Answers = Sequence[tuple[Life, Contribution | str]]
-"""What was collected, or why nothing will come."""
+Handed = Contribution | Failure | str
+"""What was collected; how the island failed; or why nothing will come, which is nobody's fault."""
+Answers = Sequence[tuple[Life, Handed]]
 
 GATHER_S = 0.25e-3
 """For each learner that is still missing, an answer waits so long for more of them ..."""
@@ -27,10 +29,10 @@ class Asker:
     def __init__(self, call: Callable[[Fragment, Sequence[Life]], Awaitable[Answers]]) -> None:
         """`call` asks the shard; it answers for some of these lives, one at least."""
         self._call = call
-        self._asking: dict[Fragment, dict[Life, asyncio.Future[Contribution | str]]] = {}
+        self._asking: dict[Fragment, dict[Life, asyncio.Future[Handed]]] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+    async def collect(self, life: Life, fragment: Fragment) -> Handed:
         """Errors: what the call raises."""
         if fragment not in self._asking:
             self._asking[fragment] = {}
@@ -57,13 +59,13 @@ class Gatherer:
     """The shard's end: who was asked is asked once, however often the syncer calls for him."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[Life, Fragment], asyncio.Task[Contribution | str]] = {}
+        self._asked: dict[tuple[Life, Fragment], asyncio.Task[Handed]] = {}
 
     async def gather(
         self,
         fragment: Fragment,
         lives: Sequence[Life],
-        ask: Callable[[Life], Coroutine[None, None, Contribution | str]],
+        ask: Callable[[Life], Coroutine[None, None, Handed]],
     ) -> Answers:
         """All answers that are there once the first one is, and a moment has passed."""
         for life in lives:
@@ -86,5 +88,5 @@ class Gatherer:
         self._asked.clear()
 
 
-def _said(task: asyncio.Task[Contribution | str]) -> Contribution | str:
+def _said(task: asyncio.Task[Handed]) -> Handed:
     return "not asked any more" if task.cancelled() else task.result()

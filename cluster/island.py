@@ -73,8 +73,8 @@ def rehearse(parts: Parts, batch_size: int) -> None:
     """Go once through what a life does first, so that nothing is left to be compiled."""
     inner, batch = parts.inner, parts.task.heldout(batch_size)[0]
     state, measures = inner.step(inner.start(parts.task.init(0)), batch, 0)
-    leaves = [np.asarray(leaf) for leaf in inner.moments(state)]
-    jax.block_until_ready((measures, inner.adopt_moments(state, leaves)))
+    moments = inner.accept(list(inner.moments(state)))
+    jax.block_until_ready((measures, inner.start(parts.task.init(0), moments)))
 
 
 def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learner:

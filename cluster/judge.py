@@ -30,6 +30,7 @@ from coordinator.protocol import (
     Finish,
     Fragment,
     Granted,
+    Island,
     Join,
     LeaseGranted,
     LeaseWanted,
@@ -51,6 +52,7 @@ from coordinator.protocol import (
     Store,
     Stored,
     Tick,
+    Unsound,
     Version,
     Void,
     Wake,
@@ -60,6 +62,15 @@ from coordinator.state import Phase, Round, Rule, Stage, State, validate
 REFUSALS, NORMS, SILENCE_S, SILENCE_STEPS = 3, 8, 10.0, 30
 """As docs/protocol.md has them, said again so that a change of the rules is noticed."""
 BARRED_S, LONGEST_BARRED_S = 5.0, 320.0
+REMEMBERED, MOST = 64, 0.7
+"""Norms that count for what is usual, and the share of healthy ones that decide it surely."""
+PASSING = (Trouble.LOUD, Trouble.FLIPPED, Trouble.ROTTEN)
+"""What is poisoned in a way that no gate can know for sure."""
+GAMMA, IN_PACE, NEWEST = 0.9, 2.0, 0.2
+"""Of the grace window: share of the slack, who keeps pace, weight of the newest sample."""
+AGAINST, AGAIN, SIGMAS = 5, 5, 4.0
+"""Merges in a row that point away until a quarantine, and others until one is trusted again; how
+far away counts, in deviations."""
 STALENESS_OF_PACE = 3
 """With a staler bound a learner that keeps pace can be late by no fault of its own."""
 ALMOST = 1e-9
@@ -91,19 +102,26 @@ class Judge:
         self._freed: set[Reference] = set()
         self._granted = 0
         self._refusals: dict[Life, int] = {}
-        self._norms: list[list[bool]] = [[] for _ in range(count)]  # admitted: healthy?
+        self._norms: list[list[tuple[float, bool]]] = [[] for _ in range(count)]  # healthy?
+        self._against: dict[Life, int] = {}  # merges in a row in which it pointed away
+        self._trial: dict[Island, int] = {}
+        self._pace: list[float | None] = [None, None]  # to the quorum; from closing to public
         self._live_since: dict[Life, float] = {}
         self._last: list[Seen | None] = [None] * count
         self._durable: list[Version] = [Version(0, 0)] * count
         self._asked: list[tuple[float, frozenset[Life]]] = [(math.nan, frozenset())] * count
         self._void = [0] * count  # versions that have died with their shard since the last one
 
-    def _forget(self) -> None:
+    def _forget(self, after: State) -> None:
         """The syncer had died; what it did since its last promise did not happen."""
         self._last = [None] * len(self._last)
         self._void = [0] * len(self._void)
-        self._live_since = {}
-        self._norms = [[False] * 99 for _ in self._norms]
+        self._live_since, self._against, self._pace = {}, {}, [None, None]
+        for p, norms in enumerate(self._norms):
+            last = after.fragments[p].norms.recent[-1:]
+            while norms and norms[-1][0] not in [sample.norm for sample in last]:
+                norms.pop()
+        self._trial = {island: m.trial for island, m in after.members.items() if m.trial}
 
     def _forget_fragments(self, before: State, fragments: Sequence[Fragment]) -> None:
         """Their shard is dead, and with it what was merged and is not public."""
@@ -118,9 +136,13 @@ class Judge:
         """Everything that must hold after every event."""
         self.coverage.saw(before, event, effects)
         if isinstance(event, Resume):
-            self._forget()
+            self._forget(after)
         if isinstance(event, ShardLost):
             self._forget_fragments(before, event.fragments)
+        if isinstance(event, Unsound) and self._is_merging(before, event):
+            self._void[event.fragment] += 1
+            self._asked[event.fragment] = (math.nan, frozenset())
+            self._unsound(before, event, after, effects)
         try:
             validate(self.rule, after)
         except BrokenInvariant as error:
@@ -135,8 +157,15 @@ class Judge:
             self._leases(after)
         if effects:
             self._acts(before, event, after, effects, now_s)
+        if isinstance(event, Merged) and self._is_merging(before, event):
+            self._directions(before, event, after)
         if (after.phase is Phase.FINISHED) != (before.phase is Phase.FINISHED):
             self._ends(after, effects)
+
+    def _is_merging(self, state: State, event: Merged | Unsound) -> bool:
+        round_ = state.fragments[event.fragment].round
+        stage = Stage.MERGING if round_ is None else round_.stage
+        return round_ is not None and round_.version == event.version and stage is Stage.MERGING
 
     # --- the clock --------------------------------------------------------------------------------
 
@@ -228,18 +257,19 @@ class Judge:
         if c in fragment.inbox or (fragment.round and c in fragment.round.items):
             return  # said twice
         self._refusals[life] = 0
-        if after.members[life.island].quarantines:
-            raise Violation("who has contributed is trusted", f"{after.members[life.island]}")
-        if c.base > fragment.version or poison not in (None, Trouble.LOUD):
+        member = after.members[life.island]
+        if member.quarantines and not member.trial:
+            raise Violation("who has contributed is trusted", f"{member}")
+        if c.base > fragment.version or poison not in (None, *PASSING):
             raise Violation("the gate", f"{c} was admitted, poisoned by {poison}")
         if fragment.version.number - c.base.number > self.rule.max_staleness:
             raise Violation("the gate", f"{c} was admitted, stale onto {fragment.version}")
-        norms = self._norms[p]
-        # the rules forget norms, where most learners have others now
-        known = min(len(norms), len(fragment.norms))
-        if poison is Trouble.LOUD and known >= NORMS and all(norms):
+        healthy = [each for _, each in self._norms[p][-REMEMBERED:]]
+        usual = sum(healthy) >= max(NORMS, MOST * len(healthy))
+        if poison is Trouble.LOUD and usual:
             raise Violation("the gate", f"{c} was admitted, a thousand times too large")
-        norms.append(poison is None)
+        if not member.trial:
+            self._norms[p].append((c.norm, poison is not Trouble.LOUD))
 
     def _bars(self, old: Member, new: Member, now_s: float) -> None:
         count, bar_s = old.quarantines + 1, 0.0
@@ -271,13 +301,23 @@ class Judge:
                     words = f"f{p} from {old.version} to {new.version}: {said}"
                     raise Violation("versions grow by one", words)
                 self._void[p] = 0
+                if old.round is not None and old.round.closed_s is not None:
+                    self._pace[1] = _averaged(self._pace[1], now_s - old.round.closed_s)
             if isinstance(event, ShardLost) and p in event.fragments:
                 self._is_away(p, before, after)
             round_ = new.round
             if round_ is None:
                 continue
-            if old.round is None or old.round.version != round_.version:
+            if not isinstance(event, Unsound) and (
+                old.round is None or old.round.version != round_.version
+            ):
                 self._opens(p, before, event, after)
+            known = old.round is not None and old.round.quorum_since_s is not None
+            if round_.quorum_since_s is not None and not known:
+                self._pace[0] = _averaged(self._pace[0], now_s - round_.opened_s)
+        for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
+            if new is old or (round_ := new.round) is None:
+                continue
             if round_.stage is Stage.OPEN:
                 self._stays_open(p, after, round_, now_s)
 
@@ -292,14 +332,20 @@ class Judge:
             raise Violation("a new generation", "somebody lived on")
 
     def _is_away(self, p: int, before: State, after: State) -> None:
-        """Nothing is under way for a dead shard's fragment, and nothing of it counts as merged."""
+        """Nothing is under way for a dead shard's fragment, and nothing of it counts as merged.
+
+        A silence may be noticed in the same moment: what those had not handed in is lost as well.
+        """
         old, new = before.fragments[p], after.fragments[p]
         items = old.round.items if old.round else ()
         gone = sum(c.tokens for c in (*old.inbox, *items))
+        for life, account in before.ledger.accounts.items():
+            if life not in after.ledger.accounts:
+                gone += account.tokens - account.covered[p]
         if new.round or new.inbox or new.asked or (old.round is not None and not new.due):
             raise Violation("a dead shard has nothing", f"f{p}: {new}")
         if after.ledger.rows[p].lost - before.ledger.rows[p].lost != gone:
-            raise Violation("what died is lost", f"f{p}: {gone} tokens of {items}")
+            raise Violation("what died is lost", f"f{p}: not {gone} tokens, of {items} and others")
 
     def _opens(self, p: int, before: State, event: Event, after: State) -> None:
         due = self._is_due(p, before, after)
@@ -315,8 +361,8 @@ class Judge:
         waits_for = fragment.asked.keys() - round_.arrived
         if not waits_for:
             raise Violation("rounds close", f"f{p} has all of {sorted(round_.arrived)} and waits")
-        if self.rule.grace_s is not None and round_.quorum_since_s is not None:
-            over_s = round_.quorum_since_s + self.rule.grace_s
+        if round_.quorum_since_s is not None:
+            over_s = round_.quorum_since_s + self._grace_s(after)
             if now_s > over_s + ALMOST:
                 raise Violation("rounds close", f"f{p} waits at {now_s}, its grace was {over_s}")
 
@@ -343,7 +389,11 @@ class Judge:
                 continue
             if old is None or old.held is not member.held:
                 moved = True
-            if old and old.quarantines != member.quarantines and not isinstance(event, Arrived):
+            if (
+                old
+                and old.quarantines != member.quarantines
+                and not isinstance(event, Arrived | Merged | Unsound)
+            ):
                 raise Violation("quarantines are remembered", f"{old}, by {event} {member}")
             if member.status is Status.LIVE:
                 if member.progress.steps == 0:
@@ -378,6 +428,71 @@ class Judge:
                 raise Violation("a lease is in one hand", f"{region}: {sorted(numbers)}")
             if numbers and max(numbers) >= pool.fresh:
                 raise Violation("a lease is in one hand", f"{region}: {numbers} of {pool.fresh}")
+
+    def _unsound(
+        self, before: State, event: Unsound, after: State, effects: Sequence[Effect]
+    ) -> None:
+        """What is spoiled is dropped, or else the loudest one, and that counts as a refusal; the
+        others are merged, or wait."""
+        old, new = before.fragments[event.fragment].round, after.fragments[event.fragment]
+        assert old is not None
+        dropped = [e.contribution for e in effects if isinstance(e, Discard)]
+        gone = {c.id for c in dropped}
+        loudest = max(c.norm / (c.id.to_step - c.since_step) for c in old.items)
+        if event.spoiled and gone != set(event.spoiled):
+            raise Violation("what is spoiled is dropped", f"{dropped} of {event}")
+        if not event.spoiled and [c.norm_per_step for c in dropped] != [loudest]:
+            raise Violation("the loudest is dropped", f"{dropped} of {old.items}")
+        kept = {c.id for c in old.items} - gone
+        items = new.round.items if new.round else ()
+        if not kept <= {c.id for c in (*items, *new.inbox)}:
+            raise Violation("what is sound is kept", f"{new} of {old.items}")
+        for life in [c.id.life for c in dropped]:
+            member, needed = before.members[life.island], REFUSALS if self.rule.overlap > 0 else 1
+            if member.life == life and member.status in SPEAKING:
+                self._refusals[life] = count = self._refusals.get(life, 0) + 1
+                if (count >= needed) != (after.members[life.island].status is Status.QUARANTINED):
+                    raise Violation("quarantine", f"{life} after {count} refusals")
+
+    def _directions(self, before: State, event: Merged, after: State) -> None:
+        """Who points away from the others so many times in a row is quarantined, nobody else is,
+        and what is on trial is never merged."""
+        round_ = before.fragments[event.fragment].round
+        assert round_ is not None
+        lives = [c.id.life for c in (*round_.items, *round_.trial)]
+        for c in round_.items:
+            if self._trial.get(c.id.life.island):
+                raise Violation("what is on trial is not merged", f"{c.id}: {self._trial}")
+        said = dict(zip(lives, event.cosines, strict=False))  # of each life its last one
+        merged = {c.id.life for c in round_.items}
+        cosines = {life: x for life, x in said.items() if x is not None and life in merged}
+        for life, cosine in said.items():
+            others = sorted(x for other, x in cosines.items() if other.island != life.island)
+            old, new = before.members[life.island], after.members[life.island]
+            if cosine is None or len(others) < 2 or not event.measured or old.life != life:
+                continue
+            if old.status not in SPEAKING:
+                continue
+            middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
+            off = sorted(abs(x - middle) for x in others)
+            spread = (off[(len(off) - 1) // 2] + off[len(off) // 2]) / 2
+            low = cosine < -SIGMAS / event.measured**0.5 and cosine < middle - SIGMAS * spread
+            if old.trial:
+                left = AGAIN if low else self._trial.pop(life.island) - 1
+                if left:
+                    self._trial[life.island] = left
+                if new.trial != left:
+                    raise Violation("trials", f"{new}: {left} left")
+                continue
+            self._against[life] = count = self._against.get(life, 0) + 1 if low else 0
+            everyone = [m for m in before.members.values() if m.status is Status.LIVE]
+            living = [m for m in everyone if not m.trial and m.life.island not in self._trial]
+            enough = len(living) >= 4 and len(living) - 1 >= self.rule.min_quorum
+            must = count >= AGAINST and enough and len({m.region for m in living}) == 1
+            if must != (new.status is Status.QUARANTINED) and len(merged) == len(cosines):
+                raise Violation("direction", f"{life} is {new.status}, {count} times against")
+            if new.status is Status.QUARANTINED:
+                self._trial[life.island] = AGAIN
 
     # --- effects ----------------------------------------------------------------------------------
 
@@ -418,7 +533,7 @@ class Judge:
                 case Shift(life):
                     self._lives(effect, after, life)
                 case Merge():
-                    self._merge(before, after, effect, now_s)
+                    self._merge(before, after, effect, event, now_s)
                 case Store(p, version):
                     self._follows(effect, p, version, Merged, event, Merge)
                 case Publish(p, version):
@@ -498,6 +613,8 @@ class Judge:
         for id_ in publish.merged:
             if (made := self._truth.made(id_)) is not None:
                 self._windows[p].update(made.windows)
+                if made.poison is Trouble.ROTTEN:
+                    raise Violation("nothing unsound is published", f"{publish}")
         self._merged.update(publish.merged)
         if publish.merged != tuple(c.id for c in self._merges[p, publish.version]):
             raise Violation("what is merged is acknowledged", f"{publish}")
@@ -520,7 +637,7 @@ class Judge:
             raise Violation("only the stale is stale", f"{discard} at {fragment.version}")
         self._freed.add(c.reference)
 
-    def _merge(self, before: State, after: State, merge: Merge, now_s: float) -> None:
+    def _merge(self, before: State, after: State, merge: Merge, event: Event, now_s: float) -> None:
         """Over the quorum, in order, of nothing merged, freed or poisoned; each window once."""
         p, version = merge.fragment, merge.version
         contributions = tuple(item.contribution for item in merge.items)
@@ -538,7 +655,8 @@ class Judge:
         for weight, item in zip(raw, merge.items, strict=True):
             if not math.isclose(weight / sum(raw), item.weight):
                 raise Violation("weights are tokens^2/steps", f"{merge}")
-        self._closes(p, after, now_s)
+        if not isinstance(event, Unsound):
+            self._closes(p, after, now_s)
         for c in contributions:
             self._item(p, before.fragments[p].version, c)
         known = [made for c in contributions if (made := self._truth.made(c.id)) is not None]
@@ -559,11 +677,24 @@ class Judge:
             raise Violation("the gate", f"{c} is merged")
         if (made := self._truth.made(c.id)) is None:
             return
-        if made.poison not in (None, Trouble.LOUD):
+        if made.poison not in (None, *PASSING):
             raise Violation("the gate", f"{c} is merged, poisoned by {made.poison}")
         if not self._windows[p].isdisjoint(made.windows):
             again = self._windows[p].intersection(made.windows)
             raise Violation("a window is merged once", f"f{p}: {again} of {c.id}")
+
+    def _grace_s(self, after: State) -> float:
+        """The grace window as docs/protocol.md has it, from what was seen here."""
+        if self.rule.grace_s is not None:
+            return self.rule.grace_s
+        living = [m.step_s for m in after.members.values() if m.status is Status.LIVE]
+        steps = sorted(step_s for step_s in living if step_s > 0)
+        if not steps:
+            return 0.0
+        middle = (steps[(len(steps) - 1) // 2] + steps[len(steps) // 2]) / 2
+        slowest_s = max(step_s for step_s in steps if step_s <= IN_PACE * middle)
+        slack_s = self.rule.overlap * slowest_s - sum(s for s in self._pace if s is not None)
+        return min(slowest_s, max(0.0, GAMMA * slack_s))
 
     def _closes(self, p: Fragment, after: State, now_s: float) -> None:
         """Not before the grace is over, unless all have delivered; and nobody starves."""
@@ -574,11 +705,11 @@ class Judge:
             raise Violation("the quorum is kept", f"f{p}: {sorted(round_.arrived)} arrived")
         waits_for = fragment.asked.keys() - round_.arrived
         since_s = round_.quorum_since_s
-        over_s = math.inf if since_s is None else since_s + (self.rule.grace_s or 0.0)
+        over_s = math.inf if since_s is None else since_s + self._grace_s(after)
         if waits_for and now_s < over_s - ALMOST:
             words = f"f{p} at {now_s}, quorum since {since_s}: {sorted(waits_for)}"
             raise Violation("the grace is kept", words)
-        lives = frozenset(c.id.life for c in round_.items)
+        lives = frozenset(c.id.life for c in (*round_.items, *round_.trial))
         live = frozenset(m.life for m in after.members.values() if m.status is Status.LIVE)
         seen = Seen(round_.opened_s, now_s, lives, live)
         last, self._last[p] = self._last[p], seen
@@ -599,3 +730,7 @@ class Judge:
             raise Violation("a run ends once", f"{effects}")
         if any(fragment.round or fragment.due for fragment in after.fragments):
             raise Violation("nothing is left undone", f"{after.fragments}")
+
+
+def _averaged(known: float | None, sample: float) -> float:
+    return sample if known is None else (1 - NEWEST) * known + NEWEST * sample

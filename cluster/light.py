@@ -160,18 +160,19 @@ class LightLearner:
             self._wished.set()
         return await self._asks[fragment]
 
-    async def offer(self, life: Life, said: Publication, payload: Payload) -> None:
+    async def offer(self, life: Life, said: Publication, payload: Payload | None) -> None:
         """Follow the public chain; the version is adopted at the next step boundary."""
         if self._life != life:
             return
         p, track = said.fragment, self._tracks[said.fragment]
         if said.version <= track.known:
             return
-        version, differences = said.version, [payload]
-        if said.previous != track.known:
-            match await self._link.missed(p, track.known, said.previous):
+        version, differences = said.version, [] if payload is None else [payload]
+        upto = said.version if payload is None else said.previous
+        if upto != track.known:
+            match await self._link.missed(p, track.known, upto):
                 case list() as found:
-                    differences = [*found, payload]
+                    differences = [*found, *differences]
                     self.caught_up["differences"] += 1
                 case version, _:
                     differences = []

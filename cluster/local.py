@@ -14,10 +14,13 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from cluster.failures import Losses
+from cluster.fates import Fates
 from cluster.measures import Measures
 from cluster.shard import Shard
 from cluster.syncer import Log, Syncer
 from coordinator.codec import Payload
+from coordinator.errors import RunFailed
 from coordinator.fragments import Flat
 from coordinator.protocol import (
     Adopted,
@@ -33,11 +36,13 @@ from coordinator.protocol import (
     Left,
     Life,
     Merge,
+    Merged,
     Progress,
     Publish,
     Refused,
     Report,
     Store,
+    Unsound,
     Version,
     Vitals,
     Void,
@@ -96,6 +101,7 @@ class LocalCluster:
         self._loop = asyncio.new_event_loop()
         self._arithmetic = ThreadPoolExecutor(1, "shard")
         self._hands = ThreadPoolExecutor(64, "hands")
+        self._fates = Fates()
 
     def run(self, learners: Mapping[Island, Learner]) -> None:
         """Train to the end; raises what broke, be it in the syncer or in a learner."""
@@ -153,27 +159,33 @@ class LocalCluster:
 
     async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
         loop, learner = asyncio.get_running_loop(), self.learners[life.island]
-        handed = await loop.run_in_executor(self._hands, learner.hand_in, life, fragment)
+        known = self._fates.known(life, fragment)
+        handed = await loop.run_in_executor(self._hands, learner.hand_in, life, fragment, known)
         if handed is None:
             return "nothing to hand in"
-        return await loop.run_in_executor(self._arithmetic, self.shard.receive, *handed)
+        there = await loop.run_in_executor(self._arithmetic, self.shard.receive, *handed)
+        self._fates.arrived(there.id)
+        return there
 
-    async def merge(self, order: Merge) -> bool:
-        await asyncio.get_running_loop().run_in_executor(self._arithmetic, self.shard.merge, order)
-        return True
+    async def merge(self, order: Merge) -> Merged | Unsound:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._arithmetic, self.shard.merge, order)
 
     async def store(self, order: Store) -> bool | str:
         return False  # nothing of this shell outlives its process
 
-    async def publish(self, order: Publish) -> None:
+    async def publish(self, order: Publish) -> Losses:
         loop = asyncio.get_running_loop()
         said = await loop.run_in_executor(self._arithmetic, self.shard.publish, order)
+        self._fates.published(order.merged)
         for life in order.to:
             learner = self.learners[life.island]
             await loop.run_in_executor(self._hands, learner.offer, life, *said)
+        return ()
 
     async def discard(self, order: Discard) -> None:
         self.shard.drop(order.contribution.reference)
+        self._fates.freed(order.contribution.id)
         if order.returns_residual:
             self.learners[order.contribution.id.life.island].refused(order.contribution.id)
 
@@ -185,3 +197,7 @@ class LocalCluster:
 
     async def leave(self, life: Life) -> Progress:
         return self.learners[life.island].leave()
+
+    async def break_down(self, life: Life, why: str) -> None:
+        """What a learner raises here ends the run, which is there for looking at it."""
+        raise RunFailed(f"{life} failed: {why}")

@@ -13,6 +13,7 @@ from cluster.fleet import group_name
 from cluster.outer_optax import OptaxOuter
 from cluster.shard import Shard, first
 from cluster.store import Arrays, Damaged
+from coordinator.direction import Watch
 from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout
 from coordinator.merge import MergeRule, Spread
@@ -50,6 +51,7 @@ def rule_for(config: Config, fingerprint: str) -> Rule:
         overlap=sync.overlap,
         max_staleness=sync.max_staleness,
         lease_windows=config.data.lease_windows,
+        watch=Watch(sync.direction),
     )
 
 
@@ -82,6 +84,7 @@ def shard_of(
         arrays,
         merge_rule=MergeRule(sync.merge),
         outer=outer_of(config),
+        wire_up=sync.wire_up,
         wire_down=sync.wire_down,
         anchor=Anchor(sync.anchor),
         max_staleness=sync.max_staleness,

@@ -14,10 +14,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from cluster.failures import Failure
 from cluster.status import Figures, FragmentStatus, IslandStatus, RoundStatus, Status
-from coordinator import ledger
+from coordinator import ledger, suspects
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
+from coordinator.membership import SPEAKING, Member
 from coordinator.membership import Status as Standing
 from coordinator.protocol import (
     Arrived,
@@ -28,10 +30,12 @@ from coordinator.protocol import (
     Island,
     Life,
     Merge,
+    Merged,
     Publish,
     Refused,
     Report,
     Resume,
+    Unsound,
     Vitals,
     Void,
 )
@@ -62,10 +66,12 @@ class _Watched:
     vitals: Vitals = field(default_factory=lambda: Vitals(math.nan))
     computing_before_s: float = 0.0
     contributions: int = 0
+    cosine: float | None = None
     refused: str = ""
     rejected: bool = False  # for good: it will not ask again
     fault_s: float | None = None
     fault_life: Life | None = None
+    failed: str = ""  # since its last contribution
 
 
 @dataclass(slots=True)
@@ -95,6 +101,11 @@ class _Memory:
     round_s: float
     grace_s: float
     staleness: float
+    failures: Counter[str]
+    unjudged: Counter[str]
+    unsound: int = 0
+    jumps: dict[int, str] = field(default_factory=dict[int, str])
+    not_finite: str = ""
 
 
 _MEMORY = TypeAdapter(_Memory)
@@ -124,7 +135,11 @@ class Measures:
         self._recovery_s: list[float] = []
         self._faults = 0
         self._heldout: list[tuple[int, float]] = []
-        self._merges_lost = 0
+        self._merges_lost = self._unsound = 0
+        self._jumps: dict[int, str] = {}  # of each fragment whose last merge was undone, why
+        self._not_finite = ""
+        self._failures: Counter[str] = Counter()
+        self._unjudged: Counter[str] = Counter()
         self._troubles: dict[str, str] = {}
         self._holding, self._held_since_s, self._held_s = frozenset(islands), now_s, 0.0
         self._round_s = self._grace_s = self._staleness = math.nan
@@ -155,6 +170,11 @@ class Measures:
             self._up_bytes += event.contribution.bytes
             if not any(isinstance(effect, Discard) for effect in effects):
                 self._delivered(event.contribution.id.life, now_s)
+        if isinstance(event, Unsound):
+            self._undone(before, event, after)
+        if isinstance(event, Merged) and after.merges > before.merges:
+            self._jumps.pop(event.fragment, None)
+            self._pointed(before, event)
         if isinstance(event, Resume):
             for fragment, version in zip(before.fragments, event.versions, strict=True):
                 self._merges_lost += fragment.version.number - version.number
@@ -213,9 +233,7 @@ class Measures:
             watched.reported_s, watched.tokens_per_s = math.nan, 0.0
         if (steps := report.progress.steps - watched.steps) <= 0:
             return
-        usual_s = max(STALLED_FLOOR_S, STALLED_STEPS * report.step_s) * steps
-        since_s = now_s - report.step_s if math.isnan(watched.reported_s) else watched.reported_s
-        self._advanced(max(since_s, now_s - usual_s), now_s)
+        self._advanced(advancing_since(report, steps, watched.reported_s, now_s), now_s)
         if not math.isnan(watched.reported_s) and now_s > watched.reported_s:
             rate = (report.progress.tokens - watched.tokens) / (now_s - watched.reported_s)
             known = watched.tokens_per_s or rate
@@ -242,6 +260,16 @@ class Measures:
         watched = self._watched(island)
         watched.refused, watched.rejected = why, for_good
 
+    def failed(self, life: Life | None, failure: Failure) -> None:
+        """An island has failed, or a task for nobody in particular; by reason."""
+        self._failures[failure.reason] += 1
+        if life is not None:
+            self._watched(life.island).failed = failure.why
+
+    def unjudged(self, why: str) -> None:
+        """An evaluation of the model has come to nothing."""
+        self._unjudged[why] += 1
+
     def held(self, islands: Mapping[Island, str], now_s: float) -> None:
         """These islands have devices now, each with its group; until it is said again."""
         self._held_s += len(self._holding) * (now_s - self._held_since_s)
@@ -256,13 +284,36 @@ class Measures:
         else:
             self._troubles.pop(what, None)
 
-    def evaluated(self, t: int, loss: float) -> None:
-        """Held-out loss of the syncer's model, nats per token, as of syncer step `t`."""
-        self._heldout.append((t, loss))
+    def evaluated(self, t: int, loss: float | None) -> None:
+        """Take in the held-out loss of the syncer's model, nats per token, as of syncer step `t`;
+        one that is not finite says that the model is not."""
+        if loss is not None and math.isfinite(loss):
+            self._heldout.append((t, loss))
+            self._not_finite = ""
+        else:
+            self._not_finite = f"its held-out loss at t = {t} is not finite"
+
+    def _undone(self, before: State, event: Unsound, after: State) -> None:
+        if after.fragments[event.fragment] is before.fragments[event.fragment]:
+            return  # said of a round that is over
+        self._unsound += 1
+        self._jumps[event.fragment] = (
+            f"the step of fragment {event.fragment} to {event.version} had norm {event.norm:.3g} "
+            "and was undone"
+        )
+
+    def _pointed(self, before: State, event: Merged) -> None:
+        """Where each contribution of a merge pointed."""
+        if (round_ := before.fragments[event.fragment].round) is None:
+            return
+        for found in suspects.cosines_of(round_.items, round_.trial, event):
+            for island, cosine in found.items():
+                self._watched(island).cosine = cosine
 
     def _delivered(self, life: Life, now_s: float) -> None:
         watched = self._watched(life.island)
         watched.contributions += 1
+        watched.failed = ""
         if watched.fault_s is not None and life != watched.fault_life:
             self._recovery_s.append(now_s - watched.fault_s)
             watched.fault_s = watched.fault_life = None
@@ -317,6 +368,8 @@ class Measures:
             wanted=len(self._islands),
             spares=0,
             refusals=dict(self._refusals),
+            failures=dict(self._failures),
+            unjudged=dict(self._unjudged),
             figures=self._figures(rule, state, now_s),
         )
 
@@ -332,6 +385,8 @@ class Measures:
             round_s=_known(self._round_s),
             grace_s=_known(self._grace_s),
             staleness=_known(self._staleness),
+            unsound_merges=self._unsound,
+            trouble="; ".join(filter(None, [self._not_finite, *self._jumps.values()])),
             merges_lost=self._merges_lost,
             not_durable="; ".join(f"{what}: {why}" for what, why in self._troubles.items()),
             up_bytes=self._up_bytes,
@@ -358,6 +413,9 @@ class Measures:
     def _island(self, state: State, island: Island) -> IslandStatus:
         watched, member = self._islands[island], state.members.get(island)
         loss = watched.vitals.loss
+        why = watched.refused or (_why(member) if member else "its process starts")
+        if watched.failed and watched.failed != why:
+            why = f"{why}, after {watched.failed}"
         return IslandStatus(
             island=island,
             group=member.group if member else watched.group,
@@ -367,8 +425,9 @@ class Measures:
             steps=watched.steps_before + watched.steps,
             tokens_per_s=watched.tokens_per_s,
             loss=None if math.isnan(loss) else loss,
-            why=watched.refused or (member.why if member else "its process starts"),
+            why=why,
             contributions=watched.contributions,
+            cosine=watched.cosine,
             restarts=max(0, watched.lives - 1),
         )
 
@@ -396,8 +455,23 @@ class Measures:
         }
 
 
+def advancing_since(report: Report, steps: int, before_s: float, now_s: float) -> float:
+    """Since when its learner has advanced, if it reports `steps` more; `before_s`: its last report,
+    NaN if there was none. Over so many usual steps, or a second each if that is more, at most."""
+    usual_s = max(STALLED_FLOOR_S, STALLED_STEPS * report.step_s) * steps
+    since_s = now_s - report.step_s if math.isnan(before_s) else before_s
+    return max(since_s, now_s - usual_s)
+
+
 def _smoothed(known: float, sample: float) -> float:
     return sample if math.isnan(known) else known + RATE_SMOOTHING * (sample - known)
+
+
+def _why(member: Member) -> str:
+    """Why an island is in its state; one on trial trains on, and nothing of it is merged."""
+    if not member.trial or member.status not in SPEAKING:
+        return member.why
+    return f"on trial: {member.trial} more that do not point against the others"
 
 
 def _known(value: float) -> float | None:

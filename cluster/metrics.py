@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cluster.config import Monitor
+from cluster.failures import Reason, Unjudged
 from cluster.files import write_json
 from cluster.status import IslandState, Status
 from coordinator.errors import UserMistake
@@ -80,9 +81,12 @@ def _states(status: Status) -> Iterator[Sample]:
             yield (island["group"], island["island"], state), is_it
 
 
-def _refusals(status: Status) -> Iterator[Sample]:
-    for reason in Fate:  # also those that have not happened: a rate needs a zero before its one
-        yield (reason.value,), status["refusals"].get(reason.value, 0)
+def _by_reason(key: str, reasons: type[StrEnum]) -> Callable[[Status], Iterator[Sample]]:
+    def samples(status: Status) -> Iterator[Sample]:
+        for reason in reasons:  # also those that have not come up: a rate needs a zero first
+            yield (reason.value,), status[key].get(reason.value, 0)
+
+    return samples
 
 
 OF_ISLAND = ("group", "island")
@@ -107,6 +111,11 @@ METRICS = (
              _figure("merges_lost")),
     Declared("not_durable", Kind.GAUGE, "1 while the disk does not take tape or fragments.",
              _one(lambda s: float(bool(s["figures"] and s["figures"]["not_durable"])))),
+    Declared("model_sound", Kind.GAUGE, "0 while the model's held-out loss is not finite, or the "
+             "last step of a fragment was undone.",
+             _one(lambda s: float(not (s["figures"] and s["figures"]["trouble"])))),
+    Declared("unsound_merges", Kind.COUNTER, "Merges undone, not finite or far too long.",
+             _figure("unsound_merges")),
     Declared("merge_age_seconds", Kind.GAUGE, "Since the last merge.", _figure("merge_age_s")),
     Declared("islands_alive", Kind.GAUGE, "Islands whose learner is live.",
              _one(lambda s: s["alive"])),
@@ -121,8 +130,13 @@ METRICS = (
              _figure("grace_s")),
     Declared("staleness_versions", Kind.GAUGE, "Of merged contributions, moving average.",
              _figure("staleness")),
-    Declared("refusals", Kind.COUNTER, "Contributions that were not merged.", _refusals,
-             ("reason",)),
+    Declared("refusals", Kind.COUNTER, "Contributions that were not merged.",
+             _by_reason("refusals", Fate), ("reason",)),
+    Declared("failures", Kind.COUNTER,
+             "Of islands: what they raised or sent that was of no use, and a full object store.",
+             _by_reason("failures", Reason), ("reason",)),
+    Declared("evaluation_failures", Kind.COUNTER, "Evaluations of the model without a result.",
+             _by_reason("unjudged", Unjudged), ("reason",)),
     Declared("up_bytes", Kind.COUNTER, "Contributions, as sent.", _figure("up_bytes")),
     Declared("down_bytes", Kind.COUNTER, "Publications, as sent.", _figure("down_bytes")),
     Declared("goodput_ratio", Kind.GAUGE, "Island-seconds spent computing, of all granted.",
@@ -139,6 +153,8 @@ METRICS = (
              _islands("loss"), OF_ISLAND),
     Declared("island_contributions", Kind.COUNTER, "Admitted ones.", _islands("contributions"),
              OF_ISLAND),
+    Declared("island_cosine_ratio", Kind.GAUGE, "Of its last contribution to the others' mean.",
+             _islands("cosine"), OF_ISLAND),
     Declared("island_restarts", Kind.COUNTER, "Lives after its first.", _islands("restarts"),
              OF_ISLAND),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from cluster.depot import Depot
+from cluster.failures import Failure, Reason, Unjudged
 from cluster.measures import Measures
 from cluster.replay import Heard
 from coordinator.protocol import Incarnation, Island, Life, Vitals
@@ -55,6 +56,12 @@ class Notes:
 
     def evaluated(self, t: int, loss: float) -> None:
         self._tell("evaluated", t, loss)
+
+    def failed(self, life: Life | None, failure: Failure) -> None:
+        self._tell("failed", life, failure.reason, failure.why)
+
+    def unjudged(self, why: Unjudged) -> None:
+        self._tell("unjudged", why)
 
     def vitals(self, life: Life, vitals: Vitals) -> None:
         """Keep what the measures have heard already."""
@@ -131,6 +138,11 @@ def tell(measures: Measures, note: Note) -> None:
             measures.held({Island(island): group for island, group in islands.items()}, now_s)
         case Note(_, "evaluated", [t, loss]):
             measures.evaluated(t, loss)
+        case Note(_, "failed", [life, reason, why]):
+            of = None if life is None else Life(Island(life[0]), Incarnation(life[1]))
+            measures.failed(of, Failure(Reason(reason), why))
+        case Note(_, "unjudged", [why]):
+            measures.unjudged(why)
         case Note(_, "vitals", [[island, incarnation], vitals]):
             measures.heard(Life(Island(island), Incarnation(incarnation)), Vitals(**vitals))
         case _:

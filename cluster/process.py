@@ -12,9 +12,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from cluster.config import Config, IslandGroup
+from cluster.failures import Failure, Reason, raised
 from coordinator.errors import Rejected, Relieved
 from coordinator.protocol import Island
 
@@ -39,8 +40,8 @@ class Superior(Protocol):
         """Which island it is; None for a spare. `warm`: it could be one at once."""
         ...
 
-    def broke(self, words: str) -> None:
-        """Its last words."""
+    def broke(self, failure: Failure | None, words: str) -> None:
+        """Its last words, with the traceback. `failure`: for the syncer; None if it knows."""
         ...
 
 
@@ -58,6 +59,7 @@ class IslandProcess:
         self._config, self._group = config, group
         self._superior, self._link = superior, link
         self.learner: Learner | None = None
+        self._breaking = threading.Lock()
         threading.Thread(target=self._live, name="train", daemon=True).start()
 
     def _live(self) -> None:
@@ -76,13 +78,30 @@ class IslandProcess:
                     log.warning("%s", error)
         except Rejected as error:
             log.warning("%s", error)
-        except BaseException:
-            log.exception("a learner of %s broke; its process is restarted", self._group.group)
-            try:
-                self._superior().broke(traceback.format_exc())
-            finally:
-                logging.shutdown()
-                os._exit(1)
+        except BaseException as error:  # noqa: BLE001 - which ends the process
+            self.break_down(Reason.TRAIN, error)
+
+    def break_down(self, reason: Reason, error: BaseException, *, known: bool = False) -> NoReturn:
+        """End this process with what was raised on any of its threads, and say so; Ray restarts it.
+
+        A device that has failed is noticed by several threads at once: it is said once, and the
+        others wait for the end. `known`: to the syncer, which has asked for it.
+        """
+        if not self._breaking.acquire(blocking=False):
+            threading.Event().wait()
+        try:
+            failure = raised(reason, error)
+            log.error(
+                "a learner of %s broke, %s; its process is restarted",
+                self._group.group,
+                failure.why,
+                exc_info=error,
+            )
+            words = "".join(traceback.format_exception(error))
+            self._superior().broke(None if known else failure, words)
+        finally:
+            logging.shutdown()
+            os._exit(1)
 
     def _wait(self, rehearse: Callable[[], None]) -> Island:
         """Which island this is; a spare waits, warm, until it is one."""

@@ -29,21 +29,34 @@ from coordinator.codec import (
     encode_difference,
     wire_of,
 )
+from coordinator.direction import PARTICIPANTS
 from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat, Layout, Leaf, cut
 from coordinator.kernels import frozen
-from coordinator.merge import MergeRule, Part, Spread, merge_into, merged_of, norms
+from coordinator.merge import (
+    Directions,
+    MergeRule,
+    Part,
+    Spread,
+    directions,
+    merge_into,
+    merged_of,
+    norms,
+)
 from coordinator.outer import OuterRule
 from coordinator.protocol import (
     Anchor,
     Contribution,
+    ContributionId,
     Fragment,
     HandIn,
     Item,
     Merge,
+    Merged,
     Publication,
     Publish,
     Reference,
+    Unsound,
     Version,
 )
 
@@ -113,7 +126,8 @@ def warm_up(wires: Iterable[Wire]) -> None:
             pieces=layout.fragments[0],
             parts=parts,
         )
-        add_decoded(master, encode_difference(wire, master, momentum))
+        add_decoded(master, encode_difference(wire, master, momentum).payload)
+        directions(layout.fragments[0], parts)
 
 
 class Shard:
@@ -126,6 +140,7 @@ class Shard:
         *,
         merge_rule: MergeRule,
         outer: OuterRule | Outer,
+        wire_up: Wire,
         wire_down: Wire,
         anchor: Anchor = Anchor.BASE,
         max_staleness: int = 0,
@@ -139,7 +154,8 @@ class Shard:
         `keep_differences`: of each public fragment, where they weigh less than the fragment.
         """
         self._layout = layout
-        self._merge_rule, self._outer, self._wire_down = merge_rule, outer, wire_down
+        self._merge_rule, self._outer = merge_rule, outer
+        self._wire_up, self._wire_down = wire_up, wire_down
         self._kept = max_staleness if anchor is Anchor.CURRENT else 0
         self._links = [
             worth_keeping(keep_differences, wire_down.bytes_of(size), Wire.F32.bytes_of(size))
@@ -151,16 +167,14 @@ class Shard:
         self._spread, self._publishing = spread, threading.Lock()
 
     def receive(self, hand_in: HandIn, payload: Payload) -> Contribution:
-        """Keep what was handed in, measured; the norm of what cannot be decoded is not a number."""
+        """Keep what was handed in, measured; of what the run's wire does not have nothing is kept,
+        and the contribution says why (`flaw`)."""
         p, lengths = hand_in.id.fragment, [math.nan]
-        try:
-            wire_of(payload, self._layout.sizes[p])
+        reference, flaw = Reference(str(hand_in.id)), self._flaw(p, payload)
+        if not flaw:
             payload = frozen(payload)
             lengths = norms(payload, self._layout.fragments[p], self._spread)
-        except CorruptPayload:
-            pass  # as good as not a number
-        reference = Reference(str(hand_in.id))
-        self._inbox[reference] = _Held(p, payload, lengths)
+            self._inbox[reference] = _Held(p, payload, lengths)
         return Contribution(
             id=hand_in.id,
             base=hand_in.base,
@@ -171,17 +185,33 @@ class Shard:
             norm=math.hypot(*lengths),
             bytes=payload.nbytes,
             reference=reference,
+            flaw=flaw,
         )
+
+    def _flaw(self, p: Fragment, payload: Payload) -> str:
+        """Why these bytes are not of the run's wire; empty if they are."""
+        try:
+            wire = wire_of(payload, self._layout.sizes[p])
+        except CorruptPayload as error:
+            return str(error)
+        return "" if wire is self._wire_up else f"{wire} bytes, the run's wire is {self._wire_up}"
 
     def drop(self, reference: Reference) -> None:
         """Free what will not be merged; unknown references are free already."""
         self._inbox.pop(reference, None)
 
-    def merge(self, order: Merge) -> None:
-        """Merge the contributions named, in their order; stage the next version."""
+    def merge(self, order: Merge, before: Callable[[], Arrays] | None = None) -> Merged | Unsound:
+        """Merge the contributions named, in their order; stage the next version if its step is
+        finite and no longer than the order's limit, else go back and keep the contributions.
+
+        `before`: fetches the fragment as it was published last, to go back to; without it master
+        and momentum are copied first, 8 bytes an element until this returns.
+        """
         p = order.fragment
         holding, pieces = self._holdings[p], self._layout.fragments[p]
+        copies = None if before else (holding.master.copy(), holding.momentum.copy())
         parts = [self._part(holding, item) for item in order.items]
+        pointing = self._directions(holding, order, parts)
         if isinstance(self._outer, OuterRule):
             merge_into(
                 holding.master,
@@ -195,13 +225,39 @@ class Shard:
         else:
             delta = merged_of(self._merge_rule, pieces, parts, self._spread)
             self._outer.step(holding.master, holding.momentum, delta)
-        payload = encode_difference(self._wire_down, holding.master, holding.public)
+        payload, norm = encode_difference(self._wire_down, holding.master, holding.public)
+        if not norm <= order.limit or not math.isfinite(norm):
+            if before is not None:
+                kept = before()
+                assert kept.version == holding.version, f"{kept.version}, not {holding.version}"
+                copies = kept.master, kept.momentum
+            assert copies is not None
+            holding.master[:], holding.momentum[:] = copies
+            return Unsound(p, order.version, norm, self._spoiled(order))
         holding.staged = (order.version, payload)
         for item in order.items:
             self.drop(item.contribution.reference)
+        return Merged(p, order.version, norm, *pointing)
+
+    def _spoiled(self, order: Merge) -> tuple[ContributionId, ...]:
+        """Which contributions of an order have other norms now than when they arrived."""
+        pieces = self._layout.fragments[order.fragment]
+        held = {c.id: self._inbox[c.reference] for c, _ in order.items}
+        return tuple(
+            said
+            for said, each in held.items()
+            if norms(each.payload, pieces, self._spread) != each.norms
+        )
+
+    def _directions(self, holding: _Holding, order: Merge, parts: Sequence[Part]) -> Directions:
+        """Where the contributions of a merge point, if that is wanted and there are enough."""
+        if not order.measure or len(parts) + len(order.trial) < PARTICIPANTS or len(parts) < 2:
+            return Directions((), 0)
+        trial = [self._part(holding, Item(c, 0.0)).payload for c in order.trial]
+        return directions(self._layout.fragments[order.fragment], parts, trial, self._spread)
 
     def _part(self, holding: _Holding, item: Item) -> Part:
-        """What was handed in, as a difference to the anchor."""
+        """Return what was handed in, as a difference to the anchor."""
         contribution = item.contribution
         p, payload, lengths = self._inbox[contribution.reference]
         if self._anchor is Anchor.BASE or contribution.base == holding.version:

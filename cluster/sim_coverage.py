@@ -29,6 +29,7 @@ from coordinator.protocol import (
     Report,
     ShardLost,
     Stored,
+    Unsound,
     Void,
 )
 from coordinator.state import Phase, Stage, State
@@ -39,7 +40,9 @@ OF_A_LIFE: tuple[type[Event], ...] = (
     Report, Arrived, Missing, Adopted, Lost, LeaseWanted, Left,
 )  # fmt: skip
 OF_AN_ISLAND: tuple[type[Event], ...] = (Join, Drain)
-OF_A_FRAGMENT: tuple[type[Event], ...] = (Arrived, Missing, Adopted, Merged, Stored, ShardLost)
+OF_A_FRAGMENT: tuple[type[Event], ...] = (
+    Arrived, Missing, Adopted, Merged, Unsound, Stored, ShardLost,
+)  # fmt: skip
 
 Pair = tuple[str, str]
 """A state and an event's kind."""
@@ -99,7 +102,7 @@ class Coverage:
             case Missing(life, p) | Adopted(life, p):
                 met((_standing(before, life), kind))
                 met((_stage(before, p), kind))
-            case Merged(p) | Stored(p):
+            case Merged(p) | Unsound(p) | Stored(p):
                 met((_stage(before, p), kind))
             case ShardLost(fragments):
                 for p in fragments:

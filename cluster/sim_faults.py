@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from cluster.sim_network import BACK_S, NOTICED_S, Network, Site
+from cluster.sim_learner import Process
+from cluster.sim_network import BACK_S, NOTICED_S, Machine, Network, Site
 from cluster.sim_plan import EVERYWHERE, LAYOUT, Fault, Trouble
 from cluster.sim_syncer import Seat
 from coordinator.membership import Status
@@ -14,8 +15,10 @@ from coordinator.protocol import (
     Fragment,
     Island,
     Join,
+    LeaseWanted,
     Left,
     Lost,
+    Missing,
     Resume,
     ShardBack,
     ShardLost,
@@ -28,6 +31,10 @@ UNNOTICED_S = 40.0
 """So long after its end a process is known to be dead, where nobody notices."""
 LONGEST_JUMP_S = 60.0
 """Of the syncer's clock."""
+DRAINING_STEPS = 2.0
+"""What happens to an island that is about to leave happens within so many of its steps."""
+STRAYS = 3
+"""So often somebody says something of an island that no new life mends."""
 ECHOES, RECENT = 4, 40
 """Words that an echo repeats, each of the last so many of its kind."""
 
@@ -83,13 +90,23 @@ class Faults:
                 machine.slow_s = until_s
             case Trouble.ECHO:
                 self.echo(ECHOES)
-            case Trouble.NAN | Trouble.LOUD | Trouble.COUNTERS | Trouble.FUTURE:
+            case (
+                Trouble.NAN
+                | Trouble.LOUD
+                | Trouble.FLIPPED
+                | Trouble.ROTTEN
+                | Trouble.COUNTERS
+                | Trouble.FUTURE
+            ):
                 if process is not None:
                     process.poison = fault.trouble
                     process.incurable |= math.isinf(fault.lasts_s)
             case Trouble.INCURABLE:
                 if process is not None:
                     process.poison, process.incurable = Trouble.NAN, True
+                for _ in range(STRAYS if site.plan.unruly else 0):
+                    at_s = site.rng.uniform(site.loop.now_s, site.plan.healed_s)
+                    site.loop.at(at_s, self._stray, fault.island)
             case Trouble.LAYOUT:
                 if process is not None:
                     process.poison, process.layout = fault.trouble, "another"
@@ -106,14 +123,14 @@ class Faults:
                 machine.retired = math.isinf(fault.lasts_s)
                 if syncer is not None:
                     syncer.drain(fault.island, "asked to")
+                if site.plan.unruly and process is not None:
+                    after_s = site.rng.uniform(0, DRAINING_STEPS) * machine.trait.step_s
+                    site.loop.at(site.loop.now_s + after_s, self._while_draining, machine, process)
             case Trouble.RUMOUR:
                 if syncer is not None and process is not None and process.life is not None:
                     syncer.feed(Lost(process.life, "a rumour"))
             case Trouble.DOUBLE:
-                if process is not None:
-                    machine.process = None
-                    site.loop.at(until_s, network.crash, machine, process, NOTICED_S)
-                network.start(machine)
+                self._double(machine, process, until_s)
             case Trouble.STRAY:
                 self._stray(fault.island)
             case Trouble.RESTART:
@@ -143,15 +160,42 @@ class Faults:
             self.seat.die()
             self.site.loop.at(self.site.loop.now_s + NOTICED_S, self.seat.resume)
 
+    def _double(self, machine: Machine, process: Process | None, until_s: float) -> None:
+        """Another process joins under the name of this one, which dies then."""
+        if process is not None:
+            machine.process = None
+            self.site.loop.at(until_s, self.network.crash, machine, process, NOTICED_S)
+        self.network.start(machine)
+
+    def _while_draining(self, machine: Machine, process: Process) -> None:
+        """Who is about to leave is asked to once more, wants data, dies, or has a double."""
+        site, syncer, island = self.site, self.site.syncer, machine.trait.island
+        member = None if syncer is None else syncer.state.members.get(island)
+        if syncer is None or member is None or member.status is not Status.DRAINING:
+            return
+        site.suspect(island)
+        match site.rng.randrange(4):
+            case 0:
+                syncer.drain(island, "once more")
+            case 1:
+                syncer.lease(LeaseWanted(member.life))
+            case 2:
+                self.network.crash(machine, process, NOTICED_S)
+                site.loop.at(site.loop.now_s + BACK_S, self.network.start, machine)
+            case _:
+                self._double(machine, process, site.loop.now_s + BACK_S)
+
     def _stray(self, island: Island) -> None:
         """Words that mean nothing, or come too late."""
         if self.site.syncer is None:
             return
-        member = self.site.syncer.state.members.get(island)
-        if member is not None and self.site.rng.random() < 0.5:
+        member, rng = self.site.syncer.state.members.get(island), self.site.rng
+        if member is not None and rng.random() < 0.5:
             self.site.syncer.left(Left(member.life, member.progress))  # by itself
         if member is not None and member.status not in (Status.JOINING, Status.LIVE):
             self.site.syncer.drain(island, "too late")
+            self.site.syncer.feed(Missing(member.life, Fragment(0), "too late"))
+            self.site.syncer.lease(LeaseWanted(member.life))
         self.site.syncer.drain(Island("nobody"), "a mistake")
         self.site.syncer.join(Join(Island("stranger"), "group", "another"))
 

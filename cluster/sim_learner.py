@@ -62,6 +62,7 @@ class Link(Protocol):
     def lease(self, who: Process, event: LeaseWanted) -> None: ...
     def made(self, id_: ContributionId, made: Made) -> None: ...
     def ended(self, who: Process, life: Life) -> None: ...
+    def left(self, who: Process) -> None: ...
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ class Process:
         self.rng = random.Random(seed)
         self.poison: Trouble | None = None
         self.incurable = False  # what is wrong with it outlives its lives
-        self.layout = LAYOUT
+        self.layout = self.joining_as = LAYOUT
         self.dead = self.let_go = False
         self.frozen_s = 0.0  # stands still until then
         self.drag, self.dragged_s = 1.0, 0.0  # its steps take so many times as long, until then
@@ -115,14 +116,19 @@ class Process:
         return self.trait.island
 
     def begin(self) -> None:
+        self.joining_as = self.layout
         self.link.join(self, Join(self.island, "group", self.layout, self.trait.region))
 
     def granted(self, answer: Granted | Refused) -> None:
         if isinstance(answer, Refused):
-            if answer.retry_s is None:
-                self.let_go = True
-            else:
+            if answer.retry_s is not None:
                 self.loop.at(self.loop.now_s + answer.retry_s, self._ask_again)
+            elif not self.staying:
+                self._leaves()
+            elif self.layout != self.joining_as:
+                self.begin()  # mended, while the refusal was on its way
+            else:
+                self.let_go = True
         else:
             self.over = None
             self.grant = answer
@@ -135,7 +141,12 @@ class Process:
         if self.staying:
             self.begin()
         else:
-            self.let_go = True
+            self._leaves()
+
+    def _leaves(self) -> None:
+        """The process of an island that was drained is over."""
+        self.let_go = True
+        self.link.left(self)
 
     def start(self, public: list[tuple[Version, int]]) -> None:
         """The public fragments have come: live."""
@@ -168,7 +179,7 @@ class Process:
         if self.staying:
             self.begin()
         else:
-            self.let_go = True
+            self._leaves()
 
     # --- called by others -------------------------------------------------------------------------
 
@@ -317,7 +328,8 @@ class Process:
         if self.poison is not None:
             hand_in, norm = self._spoil(hand_in, norm)
         self.link.made(hand_in.id, Made(self.poison, made))
-        return hand_in, Parcel(tokens, norm)
+        sign = -1 if self.poison is Trouble.FLIPPED else 1
+        return hand_in, Parcel(tokens, norm, sign, rotten=self.poison is Trouble.ROTTEN)
 
     def _spoil(self, said: HandIn, norm: float) -> tuple[HandIn, float]:
         match self.poison:
@@ -325,6 +337,8 @@ class Process:
                 return said, self.rng.choice((math.nan, math.inf))
             case Trouble.LOUD:
                 return said, norm * LOUDER
+            case Trouble.FLIPPED | Trouble.ROTTEN:
+                return said, norm
             case Trouble.LAYOUT:
                 return replace(said, fingerprint="another"), norm
             case Trouble.FUTURE:

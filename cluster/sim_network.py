@@ -68,7 +68,9 @@ class Site:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.rng = plan, random.Random(f"{plan.seed}/world")
         self.loop = VirtualLoop()
-        self.shard = SimShard(self.loop, plan.rule.schedule.fragments)
+        self.shard = SimShard(
+            self.loop, plan.rule.schedule.fragments, random.Random(f"{plan.seed}/shard")
+        )
         self.machines = {trait.island: Machine(trait) for trait in plan.traits}
         self.made_of: dict[ContributionId, Made] = {}
         self.syncer: Syncer | None = None  # while it is alive
@@ -123,14 +125,16 @@ class Network:
                 self.loop.at(known_s, settle, waiter, "its process ended")
 
     def ended(self, who: Process, life: Life) -> None:
-        """A life is over, and whoever watches it is told; an island that was drained comes back."""
+        """A life is over, and whoever watches it is told."""
         loop, now_s = self.loop, self.loop.now_s
         for other, waiter in self.watched.items():
             if other.island == life.island and other.incarnation <= life.incarnation:
                 loop.at(now_s + NOTICED_S, settle, waiter, "its learner ended it")
-        if not who.staying:
-            back_s = now_s + self.rng.random() * AWAY_S
-            loop.at(back_s, self.start, self.machines[life.island])
+
+    def left(self, who: Process) -> None:
+        """An island that was drained comes back, whether or not it was in a life when it left."""
+        back_s = self.loop.now_s + self.rng.random() * AWAY_S
+        self.loop.at(back_s, self.start, self.machines[who.island])
 
     # --- messages ---------------------------------------------------------------------------------
 

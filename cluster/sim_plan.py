@@ -55,6 +55,8 @@ class Trouble(StrEnum):
     NAN = "nan"  # poisoned: the deltas are not finite
     INCURABLE = "incurable"  # ... in every later life of the process too
     LOUD = "loud"  # ... a thousand times too large
+    FLIPPED = "flipped"  # ... of the wrong sign
+    ROTTEN = "rotten"  # ... finite when they are measured, and not when they are merged
     COUNTERS = "counters"  # ... with counters that cannot be
     LAYOUT = "layout"  # ... of another layout
     FUTURE = "future"  # ... with a base that does not exist

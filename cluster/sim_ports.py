@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cluster.failures import Losses
 from cluster.sim_learner import Handed
 from cluster.sim_network import CALL_TIMEOUT_S, NOTICED_S, SLOWNESS, Network, Site
 from cluster.syncer import Ports
@@ -11,9 +12,11 @@ from coordinator.protocol import (
     Fragment,
     Life,
     Merge,
+    Merged,
     Progress,
     Publish,
     Store,
+    Unsound,
     Void,
 )
 
@@ -61,13 +64,12 @@ class SimPorts(Ports):
             SLOWNESS if self.loop.now_s < self.site.shard_slow_s else 1
         )
 
-    async def merge(self, order: Merge) -> bool:
+    async def merge(self, order: Merge) -> Merged | Unsound | None:
         deaths = self.shard.deaths[order.fragment]
         await self.shard.work(self._merge_s())
         if self.shard.deaths[order.fragment] != deaths:
-            return False
-        self.shard.merge(order)
-        return True
+            return None
+        return self.shard.merge(order)
 
     async def store(self, order: Store) -> bool | str | None:
         deaths = self.shard.deaths[order.fragment]
@@ -80,11 +82,11 @@ class SimPorts(Ports):
         self.shard.store(order.fragment, order.version)
         return True
 
-    async def publish(self, order: Publish) -> None:
+    async def publish(self, order: Publish) -> Losses:
         deaths = self.shard.deaths[order.fragment]
         await self.shard.work(0)
         if self.shard.deaths[order.fragment] != deaths:
-            return
+            return ()
         said, payload = self.shard.publish(order)
         for life in order.to:
             machine = self.machines.get(life.island)
@@ -101,6 +103,7 @@ class SimPorts(Ports):
                     said,
                     payload,
                 )
+        return ()
 
     async def discard(self, order: Discard) -> None:
         self.shard.inbox.pop(order.contribution.reference, None)

@@ -6,6 +6,8 @@ ledger calls merged; an order that a real shard could not carry out is a `Violat
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,9 +20,11 @@ from coordinator.protocol import (
     Fragment,
     HandIn,
     Merge,
+    Merged,
     Publication,
     Publish,
     Reference,
+    Unsound,
     Version,
 )
 
@@ -28,11 +32,21 @@ KEEP_DIFFERENCES = (2, 0)
 """Of even fragments, and of odd ones: so that learners catch up either way."""
 
 
+ALIKE, CHANCE, MEASURED = 0.3, 0.02, 10_000
+"""The cosine of two healthy deltas, what it is off by, and from how many elements it is said to be
+measured."""
+
+
 class Parcel(NamedTuple):
-    """What stands for an encoded delta: the tokens that went into it, and its norm."""
+    """What stands for an encoded delta: the tokens that went into it, its norm and its sign.
+
+    `rotten`: its numbers were finite when it came, and are not when it is merged.
+    """
 
     tokens: int
     norm: float
+    sign: int = 1
+    rotten: bool = False
 
 
 class Difference(NamedTuple):
@@ -58,8 +72,8 @@ class SimShard:
     `away`: fragments whose process is dead; `deaths`: of each one's, so many.
     """
 
-    def __init__(self, loop: VirtualLoop, fragments: int) -> None:
-        self._loop, self._free_s, self._received = loop, 0.0, 0
+    def __init__(self, loop: VirtualLoop, fragments: int, rng: random.Random) -> None:
+        self._loop, self._rng, self._free_s, self._received = loop, rng, 0.0, 0
         first = Version(0, 0)
         self.holdings = [Holding(first, 0) for _ in range(fragments)]
         self.disk = [[(first, 0)] for _ in range(fragments)]
@@ -89,17 +103,43 @@ class SimShard:
             reference,
         )
 
-    def merge(self, order: Merge) -> None:
+    def merge(self, order: Merge) -> Merged | Unsound:
         holding = self.holdings[order.fragment]
         if holding.staged is not None:
             raise Violation("one merge at a time", f"{holding.staged} is staged, then {order}")
-        value = holding.value
+        named = [*(contribution for contribution, _ in order.items), *order.trial]
+        if missing := [c.id for c in named if c.reference not in self.inbox]:
+            raise Violation("merge what is there", f"no bytes of {missing}")
+        merging = [(w, self.inbox[c.reference]) for c, w in order.items]
+        norm = sum(w * parcel.norm for w, parcel in merging)
+        if any(parcel.rotten for _, parcel in merging):
+            norm = math.nan
+        if not norm <= order.limit:
+            spoiled = [c.id for c, _ in order.items if self.inbox[c.reference].rotten]
+            return Unsound(order.fragment, order.version, norm, tuple(spoiled))
+        trial = [self.inbox[c.reference] for c in order.trial]
+        cosines = self._cosines(merging, trial) if order.measure else ()
+        value = holding.value + sum(parcel.tokens for _, parcel in merging)
         for contribution, _ in order.items:
-            parcel = self.inbox.pop(contribution.reference, None)
-            if parcel is None:
-                raise Violation("merge what is there", f"no bytes of {contribution.id}")
-            value += parcel.tokens
+            del self.inbox[contribution.reference]
         holding.staged = (order.version, value)
+        measured = MEASURED if cosines else 0
+        return Merged(order.fragment, order.version, norm, cosines, measured)
+
+    def _cosines(
+        self, merging: Sequence[tuple[float, Parcel]], trial: Sequence[Parcel]
+    ) -> tuple[float | None, ...]:
+        """Of each to the weighted mean of the others, as if any two healthy ones were ALIKE."""
+
+        def cosine(sign: int, others: Sequence[tuple[float, Parcel]]) -> float | None:
+            along = sum(w * parcel.sign for w, parcel in others)
+            square = ALIKE * along**2 + (1 - ALIKE) * sum(w * w for w, _ in others)
+            chance = self._rng.gauss(0, CHANCE)
+            return sign * ALIKE * along / math.sqrt(square) + chance if square > 0 else None
+
+        rest = [[*merging[:i], *merging[i + 1 :]] for i in range(len(merging))]
+        own = [cosine(m.sign, others) for (_, m), others in zip(merging, rest, strict=True)]
+        return (*own, *(cosine(parcel.sign, merging) for parcel in trial))
 
     def store(self, p: Fragment, version: Version) -> None:
         """Make the staged version durable."""

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from cluster.actors import IslandActor, RayLink, holder_of, setup_logging
 from cluster.config import Config
+from cluster.failures import Reason
 from cluster.faults import Cable
 from cluster.meaning import group_of
 from cluster.names import Seat, seat_of
@@ -110,6 +111,11 @@ class Process:
             return Counted(steps, training_s + vitals.talking_s, vitals.talking_s)
         return Counted(0, 0.0, 0.0) if self._alone is None else self._alone.counted
 
+    def break_down(self, reason: Reason, error: BaseException, *, known: bool = False) -> NoReturn:
+        """What an island's method raised breaks the measurement."""
+        self._broken = self._broken or error
+        raise error
+
     def _begin(self, train: Callable[[], None]) -> None:
         def body() -> None:
             try:
@@ -129,20 +135,20 @@ class SoloActor(IslandActor):
         setup_logging()
         self._cable = Cable()
         plain = Config.model_validate_json(config, strict=False)
-        self._process = Process(plain, Island(seat), namespace)
+        self.process = Process(plain, Island(seat), namespace)
 
     def prepare(self) -> None:
         """Import and compile; takes as long as the start of any island."""
-        _ = self._process.parts
+        _ = self.process.parts
 
     def together(self) -> None:
-        self._process.together()
+        self.process.together()
 
     def alone(self) -> None:
-        self._process.alone()
+        self.process.alone()
 
     def rest(self) -> None:
-        self._process.rest()
+        self.process.rest()
 
     def counted(self) -> Counted:
-        return self._process.counted()
+        return self.process.counted()

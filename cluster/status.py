@@ -24,6 +24,7 @@ class IslandStatus(TypedDict):
     loss: float | None  # of its last step, nats per token
     why: str  # why it is in this state
     contributions: int  # admitted ones
+    cosine: float | None  # of its last contribution to the mean of the others', None: not measured
     restarts: int  # lives after its first: its process began anew, or it was let in again
 
 
@@ -39,6 +40,8 @@ class Figures(TypedDict):
     round_s: float | None  # from opening to close
     grace_s: float | None  # of the last round that closed
     staleness: float | None  # of merged contributions, in versions
+    unsound_merges: int  # that were undone, since their step was not finite or far too long
+    trouble: str  # what is wrong with the model, as far as it can be seen; empty: nothing
     merges_lost: int  # published, but not durable when the shard died
     not_durable: str  # what the disk does not take at present, and why; empty: all is well
     up_bytes: int
@@ -81,4 +84,6 @@ class Status(TypedDict):
     wanted: int  # islands that shall be there
     spares: int  # processes that are warm and could be one of them
     refusals: dict[str, int]  # contributions not merged, by reason
+    failures: dict[str, int]  # of islands, by reason
+    unjudged: dict[str, int]  # evaluations of the model that came to nothing, by reason
     figures: Figures | None  # None: nothing measured yet

@@ -24,6 +24,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 from cluster import actors, faults, placement, runs
 from cluster.config import SERVICES, Config, Harm
 from cluster.depot import Folder, depot_of, patiently
+from cluster.failures import Unjudged, in_short
 from cluster.files import Lines, json_bytes, json_text, write
 from cluster.fleet import (
     Action,
@@ -36,6 +37,7 @@ from cluster.fleet import (
     relief,
     resized,
 )
+from cluster.judging import Evaluating, Judging, Pending
 from cluster.meaning import group_of, load_layout
 from cluster.metrics import Exporter
 from cluster.names import EVALUATOR, FLEET, SYNCER, Seat, free_seat, shards_of
@@ -76,6 +78,7 @@ class Outcome:
     error: str | None = None
     mistake: bool = False
     asked: str | None = None  # who asked it to stop
+    missing: str | None = None  # which figure the summary lacks, and why
 
 
 @dataclass(slots=True)
@@ -111,8 +114,8 @@ class Fleet:
         self._up = threading.Event()  # brought up, or taken over
         self._seen: Status | None = None
         self._began = time.time()
-        self._judgement: ray.ObjectRef | None = None
-        self._judged_s = time.monotonic()
+        self._judging: Judging
+        self._unjudged: list[Unjudged] = []  # what the syncer has not been told yet
         self._plan = faults.Plan(config.faults.plan)
         self._fragments_of = shards_of(config.sync.shards, config.sync.fragments)
         self._layout: Layout
@@ -229,6 +232,7 @@ class Fleet:
 
     def broke(self, seat: Seat, words: str) -> None:
         """A process that was here ended with an exception; `words` is its traceback."""
+        log.error("the process at %s broke:\n%s", seat, words)
         with self._lock:
             if (it := self._at(seat)) is not None:
                 it.last_words = words
@@ -290,7 +294,7 @@ class Fleet:
                 metrics.write(json_text(status))
                 if status["phase"] == "finished":
                     with suppress(ActorUnavailableError):  # one of them is back at the next look
-                        return Outcome(self._end(), asked=self._stopping)
+                        return self._end()
 
     def _bring_up(self) -> None:
         config, run_dir = self._config, self._run_dir
@@ -317,6 +321,8 @@ class Fleet:
         config, run_dir, namespace = self._config, self._run_dir, self._namespace
         home = actors.Home(namespace, detached=self._detached)
         self._evaluator = actors.start_evaluator(config, home)
+        evaluate_every_s = config.monitor.evaluate_every_s
+        self._judging = Judging(_Evaluator(self._evaluator), evaluate_every_s)
         labels = config.sync.shard_labels
         nodes = [] if labels is None else placement.hosts(labels, placement.cluster_nodes())
         self._shards = {
@@ -536,20 +542,16 @@ class Fleet:
         return actor
 
     def _judge(self) -> None:
-        """Have the model judged now and then, one judgement at a time."""
-        if self._judgement is not None:
-            done, _ = ray.wait([self._judgement], timeout=0)
-            if not done:
-                return
-            self._judgement = None
-            self._get(done[0])
-        if time.monotonic() - self._judged_s >= self._config.monitor.evaluate_every_s:
-            self._judged_s = time.monotonic()
-            self._judgement = self._evaluator.judge.remote()
+        """Have the model judged now and then; that it could not be is counted, and no more."""
+        if (why := self._judging.look()) is not None:
+            self._unjudged.append(why)
+        while self._unjudged:
+            self._get(self._syncer.unjudged.remote(self._unjudged[0]))
+            self._unjudged.pop(0)
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _end(self) -> dict[str, object]:
+    def _end(self) -> Outcome:
         """Let the islands go, judge and save the result, sum up."""
         measured: dict[str, object] = self._get(self._syncer.close.remote())
         running = [it.actor for it in self._islands.values() if it.actor is not None]
@@ -563,14 +565,13 @@ class Fleet:
         versions, flats = zip(*(whole[p] for p in sorted(whole)), strict=True)
         model = model_bytes(self._layout, flats, versions)
         self._leave(MODEL, model)
-        measured["heldout_loss"] = self._get(self._evaluator.loss.remote(flats))
-        measured["sample_heldout_loss"] = self._get(self._evaluator.sample.remote(flats))
+        losses, missing = self._judging.verdict(flats)
+        measured |= losses
         measured["global_sha256"] = fingerprint(flats)
-        measured["initial_heldout_loss"] = self._get(self._evaluator.initial_loss.remote())
         measured["wall_s"] = time.time() - self._began
         summary = {key: measured[key] for key in SUMMARY_KEYS}
         self._leave(runs.SUMMARY, json_bytes(summary))
-        return summary
+        return Outcome(summary, asked=self._stopping, missing=missing)
 
     def _leave(self, name: str, content: bytes) -> None:
         """For people; and in the depot, if that is elsewhere and will have it."""
@@ -671,9 +672,29 @@ def _begins(it: _Island) -> None:
     it.holding = replace(it.holding, failures=it.starts - 1, silent_since_s=None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Evaluator(Evaluating):
+    """... on Ray."""
+
+    actor: actors.Actor
+
+    def ask(self, method: str, *arguments: object) -> Pending:
+        reference = getattr(self.actor, method).remote(*arguments)
+        return lambda wait_s: ray.get(reference, timeout=wait_s)
+
+    def restart(self) -> None:
+        ray.kill(self.actor, no_restart=False)
+
+
 def _given_up(it: _Island) -> RunFailed:
     words = f"; its last words:\n{it.last_words}" if it.last_words else ""
     return RunFailed(f"island {it.holding.island} {it.why}{words}")
+
+
+def _last_line(words: str) -> str:
+    """Of a traceback: what was raised."""
+    lines = words.strip().splitlines()
+    return f": {in_short(lines[-1])}" if lines else ""
 
 
 def _overlaid(said: IslandStatus | None, it: _Island) -> IslandStatus:
@@ -689,6 +710,7 @@ def _overlaid(said: IslandStatus | None, it: _Island) -> IslandStatus:
         loss=None,
         why="its process starts",
         contributions=0,
+        cosine=None,
         restarts=0,
     )
     shown = base.copy()
@@ -697,7 +719,7 @@ def _overlaid(said: IslandStatus | None, it: _Island) -> IslandStatus:
         case Hold.WAITING | Hold.PLACED:
             shown["state"], shown["why"] = "waiting", it.why
         case Hold.ASIDE:
-            shown["state"], shown["why"] = "set aside", it.why
+            shown["state"], shown["why"] = "set aside", it.why + _last_line(it.last_words)
         case Hold.DRAINING if base["state"] == "live":
             shown["state"], shown["why"] = "draining", it.why
         case _:
@@ -711,5 +733,6 @@ def nothing_yet(run: str, config: Config) -> Status:
         run=run, t=0, steps=config.run.steps, elapsed_s=0.0, left_s=None, phase="starting",
         islands=[], fragments=[], participants=0.0, alive=0, merges=0, tokens_trained=0,
         tokens_per_s=0.0, heldout=[], faults=0,
-        wanted=len(config.island_names), spares=0, refusals={}, figures=None,
+        wanted=len(config.island_names), spares=0, refusals={}, failures={}, unjudged={},
+        figures=None,
     )  # fmt: skip

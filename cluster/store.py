@@ -41,8 +41,10 @@ from coordinator.tape import UnknownRecord, freeze, recall, record, thaw
 
 log = logging.getLogger("archipelago.store")
 
-FORMAT = "3"
-"""Of tape and snapshots; another number is refused."""
+FORMAT, READABLE = "4", ("3", "4")
+"""Of tape, snapshots and fragments: what is written, and what can be read. 4 has what a shard says
+of a merge (norm, cosines), of unsound ones, and parts and kind of a contribution; another number is
+refused."""
 ROW = pa.schema(
     [
         ("seq", pa.int64()),
@@ -289,8 +291,9 @@ def _rows(depot: Depot, file: str, layout: str, start: int) -> Iterator[tuple[ra
             told = {k.decode(): v.decode() for k, v in (reader.schema.metadata or {}).items()}
         except UNREADABLE as error:
             raise Damaged(f"{file}: no readable beginning: {error}") from error
-        if told.get("format") != FORMAT:
-            raise Foreign(f"{file} is of another format: {told.get('format')}, not {FORMAT}")
+        if told.get("format") not in READABLE:
+            known = " or ".join(READABLE)
+            raise Foreign(f"{file} is of another format: {told.get('format')}, not {known}")
         if told.get("layout") != layout:
             raise Foreign(f"{file} is of another layout: {told.get('layout')}, not {layout}")
         while True:
@@ -372,7 +375,7 @@ def load_snapshot(depot: Depot, layout: str) -> Snapshot | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{STATE} cannot be read: {error!r}") from error
-    if of != (FORMAT, layout):
+    if of[0] not in READABLE or of[1] != layout:
         raise Damaged(f"{STATE} is of another format or layout")
     if hashlib.sha256(text.encode()).hexdigest() != digest:
         raise Damaged(f"{STATE} is not as it was written")
@@ -440,6 +443,17 @@ class FragmentStore:
             except Damaged as error:
                 log.error("%s; the version before is used", error)
         raise Damaged(f"{self._depot} has no good version of fragment {p}")
+
+    def has(self, p: Fragment, version: Version) -> bool:
+        """Whether this version was stored."""
+        return _fragment_name(p, version) in self._files(p)
+
+    def load(self, p: Fragment, version: Version) -> Arrays:
+        """Return this version.
+
+        Errors: `Damaged` if it is not there, or not as it was written.
+        """
+        return self._load(_fragment_name(p, version))
 
     def oldest(self, p: Fragment) -> Arrays:
         """The first version kept.
@@ -509,7 +523,7 @@ def _unseal(depot: Depot, name: str, layout: str) -> dict[str, NDArray[Any]]:
         raise Damaged(f"{name} is not there") from error
     except (SafetensorError, ValueError, KeyError) as error:
         raise Damaged(f"{name} cannot be read: {error}") from error
-    if of != (FORMAT, layout):
+    if of[0] not in READABLE or of[1] != layout:
         raise Damaged(f"{name} is of another format or layout")
     if digest != _digest(parts):
         raise Damaged(f"{name} is not as it was written")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Protocol, TypeVar, assert_never
 
+from cluster.failures import Failure, Losses
 from cluster.measures import Measures
 from coordinator.advance import advance
 from coordinator.protocol import (
@@ -52,6 +53,7 @@ from coordinator.protocol import (
     Store,
     Stored,
     Tick,
+    Unsound,
     Version,
     Vitals,
     Void,
@@ -69,12 +71,13 @@ class Ports(Protocol):
         """Return when the life is over, with the reason; may never return."""
         ...
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
-        """Have the shard call the learner; a string says why nothing will come."""
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | Failure | str:
+        """Have the shard call the learner; a string says why nothing will come, which is no fault
+        of that island; a failure is one."""
         ...
 
-    async def merge(self, order: Merge) -> bool:
-        """False if the shard has died."""
+    async def merge(self, order: Merge) -> Merged | Unsound | None:
+        """Have the shard merge, and say what has come of it; None if it has died."""
         ...
 
     async def store(self, order: Store) -> bool | str | None:
@@ -82,8 +85,9 @@ class Ports(Protocol):
         None if the shard has died."""
         ...
 
-    async def publish(self, order: Publish) -> None:
-        """If the shard has died, the version is public as soon as it is back."""
+    async def publish(self, order: Publish) -> Losses:
+        """If the shard has died, the version is public as soon as it is back. Returns which islands
+        have failed to take in an earlier one."""
         ...
 
     async def discard(self, order: Discard) -> None: ...
@@ -97,6 +101,10 @@ class Ports(Protocol):
     async def leave(self, life: Life) -> Progress | None:
         """Have the learner end its life for good; how far it came, None if it died before."""
         ...
+
+    async def break_down(self, life: Life, why: str) -> None:
+        """Have the process that had this life end and begin anew; nothing where there is none."""
+        return
 
 
 class Log(Protocol):
@@ -132,9 +140,13 @@ class Syncer:
         tape: Log,
         measures: Measures,
         failed: Callable[[BaseException], None] = lambda error: None,
+        noted: Callable[[Life | None, Failure], None] | None = None,
     ) -> None:
+        """`failed`: the run cannot go on. `noted`: an island has failed; the measures, if there is
+        nobody who keeps it for them."""
         self.rule, self.state, self.measures = rule, state, measures
         self._ports, self._now_s, self._tape, self._failed = ports, now_s, tape, failed
+        self._noted = measures.failed if noted is None else noted
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._flushed: Future[None] | None = None  # the last flush, if it took its time
@@ -212,6 +224,19 @@ class Syncer:
     def left(self, event: Left) -> None:
         self.feed(event)
 
+    def broke(self, life: Life | None, failure: Failure) -> None:
+        """An island has failed: that is its own affair, and at worst the end of this life."""
+        log.error("%s failed, %s: %s", life or "nobody's", failure.reason, failure.why)
+        self._noted(life, failure)
+        if life is not None and failure.ends:
+            self.feed(Lost(life, failure.why))
+
+    def _found(self, life: Life | None, failure: Failure) -> None:
+        """... which it does not know itself: its process goes on, until it is told."""
+        self.broke(life, failure)
+        if life is not None and failure.ends:
+            self.spawn(self._ports.break_down(life, failure.why))
+
     # --- what people say --------------------------------------------------------------------------
 
     def stop(self, why: str) -> None:
@@ -247,7 +272,7 @@ class Syncer:
             case Store():
                 self.spawn(self._store(effect))
             case Publish():
-                self.spawn(self._ports.publish(effect))
+                self.spawn(self._publish(effect))
             case Discard():
                 log.warning("%s discarded, %s: %s", effect.contribution.id, effect.fate, effect.why)
                 self.spawn(self._ports.discard(effect))
@@ -272,15 +297,20 @@ class Syncer:
         match await self._ports.collect(ask.life, ask.fragment):
             case str() as why:
                 self.feed(Missing(ask.life, ask.fragment, why))
+            case Failure() as failure:
+                self._found(ask.life, failure)
+                self.feed(Missing(ask.life, ask.fragment, failure.why))
             case contribution:
                 self.feed(Arrived(contribution))
 
     async def _merge(self, order: Merge) -> None:
-        """... unless its shard has died while this was held back: then its round is void."""
+        """Have the order carried out, unless its shard has died while this was held back: then its
+        round is void."""
         round_ = self.state.fragments[order.fragment].round
-        wanted = round_ is not None and round_.version == order.version
-        if wanted and await self._ports.merge(order):
-            self.feed(Merged(order.fragment, order.version))
+        if round_ is None or round_.version != order.version:
+            return
+        if (event := await self._ports.merge(order)) is not None:
+            self.feed(event)
 
     async def _store(self, order: Store) -> None:
         if (said := await self._ports.store(order)) is None:
@@ -288,6 +318,10 @@ class Syncer:
         if said is not False:
             self.measures.trouble("fragments", said if isinstance(said, str) else None)
         self.feed(Stored(order.fragment, order.version, durable=said is True))
+
+    async def _publish(self, order: Publish) -> None:
+        for life, failure in await self._ports.publish(order):
+            self._found(life, failure)
 
     async def _release(self, order: Release) -> None:
         """Collect everything the learner has, then let it go."""

@@ -31,6 +31,7 @@ from coordinator.protocol import (
     Stop,
     Stored,
     Tick,
+    Unsound,
     Wake,
 )
 from coordinator.roster import kth_clock
@@ -70,7 +71,9 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
         case Adopted():
             return contributions.adopted(state, event, now_s)
         case Merged():
-            return rounds.merged(state, event)
+            return rounds.merged(rule, state, event)
+        case Unsound():
+            return rounds.unsound(rule, state, event, now_s)
         case Stored():
             return rounds.stored(state, event, now_s)
         case Stop():

@@ -15,6 +15,7 @@ from int4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -155,15 +156,26 @@ def decode(payload: Payload, size: int) -> Flat:
     return values
 
 
-def encode_difference(wire: Wire, newer: Flat, older: Flat) -> Payload:
-    """`encode(newer - older)`, tile by tile."""
-    size, tile = newer.size, np.empty(TILE, np.float32)
+class Difference(NamedTuple):
+    """A difference as it is written, and its Euclidean norm before that: not finite exactly if an
+    element of it is not."""
+
+    payload: Payload
+    norm: float
+
+
+def encode_difference(wire: Wire, newer: Flat, older: Flat) -> Difference:
+    """Return `encode(newer - older)` and the norm of newer - older, tile by tile."""
+    size, squares = newer.size, 0.0
     payload = _blank(wire, size)
-    for start in range(0, size, TILE):
-        stop = min(size, start + TILE)
-        difference = np.subtract(newer[start:stop], older[start:stop], out=tile[: stop - start])
-        encode_tile(wire, payload, difference, start, size)
-    return payload
+    with room_of_my_own() as room, np.errstate(invalid="ignore", over="ignore"):
+        for start in range(0, size, TILE):
+            stop = min(size, start + TILE)
+            into = room.total[: stop - start]
+            difference = np.subtract(newer[start:stop], older[start:stop], out=into)
+            squares += kernels.sum_of_squares(frozen(difference), room.lanes)
+            encode_tile(wire, payload, difference, start, size)
+    return Difference(payload, math.sqrt(squares))
 
 
 def add_decoded(total: Flat, payload: Payload) -> None:
@@ -204,12 +216,16 @@ def decoded(payload: Payload, start: int, stop: int, size: int, room: Room) -> F
 def weighted(
     payloads: Sequence[Payload], weights: Flat, start: int, stop: int, size: int, room: Room
 ) -> Flat:
-    """sum w v over elements `start` to `stop`, at most a tile of them, decoded on the way.
+    """Return sum w v over elements `start` to `stop`, at most a tile of them, decoded on the way.
 
-    Payloads are frozen, of `size` elements, and written alike (`wire_of` has looked); added up in
-    the order given. The result is in `room`, until the next call.
+    Payloads are frozen and of `size` elements (`wire_of` has looked); added up in the order given.
+    Those of one wire go through the kernels of that wire; where wires differ (a merge with the
+    anchor CURRENT moves some contributions, which are f32 from then on), each is decoded first.
+    The result is in `room`, until the next call.
     """
     word, first, last = payloads[0].dtype, start, stop
+    if any(each.dtype != word or each.size != payloads[0].size for each in payloads):
+        return _weighted_apart(payloads, weights, start, stop, size, room)
     if word.itemsize == 1:  # whole blocks
         first, last = start // BLOCK * BLOCK, blocks_of(stop) * BLOCK
     total = room.total[: last - first]
@@ -226,6 +242,19 @@ def weighted(
         coded = [_parts(payload.view(np.uint8), size, first, last) for payload in payloads]
         _ADD[wire_of(payloads[0], size)](total, coded, weights)
     return total[start - first : stop - first]
+
+
+def _weighted_apart(
+    payloads: Sequence[Payload], weights: Flat, start: int, stop: int, size: int, room: Room
+) -> Flat:
+    """Return what `weighted` does, for payloads of any wires."""
+    total = room.total[: stop - start]
+    total[:] = 0
+    with room_of_my_own() as other:
+        for payload, weight in zip(payloads, weights, strict=True):
+            values = decoded(payload, start, stop, size, other)
+            kernels.add(total, weight, frozen(values))
+    return total
 
 
 def _add_floats(total: Flat, flats: Sequence[Flat], weights: Flat) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from coordinator import gate, leases, ledger, membership
+from coordinator import gate, leases, ledger, membership, norms
 from coordinator.frozen import replace
 from coordinator.lives import lose, progressed, void
-from coordinator.membership import REFUSALS_UNTIL_QUARANTINE, Member, Status, live, speaking
+from coordinator.membership import (
+    REFUSALS_UNTIL_QUARANTINE,
+    SPEAKING,
+    Member,
+    Status,
+    live,
+    speaking,
+)
 from coordinator.protocol import (
     Adopted,
     Arrived,
@@ -20,6 +27,10 @@ from coordinator.protocol import (
 )
 from coordinator.state import FragmentState, Rule, Stage, State, Step, with_fragment, with_member
 
+VOTE_S = 600.0
+"""An island that is lost or quarantined, and was heard last so long ago, has no vote on which norms
+are usual: ten minutes, in which most machines that come back at all have come back."""
+
 
 def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     """Admit a contribution into its fragment's inbox, or refuse it with the reason."""
@@ -32,12 +43,12 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     state = _answered(state, life, p)
     impossible = gate.Refusal(Fate.GATE, "impossible counters")
     if not gate.well_formed(c):  # before it can pass for something said twice
-        return _refused(rule, state, member, c, impossible, now_s)
+        return refused(rule, state, member, c, impossible, now_s)
     accounts = ledger.trained(state.ledger, life, c.progress.tokens)
     if ledger.overlaps(accounts, life, p, (c.id.from_step, c.id.to_step)):
         return state, (Discard(c, Fate.SUPERSEDED, f"{c.id} is accounted for already"),)
     if not gate.plausible(c, uncovered=ledger.uncovered(accounts, life, p)):
-        return _refused(rule, state, member, c, impossible, now_s)
+        return refused(rule, state, member, c, impossible, now_s)
     fragment = state.fragments[p]
     if fragment.away:
         lost = ledger.forget(ledger.hold(accounts, c), c)
@@ -52,22 +63,26 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     )
     if refusal is not None:
         state = replace(state, ledger=ledger.refuse(accounts, c, refusal.fate))
-        if refusal.outlier:
-            state = with_fragment(state, p, _outlying(state, fragment, life.island))
-        return _refused(rule, state, member, c, refusal, now_s)
+        if refusal.outlier and not member.trial:
+            state = with_fragment(state, p, _outlying(state, fragment, life.island, now_s))
+        return refused(rule, state, member, c, refusal, now_s)
+    state = replace(state, ledger=ledger.hold(accounts, c))
+    fragment = replace(fragment, inbox=(*fragment.inbox, c))
+    if member.trial:  # it will be measured beside the others, and vouches for nothing
+        member = replace(member, refusals=0)
+        return with_fragment(with_member(state, member), p, fragment), ()
     covered = leases.further(member.held, member.covered, c.progress.lease)
     held = leases.keep_unread(member.held, covered)
     member = replace(member, refusals=0, quarantines=0, covered=covered, held=held)
     fragment = replace(
         fragment,
-        inbox=(*fragment.inbox, c),
         outliers=frozenset[Island](),
-        norms=(*fragment.norms, c.norm_per_step)[-gate.NORMS_KEPT :],
+        voters=frozenset[Island](),
+        norms=norms.admit(fragment.norms, c.norm, c.spans_steps),
     )
     if (round_ := fragment.round) and round_.stage is Stage.OPEN:
         fragment = replace(fragment, round=replace(round_, arrived=round_.arrived | {life.island}))
-    state = with_member(replace(state, ledger=ledger.hold(accounts, c)), member)
-    return with_fragment(state, p, fragment), ()
+    return with_fragment(with_member(state, member), p, fragment), ()
 
 
 def _in_hand(state: State, c: Contribution) -> bool:
@@ -79,16 +94,32 @@ def _in_hand(state: State, c: Contribution) -> bool:
     ):
         return False
     round_ = state.fragments[p].round
-    return c in (*state.fragments[p].inbox, *(round_.items if round_ else ()))
+    under_way = (*round_.items, *round_.trial) if round_ else ()
+    return c in (*state.fragments[p].inbox, *under_way)
 
 
-def _outlying(state: State, fragment: FragmentState, island: Island) -> FragmentState:
-    """Remember whose norm was refused since the last admission. When it is more than half of the
-    live learners, at least two, the norms have changed for all: forget those they were held to."""
+def _outlying(state: State, fragment: FragmentState, island: Island, now_s: float) -> FragmentState:
+    """Remember whose norm was refused since the last admission. When those of them that are live
+    are more than half of all that had a vote when the first one was refused, the norms have changed
+    for everyone: forget those they were held to.
+
+    Who is quarantined or restarts has a vote, so that two bad ones cannot outvote two good ones of
+    whom one is away; who has left, or was heard of long ago, has none.
+    """
+    members = state.members
+    before = fragment.voters if fragment.outliers else members.keys()
+    voters = frozenset(each for each in before if _has_a_vote(members[each], now_s))
     outliers = fragment.outliers | {island}
-    if len(outliers) > max(1, len(live(state.members)) // 2):
-        return replace(fragment, outliers=frozenset(), norms=())
-    return replace(fragment, outliers=outliers)
+    if 2 * len(outliers & voters & live(members).keys()) > len(voters):
+        nobody = frozenset[Island]()
+        usual = norms.forget(fragment.norms)
+        return replace(fragment, norms=usual, outliers=nobody, voters=nobody)
+    return replace(fragment, outliers=outliers, voters=voters)
+
+
+def _has_a_vote(member: Member, now_s: float) -> bool:
+    speaks = member.status in SPEAKING
+    return speaks or (member.status is not Status.LEFT and now_s - member.heard_s <= VOTE_S)
 
 
 def missing(state: State, event: Missing) -> Step:
@@ -118,7 +149,7 @@ def _answered(state: State, life: Life, p: Fragment) -> State:
     return with_fragment(state, p, replace(fragment, asked=asked))
 
 
-def _refused(
+def refused(
     rule: Rule,
     state: State,
     member: Member,

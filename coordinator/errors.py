@@ -38,6 +38,10 @@ class Relieved(ArchipelagoError):
     """A spare has taken this learner's island over while it could not be heard."""
 
 
+class Malformed(ArchipelagoError):
+    """What an island says is nothing that the protocol has words for: it is that island's fault."""
+
+
 class NoModel(ArchipelagoError):
     """A shard's process has just begun, and has not been told what to hold."""
 

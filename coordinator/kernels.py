@@ -190,6 +190,33 @@ def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
     return total
 
 
+@_compiled
+def products(a: F32, b: F32, lanes: NDArray[np.float64]) -> tuple[float, float]:
+    """Return a . b and a . a, each in a fixed order: four products in f32, their sums in f64.
+
+    `lanes`: room for LANES partial sums.
+    """
+    half, rows = LANES // 2, a.size // (2 * LANES)
+    lanes[:] = 0.0
+    for row in range(rows):
+        start = row * 2 * LANES
+        for i in range(half):
+            w, x = a[start + i], a[start + half + i]
+            y, z = a[start + 2 * half + i], a[start + 3 * half + i]
+            p, q = b[start + i], b[start + half + i]
+            r, s = b[start + 2 * half + i], b[start + 3 * half + i]
+            lanes[i] += np.float64((w * p + x * q) + (y * r + z * s))
+            lanes[half + i] += np.float64((w * w + x * x) + (y * y + z * z))
+    both, own = 0.0, 0.0
+    for i in range(rows * 2 * LANES, a.size):
+        both += np.float64(a[i]) * np.float64(b[i])
+        own += np.float64(a[i]) * np.float64(a[i])
+    for i in range(half):
+        both += lanes[i]
+        own += lanes[half + i]
+    return both, own
+
+
 # --- writing --------------------------------------------------------------------------------------
 
 

@@ -49,7 +49,7 @@ def donors(state: State, island: Island) -> tuple[Life, ...]:
     whose unmerged work would be merged twice, nor their place in the data.
     """
     others = [m for m in live(state.members).values() if m.life.island != island]
-    fit = [m for m in others if m.refusals == m.quarantines == 0]
+    fit = [m for m in others if m.refusals == m.quarantines == m.trial == 0]
     fit.sort(key=lambda member: (-member.progress.steps, member.life.island))
     return tuple(member.life for member in fit[:DONORS])
 
@@ -90,6 +90,7 @@ def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
         heard_s=now_s,
         advanced_s=now_s,
         quarantines=0 if before is None else before.quarantines,
+        trial=0 if before is None else before.trial,
         region=event.region,
         held=(first, ahead),
     )

@@ -44,6 +44,8 @@ class Member:
     `held`: leases, in reading order; `covered`: the data cursor that an admitted contribution
     vouches for, from where another learner would read on. `quarantines`: of this island since its
     last admitted contribution, over all its lives; `barred_s`: it may not join again before.
+    `against`: merges in a row in which it pointed against the others; `trial`: so many
+    contributions that do not are still wanted, over all its lives, before one is merged again.
     """
 
     life: Life
@@ -58,6 +60,8 @@ class Member:
     refusals: int = 0
     quarantines: int = 0
     barred_s: float = 0.0
+    against: int = 0
+    trial: int = 0
     region: Region | None = None
     held: tuple[Lease, ...] = ()
     covered: Lease | None = None

@@ -24,6 +24,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator import kernels
 from coordinator.codec import Payload, Room, decoded, room_of_my_own, weighted
@@ -37,6 +38,9 @@ VANISHING = float(np.finfo(np.float32).tiny)
 """A shorter delta points nowhere either: dividing by such a length would overflow."""
 JOB = 8 * TILE
 """Elements that one thread works on before it asks for more: some 100 us."""
+
+SHARE = 16
+"""One tile in so many is looked at to learn where contributions point."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -62,6 +66,17 @@ class Part:
     payload: Payload
     weight: float
     norms: Sequence[float]
+
+
+class Directions(NamedTuple):
+    """Where the contributions of a merge point, on the tiles that were looked at.
+
+    `cosines`: of each part to the weighted mean of the others, then of each one on trial to the
+    mean of all parts; None where one of the two has no length. `measured`: elements looked at.
+    """
+
+    cosines: tuple[float | None, ...]
+    measured: int
 
 
 class _Tile(NamedTuple):
@@ -93,7 +108,7 @@ def merge(
 def merged_of(
     rule: MergeRule, pieces: Sequence[Piece], parts: Sequence[Part], spread: Spread = map
 ) -> Flat:
-    """The merged delta, in a new array, for an outer optimizer that is not ours."""
+    """Return the merged delta, in a new array, for an outer optimizer that is not ours."""
     merged = np.empty(sum(piece.size for piece in pieces), np.float32)
 
     def keep(inside: slice, delta: Flat, factor: float) -> None:
@@ -119,6 +134,56 @@ def merge_into(
         step(outer, master[inside], momentum[inside], delta, factor)
 
     _merge(rule, pieces, parts, use, spread)
+
+
+def directions(
+    pieces: Sequence[Piece],
+    parts: Sequence[Part],
+    trial: Sequence[Payload] = (),
+    spread: Spread = map,
+) -> Directions:
+    """Measure where each part, and each payload on trial, points beside the others.
+
+    On a sixteenth of a fragment, the same for everyone: the tiles that begin in the first TILE of
+    every SHARE * TILE elements. A fragment of one tile or less is looked at whole.
+    """
+    payloads, size = [part.payload for part in parts], sum(piece.size for piece in pieces)
+    weights = np.array([part.weight for part in parts], np.float32)
+    everyone = [*payloads, *trial]
+
+    def look(job: Sequence[_Tile]) -> NDArray[np.float64]:
+        sums = np.zeros((len(everyone), 2))
+        with room_of_my_own() as room, room_of_my_own() as other:
+            for _, start, stop in job:
+                mean = frozen(weighted(payloads, weights, start, stop, size, room))
+                for i, payload in enumerate(everyone):
+                    values = frozen(decoded(payload, start, stop, size, other))
+                    sums[i] += kernels.products(values, mean, other.lanes)
+        return sums
+
+    measured, sums = 0, np.zeros((len(everyone), 2))
+    jobs = [
+        [tile for tile in job if tile.start // TILE % SHARE == 0]
+        for job in _jobs(pieces, range(len(pieces)))
+    ]
+    jobs = [job for job in jobs if job]
+    for job, each in zip(jobs, spread(look, jobs), strict=True):
+        measured += sum(tile.stop - tile.start for tile in job)
+        sums += each
+    return Directions(_cosines(sums, [part.weight for part in parts]), measured)
+
+
+def _cosines(sums: NDArray[np.float64], weights: Sequence[float]) -> tuple[float | None, ...]:
+    """Return the cosines; `sums`: [n, 2], of each one its product with the mean S of the parts, and
+    with itself. |S|^2 = sum w (v . S), and the mean of the others is S - w v."""
+    whole = sum(w * dot for w, (dot, _) in zip(weights, sums, strict=False))
+    found: list[float | None] = []
+    for i, (dot, own) in enumerate(sums):
+        w = weights[i] if i < len(weights) else 0.0
+        length = math.sqrt(max(own, 0.0) * max(whole - 2 * w * dot + w * w * own, 0.0))
+        cosine = (dot - w * own) / length if length > VANISHING else math.nan
+        found.append(max(-1.0, min(1.0, float(cosine))) if math.isfinite(cosine) else None)
+    return tuple(found)
 
 
 def norms(payload: Payload, pieces: Sequence[Piece], spread: Spread = map) -> list[float]:

@@ -6,6 +6,7 @@ and in which order the shell must act on effects. Times are seconds of the synce
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, NewType
@@ -101,26 +102,41 @@ class HandIn:
     progress: Progress
 
 
+class PayloadKind(StrEnum):
+    """What a contribution's bytes are."""
+
+    DELTA = "delta"  # of the parameters
+
+
 @dataclass(frozen=True, slots=True)
 class Contribution(HandIn):
-    """... and what the shard that holds it has measured.
+    """A hand-in that a shard holds, with what the shard has measured of it.
 
     `norm`: Euclidean norm of the decoded delta, not finite if the delta is not; `bytes`: on the
-    wire; `reference`: where the shard keeps it.
+    wire; `reference`: where the shard keeps it. `flaw`: why its bytes are not what the run's wire
+    has, empty if they are; then `norm` is not a number. `parts`: in so many it was handed in.
     """
 
     norm: float
     bytes: int
     reference: Reference
+    flaw: str = ""
+    payload: PayloadKind = PayloadKind.DELTA
+    parts: int = 1
 
     @property
     def steps(self) -> int:
         return self.id.to_step - self.id.from_step
 
     @property
+    def spans_steps(self) -> int:
+        """How many inner steps the delta spans."""
+        return self.id.to_step - self.since_step
+
+    @property
     def norm_per_step(self) -> float:
-        """Of the steps that the delta spans."""
-        return self.norm / (self.id.to_step - self.since_step)
+        """The norm of the delta over the steps that it spans."""
+        return self.norm / self.spans_steps
 
 
 class Fate(StrEnum):
@@ -174,10 +190,33 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The shard has applied the outer step: `version` exists, though not yet durably."""
+    """The shard has applied the outer step: `version` exists, though not yet durably.
+
+    `norm`: of the step that the public fragment will take, NaN if it was not measured. `cosines`:
+    of each contribution of the merge, in its order, to the weighted mean of the others, then of
+    each one on trial to the mean of all; None where there is none. `measured`: from so many
+    elements; 0 if nobody has looked.
+    """
 
     fragment: Fragment
     version: Version
+    norm: float = math.nan
+    cosines: tuple[float | None, ...] = ()
+    measured: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unsound:
+    """What the shard has merged must not be public: `norm` is not finite, or over the order's
+    limit. The shard is at the state of before the merge again and holds the contributions.
+
+    `spoiled`: those whose bytes are not any more what was measured when they arrived.
+    """
+
+    fragment: Fragment
+    version: Version
+    norm: float
+    spoiled: tuple[ContributionId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +310,8 @@ class ShardBack:
 
 
 Event = (
-    Join | Report | Arrived | Missing | Merged | Stored | Adopted | Lost | LeaseWanted | Drain
-    | Left | Tick | Stop | Resume | ShardLost | ShardBack
+    Join | Report | Arrived | Missing | Merged | Unsound | Stored | Adopted | Lost | LeaseWanted
+    | Drain | Left | Tick | Stop | Resume | ShardLost | ShardBack
 )  # fmt: skip
 
 
@@ -284,8 +323,8 @@ class Vitals:
     """Measurements that ride along with a report; no rule reads them.
 
     `loss`: of the last step, nats per token. The others are seconds of this life, summed up:
-    computing inner steps, talking to the syncer on the training thread, waiting for data, and
-    idling (paced on purpose, or parked).
+    computing inner steps, serving the syncer between them (on the training thread, and on the
+    devices before a step can begin), waiting for data, and idling (paced on purpose, or parked).
     """
 
     loss: float
@@ -315,6 +354,18 @@ class Publication:
     version: Version
     previous: Version
     merged: tuple[ContributionId, ...]
+
+
+class Known(NamedTuple):
+    """Said to a life that is asked to hand in: what has become of its contributions to that
+    fragment so far.
+
+    `held`: they wait for a merge, or for its publication; `merged`: they are part of a public
+    version. All the others are not, and never will be.
+    """
+
+    held: tuple[ContributionId, ...] = ()
+    merged: tuple[ContributionId, ...] = ()
 
 
 # --- effects: what the shell must do --------------------------------------------------------------
@@ -377,12 +428,20 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Apply these contributions to the fragment, in this order; answer `Merged`."""
+    """Apply these contributions to the fragment, in this order; answer `Merged`, or `Unsound` if
+    the step that comes out is not finite or longer than `limit`.
+
+    `trial`: contributions that are measured beside the others, and not merged. `measure`: whether
+    directions are wanted.
+    """
 
     fragment: Fragment
     version: Version
     items: tuple[Item, ...]
     why: str
+    limit: float = math.inf
+    trial: tuple[Contribution, ...] = ()
+    measure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from coordinator import ledger, lives
 from coordinator.frozen import replace
 from coordinator.grace import Pace
-from coordinator.protocol import Contribution, Discard, Fate, Fragment, Resume, ShardBack, ShardLost
+from coordinator.protocol import (
+    Contribution,
+    Discard,
+    Fate,
+    Fragment,
+    Island,
+    Resume,
+    ShardBack,
+    ShardLost,
+)
 from coordinator.state import (
     FragmentState,
     Phase,
@@ -35,7 +44,8 @@ def resume(rule: Rule, state: State, event: Resume) -> State:
         fragment = Fragment(p)
         state, _ = _without_round(state, fragment)
         kept = replace(state.fragments[p], version=version, away=False, void=0)
-        state = with_fragment(state, fragment, replace(kept, outliers=frozenset()))
+        nobody = frozenset[Island]()
+        state = with_fragment(state, fragment, replace(kept, outliers=nobody, voters=nobody))
     return replace(
         state,
         generation=event.generation,
@@ -77,7 +87,8 @@ def _without_round(state: State, p: Fragment) -> tuple[State, tuple[Contribution
         for contribution in items:
             accounts = ledger.unmerge(accounts, contribution)
         merges, participations = merges - 1, participations - len(fragment.participants)
-    gone = (*fragment.inbox, *items)
+    trial = () if round_ is None else round_.trial
+    gone = (*fragment.inbox, *items, *trial)
     for contribution in gone:
         accounts = ledger.forget(accounts, contribution)
     state = replace(state, ledger=accounts, merges=merges, participations=participations)
@@ -86,6 +97,8 @@ def _without_round(state: State, p: Fragment) -> tuple[State, tuple[Contribution
         due=fragment.due or round_ is not None,
         norms=fragment.norms,
         outliers=fragment.outliers,
+        voters=fragment.voters,
+        moves=fragment.moves,
         participants=fragment.participants,
         away=fragment.away,
         void=fragment.void + (round_ is not None and round_.stage is not Stage.OPEN),

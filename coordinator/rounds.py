@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from coordinator import ledger
+from coordinator import contributions, gate, ledger, norms, suspects
+from coordinator.direction import Watch
 from coordinator.frozen import replace
 from coordinator.grace import window_s
-from coordinator.membership import SPEAKING
+from coordinator.membership import SPEAKING, speaking
 from coordinator.protocol import (
     Ask,
     Contribution,
@@ -22,6 +23,7 @@ from coordinator.protocol import (
     Publish,
     Store,
     Stored,
+    Unsound,
     Version,
 )
 from coordinator.quorum import Abandon, Close, Verdict, Wait, judge
@@ -66,10 +68,14 @@ def open_due(state: State, now_s: float) -> State:
     """Open a round of each due fragment that has none under way, and a shard."""
     for p, fragment in enumerate(state.fragments):
         if fragment.due and fragment.round is None and not fragment.away:
-            following = Version(state.generation, fragment.version.number + fragment.void + 1)
-            opened = Round(following, opened_s=now_s)
+            opened = Round(_following(state, fragment), opened_s=now_s)
             state = with_fragment(state, Fragment(p), replace(fragment, due=False, round=opened))
     return state
+
+
+def _following(state: State, fragment: FragmentState) -> Version:
+    """Return the version that the fragment's next merge makes."""
+    return Version(state.generation, fragment.version.number + fragment.void + 1)
 
 
 def stop(state: State, why: str, now_s: float) -> State:
@@ -192,35 +198,58 @@ def _verdict(
 def _close(
     rule: Rule, state: State, p: Fragment, fragment: FragmentState, round_: Round, now_s: float
 ) -> Step:
-    """Merge the inbox, save what has become too old in it while it waited."""
+    """Merge the inbox, save what has become too old in it while it waited; what is on trial is
+    measured beside it."""
     oldest = fragment.version.number - rule.max_staleness
     stale = [c for c in fragment.inbox if c.base.number < oldest]
-    items = tuple(sorted((c for c in fragment.inbox if c not in stale), key=_merge_order))
+    waiting = sorted((c for c in fragment.inbox if c not in stale), key=_merge_order)
+    trial = tuple(c for c in waiting if state.members[c.id.life.island].trial)
+    items = tuple(c for c in waiting if c not in trial)
     accounts = state.ledger
     for contribution in stale:
         accounts = ledger.drop(accounts, contribution, Fate.STALE)
-    round_ = replace(round_, stage=Stage.MERGING, items=items, closed_s=now_s)
+    round_ = replace(round_, stage=Stage.MERGING, items=items, trial=trial, closed_s=now_s)
     state = with_fragment(
         replace(state, ledger=accounts), p, replace(fragment, inbox=(), round=round_)
     )
     discards = [Discard(c, Fate.STALE, f"waited past {rule.max_staleness} versions") for c in stale]
-    return state, (*discards, Merge(p, round_.version, weigh(items), round_.why))
+    return state, (*discards, _order(rule, state.fragments[p], p, round_))
+
+
+def _order(rule: Rule, fragment: FragmentState, p: Fragment, round_: Round) -> Merge:
+    """What the shard shall do for a round that is closed."""
+    return Merge(
+        p,
+        round_.version,
+        weigh(round_.items),
+        round_.why,
+        limit=norms.limit(fragment.moves, _span_steps(round_.items)),
+        trial=round_.trial,
+        measure=rule.watch is not Watch.OFF,
+    )
+
+
+def _span_steps(items: tuple[Contribution, ...]) -> int:
+    """Over how many inner steps a merge moves its fragment: as many as its longest contribution."""
+    return max(c.spans_steps for c in items)
 
 
 def _merge_order(contribution: Contribution) -> tuple[str, int, int]:
+    """Return by what the contributions of a merge are ordered."""
     life, _, from_step, _ = contribution.id
     return life.island, life.incarnation, from_step
 
 
-def weigh(contributions: tuple[Contribution, ...]) -> tuple[Item, ...]:
+def weigh(merging: tuple[Contribution, ...]) -> tuple[Item, ...]:
     """Shares that sum to one, each in proportion to tokens^2 / steps, "quantity x quality"
     (arXiv:2604.21428)."""
-    raw = [c.tokens * (c.tokens / c.steps) for c in contributions]
-    return tuple(Item(c, w / sum(raw)) for c, w in zip(contributions, raw, strict=True))
+    raw = [c.tokens * (c.tokens / c.steps) for c in merging]
+    return tuple(Item(c, w / sum(raw)) for c, w in zip(merging, raw, strict=True))
 
 
-def merged(state: State, event: Merged) -> Step:
-    """The shard has applied the outer step: write the tokens down, make the version durable."""
+def merged(rule: Rule, state: State, event: Merged) -> Step:
+    """The shard has applied the outer step: write the tokens down, make the version durable, and
+    see who points against the others."""
     fragment = state.fragments[event.fragment]
     round_ = fragment.round
     if round_ is None or round_.stage is not Stage.MERGING or round_.version != event.version:
@@ -229,15 +258,89 @@ def merged(state: State, event: Merged) -> Step:
     for contribution in round_.items:
         accounts = ledger.merge(accounts, contribution)
     participants = tuple(sorted({c.id.life.island for c in round_.items}))
-    round_ = replace(round_, stage=Stage.STORING)
-    fragment = replace(fragment, round=round_, participants=participants)
+    moves = fragment.moves
+    if math.isfinite(event.norm):
+        moves = norms.admit(moves, event.norm, _span_steps(round_.items))
+    items, trial = round_.items, round_.trial
+    round_ = replace(round_, stage=Stage.STORING, trial=())
+    fragment = replace(fragment, round=round_, participants=participants, moves=moves)
     state = replace(
         state,
         ledger=accounts,
         merges=state.merges + 1,
         participations=state.participations + len(participants),
     )
-    return with_fragment(state, event.fragment, fragment), (Store(event.fragment, event.version),)
+    state = with_fragment(state, event.fragment, fragment)
+    state, follows = suspects.judge(rule, state, items, trial, event)
+    return state, (Store(event.fragment, event.version), *follows)
+
+
+def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
+    """What was merged cannot be published: drop the contributions that are spoiled, or else the one
+    with the largest norm per step, and merge the others, as another version. Too few for the
+    quorum, and the round waits for more.
+    """
+    p = event.fragment
+    fragment, round_ = state.fragments[p], state.fragments[p].round
+    if round_ is None or round_.stage is not Stage.MERGING or round_.version != event.version:
+        return state, ()
+    spoiled = tuple(c for c in round_.items if c.id in event.spoiled)
+    loudest = max(round_.items, key=lambda c: (c.norm_per_step, _merge_order(c)))
+    dropped = spoiled or (loudest,)
+    why = f"the merge with it was not sound: a step of norm {event.norm:.3g}"
+    if spoiled:
+        why = "its bytes are not what was measured when it arrived"
+    items = tuple(c for c in round_.items if c not in dropped)
+    fragment = replace(fragment, void=fragment.void + 1)
+    round_ = replace(round_, version=_following(state, fragment))
+    follows: tuple[Effect, ...] = ()
+    if len({c.id.life.island for c in items}) >= rule.min_quorum:
+        round_ = replace(round_, items=items)
+        follows = (_order(rule, fragment, p, round_),)
+        state = with_fragment(state, p, replace(fragment, round=round_))
+    else:
+        state = _open_again(state, p, fragment, round_, items, event.norm)
+    discards: tuple[Effect, ...] = ()
+    for each in dropped:
+        state = replace(state, ledger=ledger.drop(state.ledger, each, Fate.GATE))
+        if (member := speaking(state.members, each.id.life)) is None:
+            discards = (*discards, Discard(each, Fate.GATE, why))
+        else:
+            refusal = gate.Refusal(Fate.GATE, why)
+            state, said = contributions.refused(rule, state, member, each, refusal, now_s)
+            discards = (*discards, *said)
+    return state, (*discards, *follows)
+
+
+def _open_again(
+    state: State,
+    p: Fragment,
+    fragment: FragmentState,
+    round_: Round,
+    items: tuple[Contribution, ...],
+    norm: float,
+) -> State:
+    """The round is open as it was before it closed, without what was dropped; whoever has nothing
+    in it any more is asked again.
+
+    A step that is finite and too long whatever is left out means that steps have changed for
+    everyone: those that it was held to are forgotten.
+    """
+    moves = norms.forget(fragment.moves) if math.isfinite(norm) else fragment.moves
+    inbox = (*items, *round_.trial, *fragment.inbox)
+    there = {c.id.life for c in inbox}
+    asked = fragment.asked.values()
+    round_ = replace(
+        round_,
+        stage=Stage.OPEN,
+        arrived=frozenset(c.id.life.island for c in items),
+        called=frozenset(life for life in round_.called if life in there or life in asked),
+        quorum_since_s=None,
+        closed_s=None,
+        items=(),
+        trial=(),
+    )
+    return with_fragment(state, p, replace(fragment, round=round_, inbox=inbox, moves=moves))
 
 
 def stored(state: State, event: Stored, now_s: float) -> Step:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coordinator import ledger
+from coordinator.direction import Watch
 from coordinator.errors import BrokenInvariant
 from coordinator.frozen import replace
 from coordinator.grace import Pace
 from coordinator.leases import Pool, Pools
 from coordinator.ledger import Ledger
 from coordinator.membership import SPEAKING, Member, Members
+from coordinator.norms import NONE, Norms
 from coordinator.protocol import (
     Contribution,
     Effect,
@@ -32,7 +34,8 @@ class Rule:
     """What a run is configured to do; constant over the run.
 
     `steps`: T in syncer steps. `grace_s`: None = adaptive. `overlap`: tau in inner steps, 0 = the
-    learners wait for adoption. `lease_windows`: length of a lease.
+    learners wait for adoption. `lease_windows`: length of a lease. `watch`: what follows from a
+    learner's direction.
     """
 
     schedule: Schedule
@@ -43,6 +46,7 @@ class Rule:
     overlap: int = 2
     max_staleness: int = 8
     lease_windows: int = 1024
+    watch: Watch = Watch.QUARANTINE
 
 
 class Phase(StrEnum):
@@ -66,7 +70,7 @@ class Round:
     """One fragment, one version, from opening to publication.
 
     `called`: lives that were asked, each once; `arrived`: islands that delivered since the opening;
-    `items`: what is being merged.
+    `items`: what is being merged; `trial`: what is measured beside it.
     """
 
     version: Version
@@ -77,6 +81,7 @@ class Round:
     quorum_since_s: float | None = None
     closed_s: float | None = None
     items: tuple[Contribution, ...] = ()
+    trial: tuple[Contribution, ...] = ()
     why: str = "opened"
 
 
@@ -86,10 +91,11 @@ class FragmentState:
 
     `due`: a round shall open as soon as none is under way. `asked`: hand-ins that were requested
     and not answered; they outlast a round. `inbox`: admitted contributions not yet merged.
-    `norms`: per step, of recently admitted contributions. `outliers`: islands whose norm was
-    refused since. `participants`: of the last merge. `away`: its shard is dead, no round can be.
-    `void`: versions that died with their shard since the last publication; their numbers are not
-    used again.
+    `norms`: of recently admitted contributions. `outliers`: islands whose norm was refused since;
+    `voters`: who had a vote on what is usual when the first of them was. `moves`: norms of the
+    steps that the fragment took of late. `participants`: of the last merge. `away`: its shard is
+    dead, no round can be. `void`: versions since the last publication that died with their shard or
+    were not sound; their numbers are not used again.
     """
 
     version: Version
@@ -97,8 +103,10 @@ class FragmentState:
     round: Round | None = None
     asked: Mapping[Island, Life] = field(default_factory=dict[Island, Life])
     inbox: tuple[Contribution, ...] = ()
-    norms: tuple[float, ...] = ()
+    norms: Norms = NONE
     outliers: frozenset[Island] = frozenset()
+    voters: frozenset[Island] = frozenset()
+    moves: Norms = NONE
     participants: tuple[Island, ...] = ()
     away: bool = False
     void: int = 0
@@ -185,13 +193,14 @@ def validate(rule: Rule, state: State) -> None:
             if state.ledger.rows[p].held:
                 raise BrokenInvariant(f"fragment {p}: nothing is in hand, the ledger disagrees")
             continue
-        items = fragment.round.items if fragment.round else ()
+        items, trial = (fragment.round.items, fragment.round.trial) if fragment.round else ((), ())
         merging = fragment.round is not None and fragment.round.stage is Stage.MERGING
-        held = sum([c.tokens for c in (*fragment.inbox, *(items if merging else ()))])
+        in_hand = (*fragment.inbox, *(items if merging else ()), *trial)
+        held = sum([c.tokens for c in in_hand])
         if held != state.ledger.rows[p].held:
             raise BrokenInvariant(f"fragment {p}: {held} tokens in hand, the ledger disagrees")
         if fragment.inbox or items:
-            ids = [c.id for c in (*fragment.inbox, *items)]
+            ids = [c.id for c in (*fragment.inbox, *items, *trial)]
             if len(ids) != len(set(ids)):
                 raise BrokenInvariant(f"fragment {p} holds a contribution twice: {ids}")
             if items and len({c.id.life.island for c in items}) < rule.min_quorum:

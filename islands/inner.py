@@ -8,8 +8,9 @@ bit, `optax.adamw(schedule)`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import jax
@@ -65,32 +66,51 @@ class Inner:
         self._direction = direction(spec, task)
         self._moments = jax.jit(self._direction.init, out_shardings=self._everywhere)
 
-    def start(self, params: Params, opt_state: optax.OptState | None = None) -> InnerState:
-        """A state on the devices, from copies; moments are zero unless given (by a donor)."""
-        params = self.place(params)
-        if opt_state is None:
-            return InnerState(params, self._moments(params))
-        return InnerState(params, self.place(opt_state))
+    def start(self, params: Params, moments: optax.OptState | None = None) -> InnerState:
+        """A state on the devices, with a copy of the parameters; moments are zero unless given.
 
-    def moments(self, state: InnerState) -> list[jax.Array]:
-        """A copy of the optimizer's moments, as leaves: for a learner that has none."""
-        return [jnp.array(leaf, copy=True) for leaf in jax.tree.leaves(state.opt_state)]
-
-    def adopt_moments(self, state: InnerState, leaves: Sequence[NDArray[Any]]) -> InnerState:
-        """The state with these moments instead of its own.
-
-        Errors: `ValueError` if they are of another shape, or not finite.
+        Moments that are on the devices already are taken over: the first step uses them up.
         """
-        mine, structure = jax.tree.flatten(state.opt_state)
-        if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in mine]:
+        params = self.place(params)
+        if moments is None:
+            return InnerState(params, self._moments(params))
+        return InnerState(params, jax.tree.map(self._put, moments))
+
+    def moments(self, state: InnerState, after: int = 0) -> Iterator[NDArray[Any]]:
+        """Copies of the optimizer's moments on the host, leaf by leaf: for a learner that has none.
+
+        `after`: the first ones are left out. A copy on the devices would cost as much as two thirds
+        of what a learner needs to train.
+        """
+        for leaf in jax.tree.leaves(state.opt_state)[after:]:
+            yield np.array(leaf)
+
+    def accept(self, leaves: Sequence[NDArray[Any]]) -> optax.OptState:
+        """Moments that another learner gave, on the host still, for `start`.
+
+        Errors: `ValueError` if they are of another shape or type, or not finite.
+        """
+        mine, structure = jax.tree.flatten(self._like.opt_state)
+        if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in mine]:
             raise ValueError("moments of another model or optimizer")
         if not all(np.isfinite(leaf).all() for leaf in leaves):
             raise ValueError("moments that are not finite")
-        return InnerState(state.params, self.place(jax.tree.unflatten(structure, leaves)))
+        return jax.tree.unflatten(structure, leaves)
+
+    @cached_property
+    def _like(self) -> InnerState:
+        """Shapes and types of a state."""
+        params = jax.eval_shape(lambda: self._task.init(0))
+        return InnerState(params, jax.eval_shape(self._direction.init, params))
 
     def place(self, tree: Params) -> Params:
         """Copy a pytree of arrays to where the step wants parameters and moments."""
         return jax.tree.map(lambda x: jax.device_put(jnp.array(x), self._everywhere), tree)
+
+    def _put(self, leaf: NDArray[Any] | jax.Array) -> jax.Array:
+        """What is on the devices as it is, anything else as a copy."""
+        mine = leaf if isinstance(leaf, jax.Array) else jnp.array(leaf)
+        return jax.device_put(mine, self._everywhere)
 
     def compile(self, batch: Batch) -> None:
         """Compile the step for batches shaped like this one, ahead of time; its values are unread.
@@ -104,8 +124,6 @@ class Inner:
                     f"a batch of {leaf.shape[0]} cannot be split over {ways} devices: "
                     f"make the island's batch_size a multiple of {ways}"
                 )
-        params = jax.eval_shape(lambda: self._task.init(0))
-        state = InnerState(params, jax.eval_shape(self._direction.init, params))
         here, split = self._everywhere, self._split
         step = jax.jit(
             self._step,
@@ -115,7 +133,7 @@ class Inner:
         )
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
         clock = jax.ShapeDtypeStruct((), jnp.int32)
-        self._compiled[_shapes(batch)] = step.lower(state, like, clock).compile()
+        self._compiled[_shapes(batch)] = step.lower(self._like, like, clock).compile()
 
     def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, Measures]:
         """One inner step at the learning rate of `clock`; `state` is used up.

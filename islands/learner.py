@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import jax
-import numpy as np
 from numpy.typing import NDArray
+from optax import OptState
 
 from coordinator.codec import Payload, Wire
-from coordinator.errors import Rejected, Unreachable
+from coordinator.errors import Malformed, Rejected, Unreachable
 from coordinator.fragments import Flat, Layout, sew
 from coordinator.protocol import (
     Adopted,
@@ -33,6 +34,7 @@ from coordinator.protocol import (
     HandIn,
     Island,
     Join,
+    Known,
     Lease,
     LeaseGranted,
     LeaseWanted,
@@ -64,6 +66,10 @@ STEP_SMOOTHING = 0.2
 PACE_DRIFT = 1.01
 """A slowed learner keeps the pace of its quickest step, which it forgets by this factor a step: if
 others take its cores for a while it idles less, and not more."""
+DONATING_SHARE = 0.5
+"""Of a step's time, at most, a donor spends at one boundary on copying its moments to the host, or
+on one leaf of them: meanwhile it does not train. A copy on the devices, made at once, would take no
+time, but as much memory again as the moments, which a device that is full does not have."""
 
 
 class Link(Protocol):
@@ -107,6 +113,16 @@ class Habits:
     region: Region | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Donation:
+    """Moments for a learner that joins: the leaves copied so far, and all of them once they are."""
+
+    leaves: list[NDArray[Any]] = field(default_factory=list[NDArray[Any]])
+    given: Future[list[NDArray[Any]] | None] = field(
+        default_factory=Future[list[NDArray[Any]] | None]
+    )
+
+
 class Learner:
     """One life after another of one island's learner; `run` is the training thread's body."""
 
@@ -130,20 +146,24 @@ class Learner:
         self.drag = 1.0  # ... and so many times as long its steps take
         self._state: InnerState | None = None  # of the training thread alone, like the tracks
         self._tracks: dict[Fragment, Track] = {}
+        self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
         self._stream: StreamLike | None = None
         self._fed_s = 0.0  # spent on data since the last step
         self._quickest_s = math.inf  # of the steps of late
         self._structure = jax.tree.structure(jax.eval_shape(lambda: task.init(0)))
         self._mail = threading.Condition()  # guards everything below
         self._life: Life | None = None
+        self._lives: set[Life] = set()
+        self._mute: BaseException | None = None  # what broke the talking thread
         self._ended = 0  # the incarnation of the last life that is over
         self._over: Void | None = None
         self._stepping = self._staying = True
         self._offset, self._step_s = 0, 0.0
         self._progress, self._vitals = Progress(0, 0, Lease(0)), Vitals(float("nan"))
         self._asks: dict[Fragment, Future[Snapshot | None]] = {}
-        self._donations: dict[Life, Future[list[jax.Array] | None]] = {}
+        self._donations: dict[Life, _Donation] = {}
         self._news: dict[Fragment, tuple[Version, Flat, jax.Array]] = {}
+        self._newest: dict[Fragment, Version] = {}  # that was news in this life, or its beginning
         self._said: list[Adopted] = []
         self._leases: list[Lease] = []
         self._hungry = self._spoke = False
@@ -159,13 +179,15 @@ class Learner:
         """
         while (granted := self._join()) is not None:
             life = self._begin(granted)
-            talker = threading.Thread(target=self._talk, args=(life,), name=f"talk {life}")
+            talker = threading.Thread(target=self._speak, args=(life,), name=f"talk {life}")
             talker.start()
             try:
                 self._train()
             finally:
                 self._end()
                 talker.join()
+            if self._mute is not None:
+                raise self._mute
 
     @property
     def params(self) -> Params:
@@ -194,13 +216,15 @@ class Learner:
         The moments of the life before stay, unless the syncer distrusts them.
         """
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
-        public = dict(zip(fragments, self._link.whole(fragments), strict=True))
         distrusted = self._over is not None and self._over.distrusted
-        moments = None if self._state is None or distrusted else self._state.opt_state
+        before, self._state, self._tracks = self._state, None, {}  # it need not lie beside the new
+        moments = None if before is None or distrusted else before.opt_state
+        del before
+        if moments is None:
+            moments = self._ask_donors(granted.donors)
+        public = dict(zip(fragments, self._link.whole(fragments), strict=True))
         leaves = sew(self._layout, [flat for _, flat in public.values()])
         self._state = self._inner.start(jax.tree.unflatten(self._structure, leaves), moments)
-        if moments is None:
-            self._state = self._ask_donors(self._state, granted.donors)
         self._tracks = {
             p: Track.begin(*known, 0, 0, self._anchor_of(known[1])) for p, known in public.items()
         }
@@ -209,10 +233,12 @@ class Learner:
             self._stream.add(lease)
         with self._mail:
             self._life, self._offset, self._over = granted.life, granted.offset, None
+            self._lives.add(granted.life)
             self._stepping = self._staying  # what stopped the life before may be forgotten
             self._progress = Progress(0, 0, self._stream.cursor)
             self._vitals = Vitals(float("nan"))
             self._news, self._said, self._leases = {}, [], []
+            self._newest = {p: version for p, (version, _) in public.items()}
             self._uplink = Uplink(granted.life, self._encoder, self._layout, self._habits.anchor)
             self._downlink = Downlink(public, self._catch_up)
         return granted.life
@@ -225,15 +251,15 @@ class Learner:
                 log.info("fragment %d: fetched whole, %s after %s", p, version, older)
         return found
 
-    def _ask_donors(self, state: InnerState, donors: Sequence[Life]) -> InnerState:
-        """Take over the moments of the first donor that has good ones; fresh ones if none has."""
+    def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
+        """The moments of the first donor that has good ones; None if none has."""
         for donor in donors:
             try:
                 if (given := self._link.moments(donor)) is not None:
-                    return self._inner.adopt_moments(state, given)
-            except (Unreachable, ValueError) as error:
+                    return self._inner.accept(given)
+            except (Unreachable, Malformed, ValueError) as error:
                 log.info("no moments from %s: %s", donor, error)
-        return state
+        return None
 
     def _end(self) -> None:
         """Nobody is kept waiting for a life that is over."""
@@ -244,12 +270,13 @@ class Learner:
                 future.set_result(None)
             self._asks.clear()
             for donation in self._donations.values():
-                donation.set_result(None)
+                donation.given.set_result(None)
             self._donations.clear()
+            self._news, self._uplink, self._downlink = {}, None, None
             self._mail.notify_all()
 
     def _alive(self) -> bool:
-        return self._staying and self._over is None
+        return self._staying and self._over is None and self._mute is None
 
     # --- called by others -------------------------------------------------------------------------
 
@@ -259,10 +286,13 @@ class Learner:
         with self._mail:
             return self._progress.steps, self._vitals
 
-    def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
+    def hand_in(
+        self, life: Life, fragment: Fragment, known: Known
+    ) -> tuple[HandIn, Payload] | None:
         """What this life trained on the fragment since it last handed it in or adopted it.
 
-        Waits for the next step boundary. None if there is nothing, or the life is over.
+        `known`: what has become of its contributions to the fragment before this call. Waits for
+        the next step boundary. None if there is nothing, or the life is over.
         """
         with self._mail:
             if self._life != life or self._uplink is None:
@@ -270,21 +300,26 @@ class Learner:
             uplink = self._uplink
             future = self._asks.setdefault(fragment, Future())
             self._mail.notify_all()
+        uplink.hear(fragment, known)
         snapshot = future.result()
         return None if snapshot is None else uplink.encode(fragment, snapshot, self.spoil)
 
     def moments(self, life: Life) -> list[NDArray[Any]] | None:
-        """This life's optimizer moments as of the next step boundary, for a learner that joins."""
+        """This life's optimizer moments, for a learner that joins; None if the life is over.
+
+        They are copied to the host, which takes the training thread: some leaves at each boundary,
+        so that those of one leaf may be a step or two older than those of another.
+        """
         with self._mail:
             if self._life != life:
                 return None
-            future = self._donations.setdefault(life, Future())
+            donation = self._donations.setdefault(life, _Donation())
             self._mail.notify_all()
-        leaves = future.result()
-        return None if leaves is None else [np.asarray(leaf) for leaf in leaves]
+        return donation.given.result()
 
-    def offer(self, life: Life, publication: Publication, payload: Payload) -> None:
-        """Take in a newer version at the next step boundary, and learn what was merged."""
+    def offer(self, life: Life, publication: Publication, payload: Payload | None) -> None:
+        """Take in a newer version at the next step boundary, and learn what was merged; without a
+        payload, what it lacks is asked for."""
         with self._mail:
             if self._life != life or self._uplink is None or self._downlink is None:
                 return
@@ -292,13 +327,19 @@ class Learner:
         for said in publication.merged:
             if said.life == life:
                 uplink.settle(said, merged=True)
-        if (newest := downlink.follow(publication, payload)) is None:
+        if (found := downlink.follow(publication, payload)) is None:
             return
-        placed = self._inner.place(newest[1])
+        p, (version, flat) = publication.fragment, found
+        placed = self._inner.place(flat)  # which one that comes later may have done before this one
         with self._mail:
-            if self._life == life:
-                self._news[publication.fragment] = (*newest, placed)
+            if self._life == life and self._newest[p] < version:
+                self._newest[p], self._news[p] = version, (version, flat, placed)
                 self._mail.notify_all()
+
+    def had(self, life: Life) -> bool:
+        """Is this one of the lives of this learner?"""
+        with self._mail:
+            return life in self._lives
 
     def refused(self, said: ContributionId) -> None:
         """A contribution was discarded: what it took along is this learner's again."""
@@ -374,11 +415,14 @@ class Learner:
         """One inner step, and what is due at its end; `before_s`: when the step before ended.
 
         Returns when this one did. All the time between the two is accounted for: what was neither
-        computing nor data nor idling was spent talking.
+        computing nor data nor idling was spent talking. So is what the devices still have to do
+        for hand-ins, adoptions and donations when the step could begin: it would come before it.
         """
         assert self._state is not None
         assert self._stream is not None
         clock = self._progress.steps + self._offset
+        jax.block_until_ready((self._state, self._copying))
+        self._copying = []
         began_s = self._now_s()
         self._state, measures = self._inner.step(self._state, batch, clock)
         loss = float(measures.loss)  # waits for the devices
@@ -389,7 +433,7 @@ class Learner:
         with self._mail:
             self._progress = Progress(
                 self._progress.steps + 1,
-                self._progress.tokens + self._task.tokens(batch),
+                self._progress.tokens + operator.index(self._task.tokens(batch)),
                 self._stream.cursor,
             )
         self._boundary()
@@ -434,10 +478,19 @@ class Learner:
         for p, newest in news.items():
             self._adopt(p, *newest)
         for life in donations:
-            assert self._state is not None
-            moments = self._inner.moments(self._state)
-            with self._mail:
-                self._donations.pop(life).set_result(moments)
+            self._donate(life)
+
+    def _donate(self, life: Life) -> None:
+        """Go on copying this life's moments to the host, for part of a step's time."""
+        assert self._state is not None
+        leaves = self._donations[life].leaves
+        until_s = self._now_s() + DONATING_SHARE * self._step_s
+        for leaf in self._inner.moments(self._state, after=len(leaves)):
+            leaves.append(leaf)
+            if self._now_s() >= until_s:
+                return
+        with self._mail:
+            self._donations.pop(life).given.set_result(leaves)
 
     def _servable(self) -> list[Fragment]:
         """Fragments asked for that have something to hand in, or never will have."""
@@ -454,6 +507,7 @@ class Learner:
         if track.from_step == progress.steps:
             return None
         flat = self._port.take(self._state.params, p)
+        self._copying.append(flat)
         self._tracks[p] = replace(
             track, origin=flat, from_step=progress.steps, from_tokens=progress.tokens
         )
@@ -510,6 +564,15 @@ class Learner:
                 return
 
     # --- the talking thread -----------------------------------------------------------------------
+
+    def _speak(self, life: Life) -> None:
+        """... whose failure is the learner's: nobody would hear of it any more."""
+        try:
+            self._talk(life)
+        except BaseException as error:  # noqa: BLE001 - raised where the training thread ends
+            with self._mail:
+                self._mute = error
+                self._mail.notify_all()
 
     def _talk(self, life: Life) -> None:
         """Tell the syncer what happened, one message at a time; what comes meanwhile is joined."""

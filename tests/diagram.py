@@ -40,6 +40,7 @@ from coordinator.protocol import (
     Stop,
     Stored,
     Tick,
+    Unsound,
     Void,
 )
 from coordinator.state import FragmentState, Stage, State, initial
@@ -91,8 +92,8 @@ ROUND = Machine(
     tuple(
         kind.__name__
         for kind in (
-            Report, Arrived, Missing, Merged, Stored, Tick, Join, Adopted, LeaseWanted, Drain, Left,
-            Lost, Stop, Resume, ShardLost, ShardBack,
+            Report, Arrived, Missing, Merged, Unsound, Stored, Tick, Join, Adopted, LeaseWanted,
+            Drain, Left, Lost, Stop, Resume, ShardLost, ShardBack,
         )
     ),
     NO_ROUND,
@@ -156,7 +157,7 @@ def _rounds(before: State, event: Event, after: State) -> Iterator[Move]:
     kind = type(event).__name__
     subjects: tuple[int, ...] = ()
     match event:
-        case Merged(p) | Stored(p) | Missing(_, p) | Adopted(_, p):
+        case Merged(p) | Unsound(p) | Stored(p) | Missing(_, p) | Adopted(_, p):
             subjects = (p,)
         case Arrived(contribution):
             subjects = (contribution.id.fragment,)

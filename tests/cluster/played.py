@@ -42,7 +42,6 @@ from coordinator.protocol import (
     Lease,
     Life,
     Merge,
-    Merged,
     Missing,
     Progress,
     Publish,
@@ -128,8 +127,7 @@ class Played:
                         coming.append(self._hand_in(effect))
                     case Merge():
                         self._keep(effect)
-                        self._shard.merge(effect)
-                        coming.append(Merged(effect.fragment, effect.version))
+                        coming.append(self._shard.merge(effect))
                     case Store():
                         self._store.save(effect.fragment, self._shard.staged(effect.fragment))
                         coming.append(Stored(effect.fragment, effect.version, durable=True))

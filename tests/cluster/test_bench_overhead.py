@@ -10,8 +10,11 @@ import time
 import pytest
 
 from cluster import meter
-from cluster.bench_overhead import Window, compared, config_of, measured
+from cluster.bench_overhead import SETTINGS, Window, compared, config_of, measured
+from cluster.config import parse
+from cluster.goals import GOALS
 from cluster.solo import Counted
+from coordinator.codec import Wire
 from coordinator.errors import RunFailed
 
 
@@ -45,6 +48,7 @@ def test_pairs_are_compared_one_by_one() -> None:
     ]
     told = compared(with_us, without)
     assert told["samples"] == 3
+    assert GOALS["overhead"].keys() <= told.keys()
     assert told["ratio"] == pytest.approx(0.9)
     assert (told["ratio_low"], told["ratio_high"]) == pytest.approx((0.9, 0.99))
     assert told["cpu_ratio"] == pytest.approx(1.1)
@@ -59,9 +63,14 @@ def test_a_window_without_a_merge_is_refused() -> None:
         compared([Window(9.0, 0.11, 0.01)], [Window(10.0, 0.1, 0.0)])
 
 
-def test_its_islands_are_what_the_goal_is_about() -> None:
-    sync = config_of("byte-tiny", 2, ["sync.wire_up=bf16"]).sync
-    assert (sync.every, sync.fragments, sync.wire_up, sync.wire_down) == (24, 8, "bf16", "int4")
+def test_its_islands_are_what_the_goal_is_about_and_once_more_as_shipped() -> None:
+    first, shipped = (config_of("byte-tiny", 2, ["sync.wire_up=f32"], each) for each in SETTINGS)
+    sync = first.sync
+    assert (sync.every, sync.fragments, sync.wire_up, sync.wire_down) == (24, 8, "f32", "int4")
+    as_it_comes = parse({"islands": [{}], "task": {"preset": "byte-tiny"}}, origin="here")
+    usual = as_it_comes.sync.model_copy(update={"wire_up": Wire.F32})
+    assert shipped.sync == usual, "whatever is not set"
+    assert [each.watched for each in SETTINGS] == [False, True]
 
 
 def test_the_seconds_of_a_family_are_those_of_its_children_too() -> None:

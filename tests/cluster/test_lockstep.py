@@ -138,7 +138,14 @@ def train(
     layout, port = parts_of(task, schedule.fragments)
     start = leaves_of(task.init(0))
     flats = [take(layout, Fragment(p), start) for p in range(schedule.fragments)]
-    shard = Shard(layout, fresh(flats), merge_rule=merge, outer=outer, wire_down=Wire.F32)
+    shard = Shard(
+        layout,
+        fresh(flats),
+        merge_rule=merge,
+        outer=outer,
+        wire_up=wire_up,
+        wire_down=Wire.F32,
+    )
     rule = Rule(
         schedule,
         layout.fingerprint,

@@ -24,9 +24,11 @@ NAMED = re.compile(rf"{PREFIX}\w+")
 def a_full_status() -> Any:
     status = a_status(islands=2)
     status["refusals"] = {"gate": 3, "stale": 1}
+    status["failures"], status["unjudged"] = {"hand_in": 1}, {"raised": 2}
     status["figures"] = Figures(
         quorum=1, generation=2, tokens_merged=900, tokens_discarded=50, tokens_lost=10,
         merge_age_s=1.5, round_s=0.5, grace_s=0.1, staleness=0.2, merges_lost=3,
+        unsound_merges=1, trouble="",
         not_durable="", up_bytes=7, down_bytes=8, goodput=0.9, uptime=1.0,
     )  # fmt: skip
     return status
@@ -103,7 +105,7 @@ def expressions() -> list[str]:
     panels = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     variables = [v["query"]["query"] for v in board["templating"]["list"] if v["type"] == "query"]
     alerts = re.findall(r"expr: (.+)", (DASHBOARDS / "alerts.yml").read_text())
-    assert len(alerts) == 6
+    assert len(alerts) == 7
     return [*panels, *variables, *alerts]
 
 

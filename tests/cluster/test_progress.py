@@ -67,6 +67,7 @@ def a_status(islands: int = 4, fragments: int = 8) -> Any:
                 "loss": 2.5,
                 "why": "",
                 "contributions": 12,
+                "cosine": 0.3,
                 "restarts": 0,
             }
             for index, name in enumerate(names)
@@ -85,6 +86,8 @@ def a_status(islands: int = 4, fragments: int = 8) -> Any:
         "wanted": islands,
         "spares": 0,
         "refusals": {},
+        "failures": {},
+        "unjudged": {},
         "figures": None,
     }
     return status

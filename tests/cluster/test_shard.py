@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cluster.shard import Shard, fresh
-from coordinator.codec import Payload, Wire, encode
+from cluster.store import Arrays
+from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
@@ -21,8 +24,10 @@ from coordinator.protocol import (
     Lease,
     Life,
     Merge,
+    Merged,
     Progress,
     Publish,
+    Unsound,
     Version,
 )
 
@@ -40,12 +45,20 @@ def numbers(seed: int) -> Flat:
 class Story:
     """A shard that merges the plain mean of what it is given, and publishes it at once."""
 
-    def __init__(self, anchor: Anchor, wire: Wire = Wire.F32, keep_differences: int = 0) -> None:
+    def __init__(
+        self,
+        anchor: Anchor,
+        wire: Wire = Wire.F32,
+        keep_differences: int = 0,
+        wire_up: Wire | None = None,
+    ) -> None:
+        self.wire_up = wire if wire_up is None else wire_up
         self.shard = Shard(
             LAYOUT,
             fresh([numbers(0)]),
             merge_rule=MergeRule.MEAN,
             outer=AS_IT_IS,
+            wire_up=self.wire_up,
             wire_down=wire,
             anchor=anchor,
             max_staleness=STALENESS,
@@ -71,7 +84,7 @@ class Story:
         """Merge each learner's delta from its base, the version of that number, in equal shares."""
         following = Version(0, self.version.number + 1)
         items = [
-            self.hand_in(life, base, delta)._replace(weight=1 / len(deltas))
+            self.hand_in(life, base, encode(self.wire_up, delta))._replace(weight=1 / len(deltas))
             for life, (base, delta) in deltas.items()
         ]
         self.shard.merge(Merge(F0, following, tuple(items), "all delivered"))
@@ -147,3 +160,98 @@ def test_a_base_costs_nothing_with_the_learners_anchor() -> None:
     for number in range(5):
         story.merge({A: (number, numbers(number))})
     assert story.shard.bytes_held == story.public.nbytes * 3
+
+
+# --- any wire, base, anchor and order in one merge ------------------------------------------------
+
+
+@settings(deadline=None)  # of which the first one compiles
+@given(
+    wire=st.sampled_from(list(Wire)),
+    anchor=st.sampled_from(list(Anchor)),
+    bases=st.lists(st.integers(0, STALENESS), min_size=1, max_size=6),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_contributions_of_any_base_in_any_order_merge_to_the_naive_mean(
+    wire: Wire, anchor: Anchor, bases: list[int], seed: int
+) -> None:
+    """With the syncer's anchor a stale contribution is moved, which makes it f32 among others."""
+    chance = np.random.default_rng(seed)
+    story = Story(anchor, Wire.F32, wire_up=wire)
+    public = [story.public]
+    for number in range(STALENESS):
+        story.merge({A: (number, chance.normal(size=story.public.size).astype(np.float32))})
+        public.append(story.public)
+    deltas = [encode(wire, chance.normal(size=public[0].size).astype(np.float32)) for _ in bases]
+    items: list[Item] = []
+    for i, (base, payload) in enumerate(zip(bases, deltas, strict=True)):
+        life = Life(Island(f"i{i}"), Incarnation(i + 3))
+        items.append(story.hand_in(life, base, payload)._replace(weight=1 / len(bases)))
+    following = Version(0, STALENESS + 1)
+    event = story.shard.merge(Merge(F0, following, tuple(items), "", measure=True))
+    assert isinstance(event, Merged)
+    story.shard.publish(Publish(F0, following, Version(0, STALENESS), (), ()))
+    plain = [decode(payload, public[0].size).astype(np.float64) for payload in deltas]
+    if anchor is Anchor.CURRENT:
+        plain = [public[b] - public[-1] + d for b, d in zip(bases, plain, strict=True)]
+    moved = np.mean(plain, axis=0)
+    np.testing.assert_allclose(story.public, public[-1] + moved, atol=1e-5)
+    assert event.norm == pytest.approx(np.linalg.norm(moved), rel=1e-4, abs=1e-5)
+    assert len(event.cosines) == (len(bases) if len(bases) >= 3 else 0)
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+def test_another_wire_than_the_runs_is_not_kept_and_says_so(wire: Wire) -> None:
+    story = Story(Anchor.BASE, wire)
+    other = Wire.F32 if wire is not Wire.F32 else Wire.BF16
+    said = story.hand_in(A, 0, encode(other, numbers(1))).contribution
+    assert said.flaw == f"{other} bytes, the run's wire is {wire}"
+    assert not np.isfinite(said.norm)
+    short = story.hand_in(A, 0, encode(wire, numbers(1)[:1])).contribution
+    assert short.flaw.startswith("payload of dtype")
+    assert story.shard.bytes_held == 3 * story.public.nbytes
+
+
+# --- what is merged and cannot be published -------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_step_that_is_not_sound_leaves_no_trace(stored: bool) -> None:
+    story = Story(Anchor.BASE)
+    story.merge({A: (0, numbers(1))})
+    kept, arrays = story.public, story.shard.arrays(F0)
+    before = Arrays(arrays.version, *(each.copy() for each in arrays_of(arrays)))
+    items = [
+        story.hand_in(life, 1, numbers(n))._replace(weight=0.5) for n, life in ((2, A), (3, B))
+    ]
+    order = Merge(F0, Version(0, 2), tuple(items), "", limit=1e-3)
+    event = story.shard.merge(order, (lambda: before) if stored else None)
+    norm = np.linalg.norm((numbers(2) + numbers(3)) / 2)
+    assert isinstance(event, Unsound)
+    assert (event.version, event.spoiled) == (Version(0, 2), ())
+    assert event.norm == pytest.approx(norm)
+    for now, then in zip(arrays_of(story.shard.arrays(F0)), arrays_of(before), strict=True):
+        np.testing.assert_array_equal(now, then)
+    alone = items[0]._replace(weight=1.0)
+    again = story.shard.merge(Merge(F0, Version(0, 3), (alone,), ""))
+    assert isinstance(again, Merged)
+    story.shard.publish(Publish(F0, Version(0, 3), Version(0, 1), (), ()))
+    np.testing.assert_allclose(story.public, kept + numbers(2), atol=1e-6)
+
+
+def test_bytes_that_have_changed_since_they_came_are_named() -> None:
+    story = Story(Anchor.BASE)
+    spoiled = numbers(2)
+    items = [
+        story.hand_in(A, 0, numbers(1))._replace(weight=0.5),
+        story.hand_in(B, 0, spoiled)._replace(weight=0.5),
+    ]
+    spoiled[3] = np.nan
+    event = story.shard.merge(Merge(F0, Version(0, 1), tuple(items), ""))
+    assert isinstance(event, Unsound)
+    assert event.spoiled == (items[1].contribution.id,)
+    assert np.isfinite(story.shard.arrays(F0).master).all()
+
+
+def arrays_of(arrays: Arrays) -> tuple[Flat, Flat, Flat]:
+    return arrays.master, arrays.momentum, arrays.public

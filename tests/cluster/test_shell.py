@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cluster.failures import Failure, Losses
 from cluster.measures import Measures
 from cluster.syncer import Ports, Syncer
 from coordinator.codec import Wire
@@ -31,6 +32,7 @@ from coordinator.protocol import (
     LeaseWanted,
     Life,
     Merge,
+    Merged,
     Progress,
     Publish,
     Refused,
@@ -69,6 +71,10 @@ class World(Ports):
     shard_lives: bool = True
     durable: bool = True
     slow: bool = False
+    losses: list[tuple[Life | None, Failure]] = field(
+        default_factory=list[tuple[Life | None, Failure]]
+    )
+    failures: dict[Life, Failure] = field(default_factory=dict[Life, Failure])
     flushes: list[Future[None]] = field(default_factory=list["Future[None]"])
 
     def did(self, what: str, *more: object) -> None:
@@ -96,24 +102,28 @@ class World(Ports):
         self.deaths[life] = asyncio.get_running_loop().create_future()
         return await self.deaths[life]
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | Failure | str:
         self.did("collect", life, fragment)
+        if (failure := self.failures.get(life)) is not None:
+            return failure
         start, stop = self.handed_in.get((life, fragment), 0), self.steps[life]
         if start == stop:
             return "nothing to hand in"
         self.handed_in[life, fragment] = stop
         return contribution(life, fragment, (start, stop), norm=self.norm)
 
-    async def merge(self, order: Merge) -> bool:
+    async def merge(self, order: Merge) -> Merged | None:
         self.did("merge", order.fragment, order.version)
-        return self.shard_lives
+        return Merged(order.fragment, order.version) if self.shard_lives else None
 
     async def store(self, order: Store) -> bool | str | None:
         self.did("store", order.fragment, order.version)
         return self.durable
 
-    async def publish(self, order: Publish) -> None:
+    async def publish(self, order: Publish) -> Losses:
         self.did("publish", order.fragment, order.version)
+        losses, self.losses = self.losses, []
+        return losses
 
     async def discard(self, order: Discard) -> None:
         self.did("discard", order.contribution.id, order.fate)
@@ -127,6 +137,9 @@ class World(Ports):
     async def leave(self, life: Life) -> Progress | None:
         self.did("leave", life)
         return progress(self.steps[life])
+
+    async def break_down(self, life: Life, why: str) -> None:
+        self.did("break down", life)
 
 
 def progress(steps: int) -> Progress:

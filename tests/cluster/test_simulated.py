@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -14,13 +15,25 @@ from cluster import sim_learner, sim_shard
 from cluster.fuzz import BREAKAGES, FuzzResult, Sum, fuzz, one_schedule, shortest, violated
 from cluster.sim_coverage import NEVER, PAIRS
 from cluster.sim_loop import VirtualLoop, running
-from cluster.sim_plan import EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED, Trouble, draw
+from cluster.sim_plan import (
+    EVENTS_WANTED,
+    FAULTS_WANTED,
+    LAYOUT,
+    ROUNDS_WANTED,
+    Fault,
+    Plan,
+    Trait,
+    Trouble,
+    draw,
+)
 from cluster.simulated import World
 from coordinator import advance as rules
 from coordinator import contributions, lives, recovery, roster, rounds
 from coordinator.gate import Refusal
-from coordinator.protocol import Fate
+from coordinator.protocol import Fate, Island
 from coordinator.quorum import Close
+from coordinator.schedule import Schedule
+from coordinator.state import Rule
 from islands import learner
 
 FEW, MANY, SEED = 100, 2000, 7
@@ -104,6 +117,37 @@ def test_a_seed_gives_the_same_run() -> None:
     second.run()
     assert first.seat.tape == second.seat.tape
     assert first.seat.states[-1] == second.seat.states[-1]
+
+
+ISLAND = Island("a")
+ALONE = Plan(
+    "one island",
+    Rule(Schedule(4, 2), LAYOUT, steps=40, lease_windows=20),
+    (Trait(ISLAND, 0.0, step_s=1.0, jitter=0.0, tokens=3, windows=1, latency_s=0.3),),
+    carry=False,
+    faults=(),
+    healed_s=20.0,
+    stop_s=math.inf,
+    merge_s=0.1,
+    store_s=0.1,
+)
+"""Without it nothing goes on."""
+
+
+@pytest.mark.parametrize("healed_s", range(20, 60))
+def test_an_island_comes_back_whenever_its_layout_is_mended(healed_s: int) -> None:
+    """... also while the refusal of its join is on its way."""
+    traits = (replace(ALONE.traits[0], latency_s=4.0),)
+    faults = (Fault(15.0, Trouble.LAYOUT, ISLAND, 1.0), Fault(16.0, Trouble.RUMOUR, ISLAND, 1.0))
+    World(replace(ALONE, traits=traits, healed_s=healed_s, faults=faults)).run()
+
+
+@pytest.mark.parametrize("tenth", range(0, 150, 3))
+def test_an_island_comes_back_whenever_it_was_drained(tenth: int) -> None:
+    """... also if it was barred by then, and in no life."""
+    ill = Fault(3.0, Trouble.INCURABLE, ISLAND, 1.0)
+    drained = Fault(5 + tenth / 10, Trouble.DRAIN, ISLAND, 1.0)
+    World(replace(ALONE, faults=(ill, drained))).run()
 
 
 def broken(name: str) -> tuple[object, str, Callable[..., object]]:

@@ -15,7 +15,10 @@ seconds and what happens. `a` is the present life of island a, `a#1` a certain o
     arrive a f0 0-3 [base=v0] [norm=1] [layout=x] [tokens=300] [as=other]
                                         the shard holds what a trained on f0 in steps 0, 1 and 2
     missing a f0                        that will not come
-    merged f0 [v1]                      the shard has merged the next version, or a certain one
+    merged f0 [v1] [moved=1] [cosines=0.2,none,-0.3]
+                                        the shard has merged the next version, or a certain one;
+                                        the norm of its step, and where the contributions point
+    unsound f0 [v1] [norm=nan]          what it has merged cannot be published
     stored f0 [v1] [durable=no]         ... and stored it; `done f0` is both
     adopt a f0 3-5                      a took in the present version after its step 5; what it
                                         trained from step 3 on is overwritten
@@ -25,14 +28,17 @@ seconds and what happens. `a` is the present life of island a, `a#1` a certain o
                                         public, or at these, one for each fragment
     show t|round f0|tokens f0|pool|a    what the syncer believes
 
-A learner reads one window of its leases a step. `validate` runs after every event.
+A learner reads one window of its leases a step. The judge looks on (`cluster/judge.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from cluster.judge import Judge
+from cluster.truth import Truth
 from coordinator.advance import advance
 from coordinator.membership import live
 from coordinator.protocol import (
@@ -75,11 +81,12 @@ from coordinator.protocol import (
     Store,
     Stored,
     Tick,
+    Unsound,
     Version,
     Void,
     Wake,
 )
-from coordinator.state import State, initial, validate
+from coordinator.state import State, initial
 from tests.coordinator.given import LAYOUT
 from tests.coordinator.given import rule as make_rule
 
@@ -89,6 +96,8 @@ RULE = {
 }  # fmt: skip
 INDENT = " " * 5
 TOKENS = 100
+MEASURED = 10_000
+"""Elements on which the directions of a scenario were measured."""
 
 
 def retold(text: str) -> str:
@@ -123,6 +132,7 @@ class Story:
             lease_windows=numbers["lease"],
         )
         self.state: State = initial(self.rule)
+        self.judge = Judge(self.rule, Truth())
         self.lives: dict[Island, Life] = {}
         self.leases: dict[Life, list[Lease]] = {}
         self.tokens: dict[Island, int] = {}
@@ -137,8 +147,9 @@ class Story:
             return
         effects: list[Effect] = []
         for event in self.events(verb, names, options):
-            self.state, answers = advance(self.rule, self.state, event, float(time))
-            validate(self.rule, self.state)
+            before = self.state
+            self.state, answers = advance(self.rule, before, event, float(time))
+            self.judge.saw(before, event, self.state, answers, float(time))
             for effect in answers:
                 self.learn(effect)
             effects += answers
@@ -161,13 +172,16 @@ class Story:
             case "missing", [name, p]:
                 yield Missing(self.life(name), fragment(p), "no answer")
             case "merged", [p, *number]:
-                yield Merged(fragment(p), self.next_version(p, *number))
+                yield self.merged(p, self.next_version(p, *number), options)
+            case "unsound", [p, *number]:
+                norm = float(options.get("norm", "nan"))
+                yield Unsound(fragment(p), self.next_version(p, *number), norm)
             case "stored", [p, *number]:
                 durable = options.get("durable") != "no"
                 yield Stored(fragment(p), self.next_version(p, *number), durable)
             case "done", [p]:
                 version = self.next_version(p)
-                yield Merged(fragment(p), version)
+                yield self.merged(p, version, options)
                 yield Stored(fragment(p), version, durable=True)
             case "adopt", [name, p, span]:
                 yield self.adoption(self.life(name), fragment(p), span)
@@ -228,6 +242,12 @@ class Story:
             progress=self.progress(life, stop),
             reference=Reference(options.get("as", str(id_))),
         )
+
+    def merged(self, p: str, version: Version, options: dict[str, str]) -> Merged:
+        said = [word for word in options.get("cosines", "").split(",") if word]
+        cosines = tuple(None if word == "none" else float(word) for word in said)
+        norm = float(options.get("moved", "nan"))
+        return Merged(fragment(p), version, norm, cosines, MEASURED if cosines else 0)
 
     def adoption(self, life: Life, p: Fragment, span: str) -> Adopted:
         start, stop = map(int, span.split("-"))
@@ -327,13 +347,15 @@ def line(effect: Effect) -> str:
             return f"tell {life}: {why}{' (without its moments)' if distrusted else ''}"
         case LeaseGranted(life, lease):
             return f"lease {piece(lease)} to {life}"
-        case Merge(p, version, items, why):
+        case Merge(p, version, items, why, limit, trial):
             shares = ", ".join(
                 f"{interval(c.id)} {weight:.0%}"
                 + (f" from {c.base}" if c.base.number != version.number - 1 else "")
                 for c, weight in items
             )
-            return f"merge f{p} to {version}: {shares} ({why})"
+            at_most = "" if math.isinf(limit) else f", at most {limit:.3g} long"
+            beside = f", beside {ids(c.id for c in trial)} on trial" if trial else ""
+            return f"merge f{p} to {version}: {shares}{beside} ({why}{at_most})"
         case Store(p, version):
             return f"store f{p} {version}"
         case Publish(p, version, _, to, merged):

@@ -180,7 +180,8 @@ def test_any_stretch_of_a_fragment_is_decoded_as_in_the_whole(wire: Wire, size: 
 def test_a_difference_is_encoded_and_added_as_if_in_one_piece(wire: Wire) -> None:
     chance, size = np.random.default_rng(5), TILE + 77
     older, newer = (chance.standard_normal(size).astype(np.float32) for _ in range(2))
-    payload = encode_difference(wire, newer, older)
+    payload, norm = encode_difference(wire, newer, older)
+    assert norm == pytest.approx(np.linalg.norm((newer - older).astype(np.float64)), rel=1e-12)
     assert payload.tobytes() == encode(wire, newer - older).tobytes()
     total = older.copy()
     add_decoded(total, payload)

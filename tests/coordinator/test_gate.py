@@ -9,16 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator import gate
+from coordinator.frozen import replace
+from coordinator.norms import NONE, Norms, Sample, admit, forget, limit
 from coordinator.protocol import Contribution, Fate, Lease, Progress, Version
 from tests.coordinator.given import LAYOUT, contribution
+
+
+def over(steps: int, *each: float) -> Norms:
+    """Norms per step, of so many steps each."""
+    return Norms(tuple(Sample(steps * norm, steps) for norm in each))
+
 
 CALM = (1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0)
 
 
-def inspect(c: Contribution, *, current: int = 0, norms: tuple[float, ...] = ()) -> str:
+def inspect(c: Contribution, *, current: int = 0, known: Norms = NONE) -> str:
     """The fate and the reason, or `admitted`."""
     refusal = gate.inspect(
-        c, fingerprint=LAYOUT, current=Version(0, current), max_staleness=2, norms=norms
+        c, fingerprint=LAYOUT, current=Version(0, current), max_staleness=2, norms=known
     )
     return "admitted" if refusal is None else f"{refusal.fate}: {refusal.why}"
 
@@ -46,7 +54,7 @@ def test_a_base_of_a_later_generation_is_refused_and_one_of_an_earlier_is_known(
             fingerprint=LAYOUT,
             current=Version(1, 3),
             max_staleness=2,
-            norms=(),
+            norms=NONE,
         )
         is None
     )
@@ -63,37 +71,73 @@ def test_numbers_that_are_not_finite_are_refused(norm: float) -> None:
     assert inspect(contribution(norm=norm)) == "gate: numbers that are not finite"
 
 
-def test_a_norm_per_step_far_out_of_line_is_refused() -> None:
-    said = inspect(contribution(span=(0, 4), norm=4 * 10.1), norms=CALM)
-    assert said == "gate: norm per step 10.1, the limit is 10"
-    assert inspect(contribution(span=(0, 4), norm=4 * 9.9), norms=CALM) == "admitted"
+def test_what_the_wire_does_not_have_is_refused() -> None:
+    said = inspect(replace(contribution(norm=math.nan), flaw="f32 bytes, the run's wire is bf16"))
+    assert said == "gate: f32 bytes, the run's wire is bf16"
+
+
+def test_a_norm_far_out_of_line_is_refused() -> None:
+    known = over(4, *CALM)
+    said = inspect(contribution(span=(0, 4), norm=4 * 10.1), known=known)
+    assert said == "gate: norm 40.4 over 4 steps, the limit is 40"
+    assert inspect(contribution(span=(0, 4), norm=4 * 9.9), known=known) == "admitted"
 
 
 def test_a_delta_that_spans_more_than_its_interval_has_more_steps_to_its_norm() -> None:
     """As with the syncer's anchor, where a second hand-in counts from the base again."""
+    known = over(1, *CALM)
     late = contribution(span=(7, 8), since_step=0, norm=8 * 9.9)
-    assert inspect(late, norms=CALM) == "admitted"
-    assert inspect(contribution(span=(7, 8), norm=8 * 9.9), norms=CALM).startswith("gate: norm")
+    assert inspect(late, known=known) == "admitted"
+    assert inspect(contribution(span=(7, 8), norm=8 * 9.9), known=known).startswith("gate: norm")
+
+
+def test_a_late_joiners_single_step_is_not_held_to_the_norm_per_step_of_a_hundred() -> None:
+    """Steps that are all noise grow with the square root of their number: one of them is then ten
+    times as long as a hundredth of a hundred."""
+    walks = Norms((Sample(10.0, 100),) * 8)  # steps of norm 1 that point anywhere
+    assert inspect(contribution(span=(0, 1), norm=1.0), known=walks) == "admitted"
+    assert inspect(contribution(span=(0, 1), norm=9.9), known=walks) == "admitted"
+    assert inspect(contribution(span=(0, 1), norm=10.1), known=walks).startswith("gate: norm")
+    steps = Norms((Sample(1.0, 1),) * 8)
+    assert inspect(contribution(span=(0, 100), norm=100.0), known=steps) == "admitted"
+    assert inspect(contribution(span=(0, 100), norm=1001.0), known=steps).startswith("gate: norm")
 
 
 def test_with_few_norms_known_nothing_can_be_called_an_outlier() -> None:
-    assert inspect(contribution(norm=1e9), norms=CALM[1:]) == "admitted"
-    assert gate.largest_norm(()) == math.inf
+    assert inspect(contribution(norm=1e9), known=over(1, *CALM[1:])) == "admitted"
+    assert limit(NONE, 1) == math.inf
 
 
 def test_where_norms_spread_widely_more_is_admitted() -> None:
     wide = (0.01, 0.1, 1.0, 10.0, 100.0, 0.1, 10.0, 1.0)
-    assert gate.largest_norm(wide) == pytest.approx(10.0**8)
+    assert limit(over(1, *wide), 1) == pytest.approx(10.0**8)
 
 
 def test_zero_norms_say_nothing_about_the_others() -> None:
-    assert gate.largest_norm((0.0,) * 60 + CALM) == gate.largest_norm(CALM)
+    assert limit(over(1, *(0.0,) * 60, *CALM), 1) == limit(over(1, *CALM), 1)
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=8, max_size=64))
-def test_ten_times_the_median_is_always_admitted(norms: list[float]) -> None:
-    middle = math.exp(sum(sorted(map(math.log, norms))[(len(norms) - 1) // 2 :][:1]))
-    assert gate.largest_norm(norms) >= 9.99 * middle
+def test_ten_times_the_median_is_always_admitted(each: list[float]) -> None:
+    middle = math.exp(sum(sorted(map(math.log, each))[(len(each) - 1) // 2 :][:1]))
+    assert limit(over(1, *each), 1) >= 9.99 * middle
+
+
+@given(st.integers(1, 1000), st.integers(1, 1000), st.integers(1, 1000))
+def test_more_steps_never_have_a_lower_limit(known: int, fewer: int, more: int) -> None:
+    fewer, more = sorted((fewer, more))
+    calm = over(known, *CALM)
+    assert limit(calm, fewer) <= limit(calm, more) * (1 + 1e-12)
+
+
+def test_what_was_forgotten_bounds_what_comes_until_eight_are_known() -> None:
+    changed = forget(over(1, *CALM))
+    assert limit(changed, 1) == pytest.approx(100.0)
+    assert limit(forget(changed), 1) == pytest.approx(100.0), "not to fewer than were known"
+    for _ in range(7):
+        changed = admit(changed, 50.0, 1)
+    assert limit(changed, 1) == pytest.approx(100.0)
+    assert limit(admit(changed, 50.0, 1), 1) == pytest.approx(500.0)
 
 
 def possible(c: Contribution, *, uncovered: int = 400) -> bool:

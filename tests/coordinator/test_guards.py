@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from itertools import permutations
+
+import pytest
+
 from coordinator.advance import advance
-from coordinator.membership import Status
+from coordinator.membership import SPEAKING, Status
+from coordinator.norms import Norms, Sample
 from coordinator.protocol import (
     Adopted,
     Arrived,
@@ -11,6 +17,7 @@ from coordinator.protocol import (
     Event,
     Fate,
     Fragment,
+    Granted,
     Island,
     Join,
     Lease,
@@ -180,23 +187,90 @@ def test_no_more_tokens_are_merged_than_were_trained_since() -> None:
     validate(rule(), state)
 
 
+def fleet(names: str, norms: int = 8) -> State:
+    """Live islands of these names, with so many usual norms known of the fragment."""
+    joins = [Join(Island(name), "group", LAYOUT) for name in names]
+    lives = [life(name, n) for n, name in enumerate(names, 1)]
+    reports = [Report(who, Progress(99, 9900, Lease(0, 9)), 1.0) for who in lives]
+    usual = [Arrived(contribution(lives[0], 0, (n, n + 1))) for n in range(norms)]
+    return after(rule(every=1), *joins, *reports, *usual)
+
+
+def handed(name: str, number: int, step: int, norm: float) -> Arrived:
+    return Arrived(contribution(life(name, number), 0, (step, step + 1), norm=norm))
+
+
 def test_norms_of_a_new_regime_are_believed_when_most_learners_have_them() -> None:
-    """... and never because of one learner alone."""
-    a, b = life("a", 1), life("b", 2)
-    one = rule(every=1)
-    joins = (Join(A, "group", LAYOUT), Join(B, "group", LAYOUT))
-    lives = [Report(who, Progress(99, 9900, Lease(0, 9)), 1.0) for who in (a, b)]
-    usual = [Arrived(contribution(a, 0, (n, n + 1))) for n in range(8)]
-    state = after(one, *joins, *lives, *usual)
-    assert len(state.fragments[0].norms) == len(usual)
-    louder = [Arrived(contribution(a, 0, (n, n + 1), norm=1e3)) for n in (20, 21)]
-    state = after(one, *louder, state=state)
-    assert len(state.fragments[0].norms) == len(usual)
+    """One learner alone changes nothing."""
+    one, state = rule(every=1), fleet("ab")
+    usual = state.fragments[0].norms
+    state = after(one, handed("a", 1, 20, 50), handed("a", 1, 21, 50), state=state)
+    assert state.fragments[0].norms == usual
     assert state.fragments[0].outliers == {A}
-    state = after(one, Arrived(contribution(b, 0, (22, 23), norm=1e3)), state=state)
-    assert state.fragments[0].norms == ()
-    state = after(one, Arrived(contribution(b, 0, (23, 24), norm=1e3)), state=state)
-    assert state.fragments[0].norms == (1e3,)
+    state = after(one, handed("b", 2, 22, 50), state=state)
+    assert state.fragments[0].norms == Norms((), Sample(1.0, 1))
+    state = after(one, handed("b", 2, 23, 50), state=state)
+    assert state.fragments[0].norms == Norms((Sample(50, 1),), Sample(1.0, 1))
+
+
+def test_a_lone_learner_whose_norms_change_tenfold_goes_on() -> None:
+    """It is all learners there are; it once never merged again."""
+    state = after(rule(every=1), handed("a", 1, 20, 12), state=fleet("a"))
+    state, effects = advance(rule(every=1), state, handed("a", 1, 21, 12), 9.0)
+    assert not [effect for effect in effects if isinstance(effect, Discard)]
+
+
+def test_norms_that_have_changed_for_everyone_are_bounded_by_those_of_before() -> None:
+    """Until eight new ones are known a hundred times the former median is the limit."""
+    one = rule(every=1)
+    state = after(one, handed("a", 1, 20, 12), state=fleet("a"))
+    assert refused_for(one, state, handed("a", 1, 21, 101)) == "norm 101 over 1 step, the limit"
+    state = after(one, *(handed("a", 1, 21 + n, 12) for n in range(8)), state=state)
+    assert state.fragments[0].norms.former is None
+    assert refused_for(one, state, handed("a", 1, 30, 121)) == "norm 121 over 1 step, the limit"
+
+
+def refused_for(one: Rule, state: State, event: Arrived) -> str:
+    _, effects = advance(one, state, event, 9.0)
+    (discard,) = [effect for effect in effects if isinstance(effect, Discard)]
+    return discard.why.partition(" is ")[0]
+
+
+@pytest.mark.parametrize("factor", [30.0, 1000.0])
+def test_two_loud_learners_of_four_are_never_admitted_in_whatever_order_they_come(
+    factor: float,
+) -> None:
+    """The first one is quarantined, and the second one was then more than half of what was left of
+    the outliers' electorate."""
+    one = rule(every=1, fragments=1, grace_s=0)
+    orders = [*permutations("abcd")]
+    chance = random.Random(seed := random.randrange(2**32))
+    print(f"seed {seed}")
+    for order in orders:
+        state, steps, number = (
+            fleet("abcd"),
+            dict.fromkeys("abcd", 20),
+            dict(zip("abcd", range(1, 5), strict=True)),
+        )
+        for turn in range(12):
+            now_s = 10.0 + turn
+            for name in order if turn % 2 else chance.sample(order, 4):
+                member = state.members[Island(name)]
+                if member.status not in SPEAKING:
+                    state, effects = advance(one, state, Join(Island(name), "group", LAYOUT), now_s)
+                    granted = [e.life.incarnation for e in effects if isinstance(e, Granted)]
+                    if not granted:
+                        continue
+                    number[name], steps[name] = granted[0], 0
+                    told = Report(life(name, granted[0]), Progress(1, 100, Lease(0, 1)), 1.0)
+                    state, _ = advance(one, state, told, now_s)
+                loud = name in "ab"
+                event = handed(name, number[name], steps[name], factor if loud else 1.0)
+                state, effects = advance(one, state, event, now_s)
+                refused = any(isinstance(effect, Discard) for effect in effects)
+                assert refused == loud, f"{name} of {order} in turn {turn}: {effects}"
+                steps[name] += 1
+                validate(one, state)
 
 
 def test_no_more_is_overwritten_than_there_is() -> None:

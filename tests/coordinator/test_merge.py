@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from coordinator.codec import Wire, decode, encode
 from coordinator.fragments import Flat, Layout, Leaf, Piece, cut
 from coordinator.kernels import TILE, frozen
-from coordinator.merge import MergeRule, Part, merge, merge_into, norms
+from coordinator.merge import SHARE, MergeRule, Part, directions, merge, merge_into, norms
 from coordinator.outer import OuterRule, step
 from coordinator.rounds import weigh
 from tests.coordinator.given import contribution, life
@@ -285,3 +285,85 @@ def test_a_norm_is_finite_exactly_if_everything_is(wire: Wire, poison: float, pl
     assert np.isfinite(norms(frozen(encode(wire, values)), LARGE_PIECES)).all()
     values[place] = poison
     assert not np.isfinite(norms(frozen(encode(wire, values)), LARGE_PIECES)).all()
+
+
+# --- contributions of several wires in one merge --------------------------------------------------
+
+
+@settings(deadline=None)  # of which the first one compiles
+@given(
+    st.lists(st.sampled_from(list(Wire)), min_size=2, max_size=9),
+    st.sampled_from(list(MergeRule)),
+    seeds,
+)
+def test_any_mixture_of_wires_in_any_order_merges_to_the_naive_mean(
+    wires: list[Wire], rule: MergeRule, seed: int
+) -> None:
+    """The dtype of the first one was once taken for that of all, past the end of the others."""
+    chance = np.random.default_rng(seed)
+    layout = cut([Leaf("w", (3 * TILE // 2 + 7,)), Leaf("b", (37,))], 1)
+    pieces, size = layout.fragments[0], layout.parameters
+    values = [chance.standard_normal(size).astype(np.float32) for _ in wires]
+    payloads = [frozen(encode(wire, each)) for wire, each in zip(wires, values, strict=True)]
+    weights = shares(len(wires), seed)
+    parts = [Part(p, w, norms(p, pieces)) for p, w in zip(payloads, weights, strict=True)]
+    master, momentum = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    merge_into(master, momentum, rule=rule, outer=OuterRule(1.0, 0.0), pieces=pieces, parts=parts)
+    blocks, offset = np.array([decode(p, size) for p in payloads]), 0
+    for piece in pieces:
+        inside = slice(offset, offset + piece.size)
+        twin = naive_mean if rule is MergeRule.MEAN else naive_rda
+        np.testing.assert_allclose(
+            master[inside], twin(blocks[:, inside], weights), rtol=1e-4, atol=1e-5
+        )
+        offset += piece.size
+
+
+# --- where contributions point --------------------------------------------------------------------
+
+
+def naive_cosines(blocks: np.ndarray, weights: Sequence[float], trial: np.ndarray) -> list[float]:
+    wide, others = blocks.astype(np.float64), []
+    for i, v in enumerate(wide):
+        rest = sum(w * u for j, (w, u) in enumerate(zip(weights, wide, strict=True)) if j != i)
+        others.append((v, rest))
+    others += [(v, naive_mean(blocks, list(weights))) for v in trial.astype(np.float64)]
+    return [float(v @ u / np.linalg.norm(v) / np.linalg.norm(u)) for v, u in others]
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_directions_are_those_of_a_naive_twin_on_the_tiles_that_are_looked_at(
+    wire: Wire, n: int
+) -> None:
+    pieces, size = one_tensor(SHARE * TILE + TILE + 100), SHARE * TILE + TILE + 100
+    chance = np.random.default_rng(n)
+    common = chance.standard_normal(size)
+    values = [(common + chance.standard_normal(size)).astype(np.float32) for _ in range(n + 1)]
+    payloads = [frozen(encode(wire, each)) for each in (*values[:-1], -values[-1])]
+    weights = shares(n, seed=n)
+    parts = [Part(p, w, ()) for p, w in zip(payloads[:-1], weights, strict=True)]
+    looked_at = np.r_[0:TILE, SHARE * TILE : SHARE * TILE + TILE]
+    blocks = np.array([decode(p, size)[looked_at] for p in payloads])
+    with ThreadPoolExecutor(2) as pool:
+        found = directions(pieces, parts, payloads[-1:], pool.map)
+    assert found == directions(pieces, parts, payloads[-1:]), "whoever does the work"
+    assert found.measured == looked_at.size
+    expected = naive_cosines(blocks[:-1], weights, blocks[-1:])
+    np.testing.assert_allclose(np.array(found.cosines, float), expected, atol=1e-5)
+    assert expected[-1] < -0.4 < 0.4 < min(expected[:-1])
+
+
+def test_a_sixteenth_of_a_large_fragment_is_looked_at_and_a_small_one_whole() -> None:
+    part = Part(frozen(np.ones(64 * TILE, np.float32)), 0.5, ())
+    assert directions(one_tensor(64 * TILE), [part, part]).measured == 64 * TILE // SHARE
+    small = Part(frozen(np.ones(SIZE, np.float32)), 0.5, ())
+    assert directions(PIECES, [small, small]) == ((pytest.approx(1.0), pytest.approx(1.0)), SIZE)
+
+
+def test_what_has_no_length_or_is_no_number_has_no_direction() -> None:
+    ones, zeros = np.ones(SIZE, np.float32), np.zeros(SIZE, np.float32)
+    parts = [Part(frozen(each), 1 / 3, ()) for each in (ones, ones, zeros)]
+    assert directions(PIECES, parts).cosines[2] is None
+    broken = Part(frozen(np.full(SIZE, np.nan, np.float32)), 1 / 3, ())
+    assert set(directions(PIECES, [*parts[:2], broken]).cosines) == {None}

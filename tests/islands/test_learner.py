@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coordinator.codec import Payload, Wire
+from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.fragments import sew, take
 from coordinator.protocol import (
     Adopted,
@@ -27,6 +27,7 @@ from coordinator.protocol import (
     Incarnation,
     Island,
     Join,
+    Known,
     Lease,
     LeaseGranted,
     LeaseWanted,
@@ -45,7 +46,7 @@ from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import Starved
 from islands.encoder import Where
 from islands.exchange import Public
-from islands.inner import Inner, InnerState
+from islands.inner import Inner, InnerState, Measures
 from islands.learner import Habits, Learner, Link, Rejected, Unreachable
 from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Params, Task
@@ -294,7 +295,7 @@ class Alive:
         return handed
 
     def asked(self, p: Fragment, life: Life | None = None) -> Future[tuple[HandIn, Payload] | None]:
-        return self.call(self.learner.hand_in, life or self.script.life, p)
+        return self.call(self.learner.hand_in, life or self.script.life, p, Known())
 
     def pending(self, p: Fragment) -> Future[tuple[HandIn, Payload] | None]:
         """Ask for what is not there yet, and return when the learner knows of it."""
@@ -356,12 +357,13 @@ def begin(
         encode: Where = "host",
         script: Script | None = None,
         stream: Numbers | None = None,
+        inner: Inner = inner,
+        now_s: Callable[[], float] = time.perf_counter,
+        wire: Wire = Wire.F32,
     ) -> Alive:
         script = script or Script()
         schedule = Schedule(EVERY, FRAGMENTS)
-        habits = Habits(
-            Island("a"), "g", Wire.F32, schedule, overlap, 1, speed, step_s, encode=encode
-        )
+        habits = Habits(Island("a"), "g", wire, schedule, overlap, 1, speed, step_s, encode=encode)
         learner = Learner(
             TASK,
             LAYOUT,
@@ -370,7 +372,7 @@ def begin(
             lambda: stream or Numbers(),
             script,
             habits,
-            now_s=time.perf_counter,
+            now_s=now_s,
         )
         joins = script.refusal is None and not script.waits_s
         started.append(Alive(learner, script))
@@ -434,6 +436,50 @@ def test_all_of_its_time_is_accounted_for(begin: Begin) -> None:
     assert 0 < spent_s < time.perf_counter() - began_s
 
 
+@jax.jit
+def after_long(leaf: jax.Array) -> jax.Array:
+    """The same, after work that a CPU is given too without anybody waiting."""
+    matrix = jnp.full((500, 500), leaf.reshape(-1)[0])
+    for _ in range(12):
+        matrix = jnp.tanh(matrix @ matrix)
+    return leaf + 0 * matrix[0, 0]
+
+
+@pytest.mark.parametrize("served", ["hand-in", "adoption", "donation"])
+def test_what_devices_do_for_the_syncer_is_not_computing(
+    begin: Begin, inner: Inner, monkeypatch: pytest.MonkeyPatch, served: str
+) -> None:
+    """... though it is dispatched before a step and done when that could begin."""
+    alive = begin()
+    alive.script.step(3)
+    learner, leaf = alive.learner, jnp.zeros(LAYOUT.sizes[F0])
+    jax.block_until_ready(jax.tree.map(after_long, (leaf, learner._state)))  # compiled
+    began_s = time.perf_counter()
+    after_long(leaf).block_until_ready()
+    long_s = time.perf_counter() - began_s
+    for where, name in ((learner._port, "take"), (learner._port, "put"), (inner, "moments")):
+        real = getattr(where, name)
+        slow = lambda *arguments, real=real: jax.tree.map(after_long, real(*arguments))  # noqa: E731
+        monkeypatch.setattr(where, name, slow)
+    _, before = learner.vitals
+    match served:
+        case "hand-in":
+            alive.asked(F0)
+            until(lambda: bool(learner._copying))
+        case "adoption":
+            alive.adopted(F0, alive.publish(F0, flats_of(init(1))[F0]))
+        case _:
+            alive.call(learner.moments, alive.script.life)
+            until(lambda: bool(learner._copying))
+    alive.script.step(1)
+    _, after = learner.vitals
+    served_s, computed_s = (
+        after.talking_s - before.talking_s,
+        after.computing_s - before.computing_s,
+    )
+    assert served_s > max(long_s / 2, computed_s)
+
+
 def test_it_steps_at_the_clock_that_it_was_given(begin: Begin, inner: Inner) -> None:
     """... since the learning rate follows it."""
     script = Script()
@@ -491,6 +537,33 @@ def test_two_who_ask_at_once_get_the_same(begin: Begin) -> None:
     assert second is not None
     assert first[0] == second[0]
     np.testing.assert_array_equal(first[1], second[1])
+
+
+def test_what_has_become_of_a_hand_in_is_heard_when_the_next_is_asked_for(
+    begin: Begin, inner: Inner
+) -> None:
+    """Merged: what its wire did not take comes with the next one, although nothing was published
+    that it heard of."""
+    alive = begin(wire=Wire.INT4)
+    handed: list[tuple[HandIn, Payload]] = []
+    for merged in (False, False, True):
+        alive.script.step(2)
+        sent = tuple(each.id for each, _ in handed)
+        known = Known(merged=sent) if merged else Known(held=sent)
+        answer = alive.call(alive.learner.hand_in, alive.script.life, F0, known).result(WAIT_S)
+        assert answer is not None
+        handed.append(answer)
+    flats, state = [flats_of(init(0))[F0]], inner.start(init(0))
+    for steps in range(0, 6, 2):
+        state = steps_of(inner, state, range(steps, steps + 2), first_batch=steps)
+        flats.append(flats_of(state.params)[F0])
+    deltas = [after - before for before, after in pairwise(flats)]
+    wanted, left = [encode(Wire.INT4, delta) for delta in deltas[:2]], np.zeros_like(flats[0])
+    for delta, payload in zip(deltas, wanted, strict=False):
+        left += delta - decode(payload, delta.size)
+    wanted.append(encode(Wire.INT4, deltas[2] + left))
+    for (_, payload), each in zip(handed, wanted, strict=True):
+        np.testing.assert_array_equal(payload, each)
 
 
 # --- adopting -------------------------------------------------------------------------------------
@@ -645,6 +718,85 @@ def test_old_news_changes_nothing(begin: Begin) -> None:
     assert len(alive.script.adoptions) == 1
 
 
+class Slow(Inner):
+    """Copies to the devices what is near `number` only once it is let go."""
+
+    number: float = float("nan")
+
+    def __init__(self, inner: Inner) -> None:
+        self.__dict__.update(inner.__dict__)
+        self.reached, self.go = threading.Event(), threading.Event()
+
+    def place(self, tree: Params) -> Params:
+        if isinstance(tree, np.ndarray) and np.allclose(tree, self.number):
+            self.reached.set()
+            assert self.go.wait(WAIT_S)
+        return super().place(tree)
+
+
+def full(p: Fragment, number: float) -> np.ndarray:
+    return np.full(LAYOUT.sizes[p], number, np.float32)
+
+
+def overtaken(alive: Alive, slow: Slow) -> Future[Version]:
+    """Version 1 of fragment 0 is still being copied when version 2 is there."""
+    slow.number = 1.0
+    first = alive.call(alive.publish, F0, full(F0, 1))
+    assert slow.reached.wait(WAIT_S)
+    alive.publish(F0, full(F0, 2))
+    return first
+
+
+def test_an_offer_that_a_newer_one_has_overtaken_changes_nothing(
+    begin: Begin, inner: Inner
+) -> None:
+    """... while that waits for the next boundary ..."""
+    held = Held()
+    alive = begin(inner=(slow := Slow(inner)), stream=held)
+    alive.script.allow(1)
+    held.reached()
+    first = overtaken(alive, slow)
+    slow.go.set()
+    first.result(WAIT_S)
+    held.go()
+    alive.script.all_read()
+    alive.script.step(1)
+    assert [each.version for each in alive.script.adoptions] == [Version(0, 2)]
+
+
+def test_an_offer_that_was_overtaken_does_not_undo_an_adoption(begin: Begin, inner: Inner) -> None:
+    """... and after the last."""
+    alive = begin(inner=(slow := Slow(inner)))
+    alive.script.step(1)
+    first = overtaken(alive, slow)
+    alive.adopted(F0, Version(0, 2))
+    slow.go.set()
+    first.result(WAIT_S)
+    alive.script.step(2)
+    alive.script.step(1)
+    assert [each.version for each in alive.script.adoptions] == [Version(0, 2)]
+    assert alive.hand_in(F0)[0].base == Version(0, 2)
+
+
+def test_an_offer_to_a_life_that_has_ended_meanwhile_changes_nothing(
+    begin: Begin, inner: Inner
+) -> None:
+    """... nor does it hide what is offered to the next one."""
+    alive = begin(inner=(slow := Slow(inner)))
+    alive.script.step(1)
+    first = overtaken(alive, slow)
+    alive.adopted(F0, Version(0, 2))
+    alive.script.public = [(Version(0, 0), flat) for flat in flats_of(init(0))]
+    alive.learner.cease(Void(alive.script.life, "for a reason"))
+    alive.script.nothing_more()
+    alive.script.all_read()
+    slow.go.set()
+    first.result(WAIT_S)
+    alive.script.step(1)
+    assert alive.hand_in(F0)[0].base == Version(0, 0)
+    alive.adopted(F0, alive.publish(F0, full(F0, 3)))
+
+
 # --- lives ----------------------------------------------------------------------------------------
 
 
@@ -773,14 +925,12 @@ def test_one_who_waits_can_be_let_go(begin: Begin) -> None:
 
 def moments_after(inner: Inner, steps: int) -> list[np.ndarray]:
     state = steps_of(inner, inner.start(init(0)), range(steps))
-    return [np.array(leaf) for leaf in inner.moments(state)]
+    return list(inner.moments(state))
 
 
 def trains_with(alive: Alive, inner: Inner, moments: list[np.ndarray] | None) -> bool:
     """Whether what it trains in its first two steps is what it would train with these moments."""
-    state = inner.start(init(0))
-    if moments is not None:
-        state = inner.adopt_moments(state, moments)
+    state = inner.start(init(0), None if moments is None else inner.accept(moments))
     wanted = flats_of(steps_of(inner, state, range(2)).params)
     alive.script.step(2)
     trained = [flats_of(init(0))[p] + alive.hand_in(p)[1] for p in (F0, F1)]
@@ -820,6 +970,46 @@ def test_a_donor_gives_its_moments_at_a_boundary_and_steps_on(begin: Begin, inne
     for leaf, wanted in zip(given, moments_after(inner, 3), strict=True):
         np.testing.assert_array_equal(leaf, wanted)
     assert alive.learner.moments(Life(Island("a"), Incarnation(7))) is None
+
+
+class Heavy(Inner):
+    """By its clock a step takes a second, and to copy one leaf of the moments `copying_s`."""
+
+    def __init__(self, inner: Inner, copying_s: float) -> None:
+        self.__dict__.update(inner.__dict__)
+        self.copying_s, self.now_s, self.steps = copying_s, 0.0, 0
+        self.copied_at: list[int] = []
+
+    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, Measures]:
+        self.now_s, self.steps = self.now_s + 1.0, self.steps + 1
+        return super().step(state, batch, clock)
+
+    def moments(self, state: InnerState, after: int = 0) -> Iterator[np.ndarray]:
+        for leaf in super().moments(state, after):
+            self.now_s += self.copying_s
+            self.copied_at.append(self.steps)
+            yield leaf
+
+
+@pytest.mark.parametrize("copying_s", [0.1, 0.26, 3.0])
+def test_to_give_its_moments_a_donor_stops_for_half_a_step_or_a_leaf_at_a_time(
+    begin: Begin, inner: Inner, copying_s: float
+) -> None:
+    held = Held()
+    heavy = Heavy(inner, copying_s)
+    alive = begin(inner=heavy, stream=held, now_s=lambda: heavy.now_s)
+    alive.script.allow(30)
+    held.reached()
+    asked = alive.call(alive.learner.moments, alive.script.life)
+    until(lambda: bool(alive.learner._donations))
+    held.go()
+    given = asked.result(WAIT_S)
+    assert given is not None
+    assert [leaf.shape for leaf in given] == [leaf.shape for leaf in moments_after(inner, 0)]
+    at_once = [heavy.copied_at.count(step) for step in dict.fromkeys(heavy.copied_at)]
+    assert len(at_once) > 1
+    assert all(number == 1 or (number - 1) * copying_s < 1 for number in at_once)
+    alive.script.all_read()
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cluster.failures import Losses
 from cluster.measures import Measures
 from cluster.sim_loop import VirtualLoop, running
 from cluster.store import Row
@@ -17,6 +18,7 @@ from coordinator.protocol import (
     Fragment,
     Life,
     Merge,
+    Merged,
     Progress,
     Publish,
     Store,
@@ -47,16 +49,17 @@ class Deaf(Ports):
         await self._hear("collect", life, fragment)
         return ""
 
-    async def merge(self, order: Merge) -> bool:
+    async def merge(self, order: Merge) -> Merged | None:
         await self._hear("merge", order)
-        return True
+        return None
 
     async def store(self, order: Store) -> bool | str | None:
         await self._hear("store", order)
         return True
 
-    async def publish(self, order: Publish) -> None:
+    async def publish(self, order: Publish) -> Losses:
         await self._hear("publish", order)
+        return ()
 
     async def discard(self, order: Discard) -> None:
         await self._hear("discard", order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.goals import GOALS
 from tests.live.cli import finish, place
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]
@@ -25,16 +26,22 @@ def test_bench_scale_closes_every_round() -> None:
     assert row["syncer_rss_bytes"] > 1e7
 
 
+@pytest.mark.timeout(400)
 def test_bench_overhead_trains_both_ways_in_the_same_processes() -> None:
     with place() as here:
-        finished = here.run("bench", "overhead", "--quick", "--json")
+        finished = finish(here.start("bench", "overhead", "--quick", "--json"), within_s=350)
     assert finished.code == 0, finished.err
     told = finished.json
     assert told["samples"] == 1
-    assert told["merges"] > 0
-    assert told["ratio"] > 0
-    assert told["cpu_ratio"] > 0
-    assert 0 < told["thread_fraction"] < 1
+    bare, shipped = told["rows"]
+    assert (bare["every"], bare["wires"]) == (24, "int4, int4")
+    assert (shipped["every"], shipped["wires"]) == (8, "bf16, bf16")
+    assert told["ratio"] == bare["ratio"]
+    for row in (bare, shipped):
+        assert row["merges"] > 0
+        assert row["ratio"] > 0
+        assert row["cpu_ratio"] > 0
+        assert 0 < row["thread_fraction"] < 1
 
 
 @pytest.mark.long
@@ -47,4 +54,5 @@ def test_bench_recovery_kills_learner_syncer_and_node_and_sees_them_back() -> No
     assert told["repeats"] == 1
     for name in ("merge_period_s", "cold_start_s", "syncer_gap_s", "node_back_s"):
         assert 0 < told[f"{name}_low"] <= told[name] <= told[f"{name}_high"]
+    assert GOALS["recovery"].keys() <= told.keys()
     assert told["learner_gap_s"] < told["learner_back_s"]  # the others went on

@@ -1,0 +1,70 @@
+"""What one island raises or sends that is of no use, and what that means for it: never for others.
+
+It is told apart by type where it comes up, counted by its reason, kept in the notes, and at worst
+ends that island's life (docs/protocol.md, An island that fails).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinator.errors import Malformed
+from coordinator.protocol import Life
+
+WORDS = 160
+"""Characters of a `why`: some errors are a page long, and `status` and tape repeat them."""
+
+
+class Reason(StrEnum):
+    """What an island was doing, or what was the matter; a label of metrics, so there are few."""
+
+    TRAIN = "train"  # raised on a thread of its own: it was starting, stepping or speaking
+    HAND_IN = "hand_in"  # raised in this call, and so on
+    OFFER = "offer"
+    MOMENTS = "moments"
+    WORDS = "words"
+    SENT = "sent"  # what came of it is not what the protocol has words for
+    STORE = "store"  # the object store, and the disk behind it, had no room
+
+
+class Unjudged(StrEnum):
+    """Why an evaluation of the model came to nothing; a label too."""
+
+    RAISED = "raised"
+    DIED = "died"
+    HUNG = "hung"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failure. `ends`: the life it is of is over, and its process begins anew."""
+
+    reason: Reason
+    why: str
+    ends: bool = True
+
+
+Losses = Sequence[tuple[Life | None, Failure]]
+"""Failures, each with the life that it is of; None: of nobody in particular."""
+
+
+def raised(reason: Reason, error: BaseException) -> Failure:
+    """What an island raised while it was doing this, on whichever side it was caught."""
+    origin = origin_of(error)
+    if isinstance(origin, Malformed):
+        reason = Reason.SENT
+    return Failure(reason, f"{type(origin).__name__} in {reason}: {in_short(str(origin))}")
+
+
+def origin_of(error: BaseException) -> BaseException:
+    """What another process raised, if it came from there (Ray keeps it as `cause`)."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, BaseException) else error
+
+
+def in_short(text: str) -> str:
+    """Its first line, as far as it has room."""
+    line = next(filter(None, map(str.strip, text.splitlines())), "")
+    return line if len(line) <= WORDS else f"{line[: WORDS - 4]} ..."

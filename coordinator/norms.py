@@ -1,0 +1,85 @@
+"""The norms of late, and which one is too large to be believed.
+
+A norm belongs to a number of inner steps. Between two numbers of steps it grows at least with the
+square root of their ratio (steps that are all noise) and at most with the ratio (steps that all
+point the same way), so that a known norm bounds one over other steps by the larger of the two.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from coordinator.frozen import replace
+
+KEPT = 64
+"""Norms that are remembered."""
+NEEDED = 8
+"""With fewer, nothing can be called an outlier."""
+OUTLIER_FACTOR = 10.0
+"""A norm up to this many times the median is always admitted."""
+OUTLIER_SPREADS = 8.0
+"""A norm within this many median deviations (of the logarithm) of the median is admitted too."""
+CHANGED_FACTOR = 100.0
+"""After norms have changed for everyone, up to this many times the former median is admitted,
+until NEEDED new ones are known."""
+
+
+class Sample(NamedTuple):
+    """The Euclidean norm of a delta over so many inner steps."""
+
+    norm: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """The last KEPT norms; `former`: the middle one of those that were forgotten, until NEEDED
+    others are known."""
+
+    recent: tuple[Sample, ...] = ()
+    former: Sample | None = None
+
+
+NONE = Norms()
+"""Of a fragment that has merged nothing yet."""
+
+
+def limit(norms: Norms, steps: int) -> float:
+    """Return the largest norm over `steps` that is in line with these; infinite while too few are
+    known.
+
+    The median norm is taken per step and per square root of steps, and the larger one of the two
+    counts; their spread is that of the reading that fits them better.
+    """
+    known = [sample for sample in norms.recent if sample.norm > 0]
+    if len(known) < NEEDED:
+        if norms.former is None:
+            return math.inf
+        ratio = steps / norms.former.steps
+        return CHANGED_FACTOR * norms.former.norm * max(ratio, math.sqrt(ratio))
+    most, spread = -math.inf, math.inf
+    for power in (1.0, 0.5):
+        logs = [math.log(norm) - power * math.log(over) for norm, over in known]
+        middle = statistics.median(logs)
+        most = max(most, middle + power * math.log(steps))
+        spread = min(spread, statistics.median([abs(value - middle) for value in logs]))
+    return math.exp(most + max(math.log(OUTLIER_FACTOR), OUTLIER_SPREADS * spread))
+
+
+def admit(norms: Norms, norm: float, steps: int) -> Norms:
+    """Return the norms with one more."""
+    recent = (*norms.recent, Sample(norm, steps))[-KEPT:]
+    known = sum(sample.norm > 0 for sample in recent) >= NEEDED
+    return Norms(recent, None if known else norms.former)
+
+
+def forget(norms: Norms) -> Norms:
+    """Return no norms, save the middle one (per step) for a last bound: they have changed for
+    everyone. With too few to have a middle the former one stands."""
+    known = sorted((s for s in norms.recent if s.norm > 0), key=lambda s: s.norm / s.steps)
+    if len(known) < NEEDED:
+        return replace(norms, recent=())
+    return Norms((), known[len(known) // 2])

@@ -1,0 +1,95 @@
+"""What follows from the directions that a merge has measured: who is quarantined, who is trusted
+again. The bounds are those of `direction`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coordinator import ledger
+from coordinator.direction import LIVE, RUN, Watch, against
+from coordinator.frozen import replace
+from coordinator.lives import lose
+from coordinator.membership import Member, Status, live, speaking
+from coordinator.protocol import (
+    Contribution,
+    Discard,
+    Effect,
+    Fate,
+    Fragment,
+    Island,
+    Merged,
+    Void,
+)
+from coordinator.state import Rule, Stage, State, Step, with_fragment, with_member
+
+
+def judge(
+    rule: Rule,
+    state: State,
+    items: tuple[Contribution, ...],
+    trial: tuple[Contribution, ...],
+    event: Merged,
+) -> Step:
+    """Count for each island in how many merges in a row it pointed against the others; one with
+    RUN of them is quarantined, and on trial until RUN contributions in a row do not.
+
+    What was on trial is discarded, being measured. Nobody is quarantined where fewer than LIVE are
+    live, where their data are of several regions, or where the rest would be under the quorum.
+    """
+    participants, tried = cosines_of(items, trial, event)
+    effects: tuple[Effect, ...] = ()
+    for island, low in against(participants, tried, event.measured).items():
+        life = next(c.id.life for c in (*items, *trial) if c.id.life.island == island)
+        if (member := speaking(state.members, life)) is None:
+            continue
+        if member.trial:
+            state = with_member(state, replace(member, trial=RUN if low else member.trial - 1))
+            continue
+        member = replace(member, against=member.against + 1 if low else 0)
+        state = with_member(state, member)
+        if member.against >= RUN and _may_be_quarantined(rule, state, member):
+            cosine = participants[island]
+            why = f"{RUN} merges in a row it pointed against the others, cosine {cosine:.2f}"
+            state, void = _quarantine(rule, state, member, why)
+            effects = (*effects, void)
+    for contribution in trial:
+        state = replace(state, ledger=ledger.drop(state.ledger, contribution, Fate.GATE))
+        left = state.members[contribution.id.life.island].trial
+        why = f"on trial: measured, not merged; {left} more that do not point against the others"
+        effects = (*effects, Discard(contribution, Fate.GATE, why))
+    return state, effects
+
+
+def cosines_of(
+    items: tuple[Contribution, ...], trial: tuple[Contribution, ...], event: Merged
+) -> tuple[Mapping[Island, float], Mapping[Island, float]]:
+    """Return the cosine of each island's newest contribution, of those merged and of those on
+    trial; without those that have none."""
+    merged, tried = event.cosines[: len(items)], event.cosines[len(items) :]
+    return (
+        {c.id.life.island: x for c, x in zip(items, merged, strict=False) if x is not None},
+        {c.id.life.island: x for c, x in zip(trial, tried, strict=False) if x is not None},
+    )
+
+
+def _may_be_quarantined(rule: Rule, state: State, member: Member) -> bool:
+    living = [m for m in live(state.members).values() if not m.trial]
+    trusted = sum(m.life != member.life for m in living)
+    one_region = len({m.region for m in living}) == 1
+    enough = len(living) >= LIVE and trusted >= rule.min_quorum
+    return rule.watch is Watch.QUARANTINE and one_region and enough
+
+
+def _quarantine(rule: Rule, state: State, member: Member, why: str) -> tuple[State, Void]:
+    """Its life is over; nothing that it has handed in counts for a quorum any more."""
+    quarantines = member.quarantines + 1
+    island, suspect = member.life.island, replace(member, trial=RUN, quarantines=quarantines)
+    state = lose(rule, with_member(state, suspect), member.life, why, Status.QUARANTINED)
+    for p, fragment in enumerate(state.fragments):
+        round_ = fragment.round
+        if round_ is not None and round_.stage is Stage.OPEN and island in round_.arrived:
+            arrived = round_.arrived - {island}
+            since_s = round_.quorum_since_s if len(arrived) >= rule.min_quorum else None
+            round_ = replace(round_, arrived=arrived, quorum_since_s=since_s)
+            state = with_fragment(state, Fragment(p), replace(fragment, round=round_))
+    return state, Void(member.life, f"quarantined: {why}", distrusted=True)

@@ -1,0 +1,245 @@
+"""What a learner holds on its devices, in bytes a parameter, also when it joins again or gives."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import count
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from coordinator.codec import Wire
+from coordinator.fragments import take
+from coordinator.protocol import (
+    Adopted,
+    Answer,
+    Fragment,
+    Granted,
+    Incarnation,
+    Island,
+    Join,
+    Known,
+    Lease,
+    LeaseGranted,
+    LeaseWanted,
+    Left,
+    Life,
+    Report,
+    Version,
+    Vitals,
+    Void,
+)
+from coordinator.schedule import Schedule
+from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.encoder import Where
+from islands.exchange import Public
+from islands.inner import Inner, InnerState, Measures
+from islands.learner import Habits, Learner, Link
+from islands.optimizer import Kind, OptimizerSpec
+from islands.task import Batch, Params, Task
+from tests.islands.test_learner import WAIT_S, Numbers, until
+
+FRAGMENTS, EVERY = 4, 1000
+MATRICES, OTHERS = 4 * 64 * 64, 100 * 64
+"""Parameters: Muon keeps one number of each of the former, AdamW two of each."""
+PARAMETERS = MATRICES + OTHERS
+SLACK = 0.05
+"""Bytes a parameter for counters, batches and losses: it is a small model."""
+KINDS: tuple[Kind, ...] = ("adamw", "muon")
+
+
+def init(seed: int) -> Params:
+    rng = np.random.default_rng(seed)
+    shapes = {"blocks": (4, 64, 64), "embedding": (100, 64)}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def loss(params: Params, batch: Batch) -> jax.Array:
+    return sum((jnp.mean(x**2) for x in jax.tree.leaves(params)), jnp.zeros(())) + batch[0, 0]
+
+
+TASK = Task(
+    name="weights",
+    vocabulary=100,
+    init=init,
+    loss=loss,
+    tokens=lambda batch: 1,
+    stream=lambda batch_size: Numbers(),
+    heldout=lambda batch_size: [np.zeros((1, 1), np.float32)],
+    stacked=lambda path: path == "blocks",
+    embedding=lambda path: path == "embedding",
+)
+LAYOUT = layout_of(TASK, FRAGMENTS)
+V0 = Version(0, 0)
+ALL = [Fragment(p) for p in range(FRAGMENTS)]
+
+
+def on_devices() -> int:
+    return sum(array.nbytes for array in jax.live_arrays())
+
+
+def moments_bytes(kind: Kind) -> float:
+    """A parameter's, on average."""
+    return 8.0 if kind == "adamw" else (4 * MATRICES + 8 * OTHERS) / PARAMETERS
+
+
+@cache
+def compiled(kind: Kind) -> Inner:
+    inner = Inner(TASK, OptimizerSpec(kind=kind))
+    inner.compile(np.zeros((1, 1), np.float32))
+    return inner
+
+
+PORT = FragmentPort(LAYOUT, AdoptRule.OVERWRITE)
+
+
+class Scales(Inner):
+    """Weighs what lies on the devices, on the thread that trains: after each step, and whenever
+    something was put there or given away. `most`: bytes a parameter since it was emptied, by when.
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self.__dict__.update(compiled(kind).__dict__)
+        gc.collect()
+        self._before = on_devices()
+        self.most: dict[str, float] = {}
+
+    def _weigh(self, when: str) -> None:
+        held = (on_devices() - self._before) / PARAMETERS
+        self.most[when] = max(self.most.get(when, 0.0), held)
+
+    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, Measures]:
+        stepped, measures = super().step(state, batch, clock)
+        self._weigh("training")
+        return stepped, measures
+
+    def place(self, tree: Params) -> Params:
+        placed = super().place(tree)
+        self._weigh("joining")
+        return placed
+
+    def start(self, params: Params, moments: Any = None) -> InnerState:
+        state = super().start(params, moments)
+        self._weigh("joining")
+        return state
+
+    def moments(self, state: InnerState, after: int = 0) -> Iterator[NDArray[Any]]:
+        for leaf in super().moments(state, after):
+            self._weigh("giving")
+            yield leaf
+
+
+class Coordinator(Link):
+    """Grants lives and data, and when asked whole fragments and a donor's moments."""
+
+    def __init__(self, given: list[NDArray[Any]] | None = None) -> None:
+        self.lives: list[Life] = []
+        self.given = given
+        self._leases = count(1)
+
+    def join(self, event: Join) -> Granted:
+        self.lives.append(Life(event.island, Incarnation(len(self.lives) + 1)))
+        donors = () if self.given is None else (Life(Island("donor"), Incarnation(1)),)
+        return Granted(self.lives[-1], 0, (V0,) * FRAGMENTS, (Lease(0),), donors)
+
+    def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer:
+        return Answer(0, 0, stopping=False)
+
+    def lease(self, event: LeaseWanted) -> LeaseGranted:
+        return LeaseGranted(event.life, Lease(next(self._leases)))
+
+    def left(self, event: Left) -> None: ...
+
+    def whole(self, fragments: Sequence[Fragment]) -> list[Public]:
+        return [(V0, take(LAYOUT, p, jax.tree.leaves(init(0)))) for p in fragments]
+
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Public:
+        raise AssertionError("nothing is published")
+
+    def moments(self, donor: Life) -> list[NDArray[Any]] | None:
+        return self.given
+
+
+@contextmanager
+def trained(
+    inner: Scales, link: Coordinator, encode: Where = "host"
+) -> Generator[tuple[Learner, Callable[[], None]]]:
+    """A learner that trains; and a function that returns when it has made some more steps."""
+    schedule = Schedule(EVERY, FRAGMENTS)
+    habits = Habits(Island("a"), "g", Wire.BF16, schedule, 2, 1, encode=encode)
+    learner = Learner(TASK, LAYOUT, inner, PORT, Numbers, link, habits, now_s=time.perf_counter)
+    thread = threading.Thread(target=learner.run)
+    thread.start()
+
+    def steps() -> None:
+        begun = learner.vitals[0]
+        until(lambda: learner.vitals[0] not in range(begun + 3))
+
+    try:
+        yield learner, steps
+    finally:
+        learner.leave()
+        thread.join(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("kind", "distrusted", "encode"),
+    [
+        ("adamw", False, "host"),
+        ("adamw", False, "device"),
+        ("adamw", True, "host"),
+        ("muon", False, "host"),
+    ],
+)
+def test_to_join_again_takes_no_more_than_to_train(
+    kind: Kind, distrusted: bool, encode: Where
+) -> None:
+    """... although the life before has handed in everything: a copy of that it keeps."""
+    inner, link = Scales(kind), Coordinator()
+    steady = 4 + moments_bytes(kind) + 4 * (encode == "device")
+    with trained(inner, link, encode) as (learner, some_steps):
+        some_steps()
+        assert inner.most["training"] <= steady + SLACK
+        first = link.lives[0]
+        for p in ALL:
+            learner.hand_in(first, p, Known())
+        some_steps()
+        inner.most.clear()
+        learner.cease(Void(first, "for a reason", distrusted))
+        until(lambda: "joining" in inner.most)
+        some_steps()
+        assert inner.most["joining"] <= steady + SLACK
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_to_join_with_a_donors_moments_takes_no_more_than_to_train(kind: Kind) -> None:
+    donor = compiled(kind)
+    state, _ = donor.step(donor.start(init(0)), np.zeros((1, 1), np.float32), 0)
+    given = list(donor.moments(state))
+    del state
+    inner = Scales(kind)
+    with trained(inner, Coordinator(given)) as (_, some_steps):
+        some_steps()
+        assert inner.most["joining"] <= 4 + moments_bytes(kind) + SLACK
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_to_give_its_moments_takes_a_donor_nothing_on_its_devices(kind: Kind) -> None:
+    inner, link = Scales(kind), Coordinator()
+    with trained(inner, link) as (learner, some_steps):
+        some_steps()
+        given = learner.moments(link.lives[0])
+        some_steps()
+        assert given is not None
+        assert sum(leaf.nbytes for leaf in given) >= moments_bytes(kind) * PARAMETERS
+        assert inner.most["giving"] <= 4 + moments_bytes(kind) + SLACK
+        assert inner.most["training"] <= 4 + moments_bytes(kind) + SLACK
