@@ -1143,6 +1143,10 @@ class EvaluatorActor(Breakable):
     def loss(self, flats: list[Flat]) -> float:
         return self._evaluator.loss(flats)
 
+    def sample(self, flats: list[Flat]) -> float:
+        """Over the windows that `judge` is of."""
+        return self._evaluator.sample(flats)
+
     def judge(self) -> None:
         """Take a consistent copy of the public fragments and tell the syncer how good they are."""
         fragments = [Fragment(p) for p in range(self._config.sync.fragments)]

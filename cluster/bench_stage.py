@@ -6,7 +6,6 @@ there only if a bench has `Onlookers`.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 
 from cluster import actors, crew, launch, meter
 from cluster.config import Config
-from cluster.files import Lines
+from cluster.files import Lines, json_text
 from cluster.fleet import group_name
 from cluster.names import shards_of
 from cluster.remote import answer
@@ -103,7 +102,7 @@ class Onlookers:
         judged_s, judgement = -math.inf, None
         with TemporaryDirectory() as folder, closing(Lines(Path(folder) / LOOKS)) as lines:
             while not enough.wait(monitor.refresh_s):
-                lines.write(json.dumps(answer(stage.syncer.look.remote(held))))
+                lines.write(json_text(answer(stage.syncer.look.remote(held))))
                 if time.monotonic() - judged_s >= monitor.evaluate_every_s:
                     if judgement is not None:
                         answer(judgement)

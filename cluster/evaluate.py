@@ -59,14 +59,22 @@ class Evaluator:
         return self.loss(self.initial())
 
     def sample(self, flats: Sequence[Flat]) -> float:
-        """A rougher figure, for a run that goes on."""
-        return self.loss(flats, SAMPLE_WINDOWS)
+        """A rougher figure, for a run that goes on: over windows spread evenly over those of
+        `loss`, always the same ones."""
+        count = self._count(FINAL_WINDOWS)
+        few = min(count, self._count(SAMPLE_WINDOWS))
+        return self._mean(flats, [i * count // few for i in range(few)])
 
     def loss(self, flats: Sequence[Flat], windows: int = FINAL_WINDOWS) -> float:
         """Held-out loss in nats per token, over so many windows or all there are."""
+        return self._mean(flats, range(self._count(windows)))
+
+    def _count(self, windows: int) -> int:
+        return max(1, min(len(self._batches), windows // EVALUATION_BATCH))
+
+    def _mean(self, flats: Sequence[Flat], batches: Sequence[int]) -> float:
         params = jax.tree.unflatten(self._structure, sew(self._layout, flats))
-        count = max(1, min(len(self._batches), windows // EVALUATION_BATCH))
-        return sum(self._judge(params, self._batches[i]) for i in range(count)) / count
+        return sum(self._judge(params, self._batches[i]) for i in batches) / len(batches)
 
     def _judge(self, params: Params, batch: Batch) -> float:
         began_s = time.monotonic()

@@ -37,10 +37,9 @@ class Judged(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Held-out losses of the last model and of the initial one; `why` one of them is missing."""
+    """Held-out losses by their names in the summary; `why` one of them is missing."""
 
-    loss: float | None
-    initial: float | None
+    losses: dict[str, float | None]
     why: str | None
 
 
@@ -95,6 +94,7 @@ class Judging:
         self._pending = None
         said = {
             "heldout_loss": self._insisted("loss", [*flats]),
+            "sample_heldout_loss": self._insisted("sample", [*flats]),
             "initial_heldout_loss": self._insisted("initial_loss"),
         }
         missing = [
@@ -102,8 +102,8 @@ class Judging:
             for figure, what in said.items()
             if isinstance(what, Unjudged)
         ]
-        loss, initial = (what.value if isinstance(what, Done) else None for what in said.values())
-        return Verdict(loss, initial, "; ".join(missing) or None)
+        losses = {k: what.value if isinstance(what, Done) else None for k, what in said.items()}
+        return Verdict(losses, "; ".join(missing) or None)
 
     def _insisted(self, method: str, *arguments: object) -> Done | Unjudged:
         """... asked again of its next process, if the one dies that was asked."""

@@ -91,7 +91,7 @@ def _by_reason(key: str, reasons: type[StrEnum]) -> Callable[[Status], Iterator[
 
 OF_ISLAND = ("group", "island")
 METRICS = (
-    Declared("heldout_loss_nats", Kind.GAUGE, "Held-out loss of the syncer's model, per token.",
+    Declared("heldout_loss_nats", Kind.GAUGE, "Held-out, per token: syncer's model, a sample.",
              _one(lambda s: s["heldout"][-1][1] if s["heldout"] else None)),
     Declared("syncer_step", Kind.GAUGE, "The syncer's clock t.", _one(lambda s: s["t"])),
     Declared("syncer_steps_wanted", Kind.GAUGE, "T: the run ends at this syncer step.",

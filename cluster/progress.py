@@ -175,6 +175,7 @@ def _figures(status: Status) -> RenderableType:
         ("held-out ", "dim"),
         (_number(history[-1], 3) if history else "-", "bold"),
         (f"  {sparkline(history)}", "cyan"),
+        ("  of a sample", "dim") if history else "",
     )
     facts = Text.assemble(
         *_fact("merges", str(status["merges"])),
@@ -367,6 +368,8 @@ def summary_table(summary: Summary) -> RenderableType:
 def _learning(summary: Summary) -> Iterator[Row]:
     initial, final = summary.get("initial_heldout_loss"), summary.get("heldout_loss")
     yield "held-out loss", Text(_number(final, 4), "bold green"), "nats per token, global model"
+    if (sample := summary.get("sample_heldout_loss")) is not None:
+        yield "  of the sample", _number(sample, 4), "the windows that it showed while it ran"
     yield "  at the start", _number(initial, 4), "ln(vocabulary) when nothing is known"
     wall_s, trained = summary.get("wall_s"), summary.get("tokens_trained")
     yield "wall time", _duration(wall_s), ""

@@ -62,8 +62,9 @@ MODEL = "model.safetensors"
 LINGER_S = 30.0
 """So long a fleet that nobody follows can still be asked how its run ended."""
 SUMMARY_KEYS = (
-    "heldout_loss", "initial_heldout_loss", "tokens_trained", "tokens_merged", "tokens_discarded",
-    "tokens_lost", "tokens_outstanding", "merges", "mean_participants", "goodput", "uptime",
+    "heldout_loss", "sample_heldout_loss", "initial_heldout_loss", "tokens_trained",
+    "tokens_merged", "tokens_discarded", "tokens_lost", "tokens_outstanding", "merges",
+    "mean_participants", "goodput", "uptime",
     "faults", "recovery_s", "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token",
     "rejected_contributions", "wall_s", "global_sha256",
 )  # fmt: skip
@@ -564,8 +565,8 @@ class Fleet:
         versions, flats = zip(*(whole[p] for p in sorted(whole)), strict=True)
         model = model_bytes(self._layout, flats, versions)
         self._leave(MODEL, model)
-        loss, initial, missing = self._judging.verdict(flats)
-        measured["heldout_loss"], measured["initial_heldout_loss"] = loss, initial
+        losses, missing = self._judging.verdict(flats)
+        measured |= losses
         measured["global_sha256"] = fingerprint(flats)
         measured["wall_s"] = time.time() - self._began
         summary = {key: measured[key] for key in SUMMARY_KEYS}

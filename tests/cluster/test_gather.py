@@ -1,7 +1,7 @@
 """Many learners asked through one shard: who is asked when, and who hears what."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -34,6 +34,11 @@ class Shard:
     def answer_of(self, life: Life) -> asyncio.Future[str]:
         return self.answers.setdefault(life, asyncio.get_running_loop().create_future())
 
+    async def until(self, happened: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not happened():
+                await asyncio.sleep(0)
+
     def begin(self, *lives: Life, fragment: Fragment = F0) -> dict[Life, asyncio.Task[object]]:
         return {
             life: asyncio.get_running_loop().create_task(self.asker.collect(life, fragment))
@@ -57,7 +62,7 @@ def test_one_answer_is_heard_while_others_are_missing_and_nobody_is_asked_twice(
     async def story() -> None:
         shard = Shard()
         asked = shard.begin(A, B, C)
-        await asyncio.sleep(0.01)
+        await shard.until(lambda: len(shard.asked) == 3)
         shard.answer_of(B).set_result("b")
         assert await asyncio.wait_for(asked[B], 5.0) == "b"
         assert not asked[A].done()
@@ -75,7 +80,7 @@ def test_who_arrives_together_comes_back_in_one_answer() -> None:
         shard = Shard()
         crowd = [Life(Island(f"i{n}"), Incarnation(1)) for n in range(100)]
         asked = shard.begin(*crowd)
-        await asyncio.sleep(0.01)
+        await shard.until(lambda: len(shard.asked) == 100)
         for life in crowd[:50]:
             shard.answer_of(life).set_result("here")
             await asyncio.sleep(0)
@@ -94,9 +99,9 @@ def test_who_is_asked_for_twice_is_asked_once_and_both_hear_it() -> None:
     async def story() -> None:
         shard = Shard()
         first = shard.begin(A)
-        await asyncio.sleep(0.01)
+        await shard.until(lambda: len(shard.calls) == 1)
         second = shard.begin(A)
-        await asyncio.sleep(0.01)
+        await shard.until(lambda: len(shard.calls) == 2)
         shard.answer_of(A).set_result("here")
         assert await asyncio.gather(first[A], second[A]) == ["here", "here"]
         assert shard.asked == [(A, F0)]
@@ -120,7 +125,7 @@ def test_one_who_no_longer_waits_takes_nothing_from_the_others() -> None:
     async def story() -> None:
         shard = Shard()
         asked = shard.begin(A, B)
-        await asyncio.sleep(0.01)
+        await shard.until(lambda: len(shard.asked) == 2)
         asked[A].cancel()
         for life in (A, B):
             shard.answer_of(life).set_result("here")
@@ -133,11 +138,11 @@ def test_after_a_recovery_everybody_is_asked_anew() -> None:
     async def story() -> None:
         shard = Shard()
         before = shard.begin(A)
-        await asyncio.sleep(0.01)
+        await shard.until(lambda: len(shard.asked) == 1)
         shard.gatherer.forget()
         shard.answers.clear()
         after = shard.begin(A)
-        await asyncio.sleep(0.01)
+        await shard.until(lambda: len(shard.asked) == 2)
         shard.answer_of(A).set_result("again")
         assert await asyncio.wait_for(after[A], 5.0) == "again"
         assert shard.asked == [(A, F0), (A, F0)]

@@ -23,6 +23,7 @@ from cluster.status import Status
 
 SUMMARY: dict[str, Any] = {
     "heldout_loss": 2.3118,
+    "sample_heldout_loss": 2.2405,
     "initial_heldout_loss": 5.5461,
     "tokens_trained": 1_228_800,
     "tokens_merged": 1_139_200,
@@ -110,7 +111,7 @@ def test_the_header_and_the_figures() -> None:
     shown = text(render(a_status()))
     assert row(shown, "demo-1").startswith("demo-1 running t 150/300")
     assert row(shown, "demo-1").endswith("2:07 left 2:05")
-    assert row(shown, "held-out") == "held-out 2.450 █▂▁▁"
+    assert row(shown, "held-out") == "held-out 2.450 █▂▁▁ of a sample"
     assert row(shown, "merges") == (
         "merges 47 participants 3.6 alive 4 of 4 tokens 1.24M per s 9.71k faults 0"
     )
@@ -119,7 +120,7 @@ def test_the_header_and_the_figures() -> None:
 def test_a_loss_that_is_not_finite_is_a_word() -> None:
     status = a_status()
     status["heldout"].append((150, math.nan))
-    assert row(text(render(status)), "held-out") == "held-out not finite"
+    assert row(text(render(status)), "held-out") == "held-out not finite of a sample"
     assert "  held-out not finite  " in line(status)
     assert "held-out loss not finite" in row(
         text(summary_table({"heldout_loss": math.inf})), "learning"

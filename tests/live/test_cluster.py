@@ -33,7 +33,17 @@ from coordinator.advance import advance
 from coordinator.protocol import Fragment
 from coordinator.state import initial, validate
 from tests.cluster.test_metrics import expressions
-from tests.live.cli import MARK, ROOT, TINY, Finished, Place, finish, place, until
+from tests.live.cli import (
+    MARK,
+    ROOT,
+    TINY,
+    Finished,
+    Place,
+    finish,
+    last_status,
+    place,
+    until,
+)
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -101,11 +111,7 @@ class Raylets:
     @property
     def last(self) -> dict[str, Any]:
         """What the run wrote last of itself: much cheaper to look at again and again."""
-        try:
-            lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
-            return json.loads(lines[-1])
-        except (FileNotFoundError, IndexError, json.JSONDecodeError):
-            return {}
+        return last_status(self.run_dir)
 
     def contributions(self) -> dict[str, int]:
         return {each["island"]: each["contributions"] for each in self.last.get("islands", ())}

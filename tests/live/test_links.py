@@ -26,6 +26,12 @@ PORT = 6379
 TOKEN = "a-token-of-this-test-only-0123456789"
 CUT_S = 20.0
 """Longer than a silent learner is waited for, shorter than Ray waits for a node."""
+HEARS = f"""
+import socket, time
+while socket.socket().connect_ex(({HEAD!r}, {PORT})):
+    time.sleep(0.2)
+"""
+"""Until the head listens: who joins before that gives up."""
 ARE_THERE = """
 import ray, time
 ray.init(f"{address}", log_to_driver=False)
@@ -103,7 +109,8 @@ def two_hosts() -> Generator[Hosts]:
                     ip("-n", host, "link", "set", device, "up")
             first = ("--head", f"--port={PORT}", "--include-dashboard=false")
             rays.append(hosts.ray(hosts.near, *first, f"--node-ip-address={HEAD}"))
-            time.sleep(5.0)
+            hears = finish(hosts.start(hosts.near, "-c", HEARS))
+            assert hears.code == 0, hears.err
             address = f"{HEAD}:{PORT}"
             rays.append(hosts.ray(hosts.far, f"--address={address}", f"--node-ip-address={FAR}"))
             there = finish(hosts.start(hosts.near, "-c", f"address = {address!r}{ARE_THERE}"))

@@ -1,0 +1,53 @@
+"""Which held-out windows a look is of, and which the summary: the one comparable with the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.config import parse
+from cluster.evaluate import Evaluator
+
+TASK = """
+import dataclasses
+import jax.numpy as jnp
+import numpy as np
+from islands.task import load_task
+
+def task(data, batches):
+    found = load_task("byte-tiny", None, {}, data)
+    return dataclasses.replace(
+        found,
+        loss=lambda params, batch: jnp.mean(batch.astype(float)) + 0 * jnp.sum(params["norm"]),
+        heldout=lambda size: [np.full((size, 3), number) for number in range(batches)],
+    )
+"""
+
+
+def evaluator(here: Path, monkeypatch: pytest.MonkeyPatch, batches: int) -> Evaluator:
+    """... whose n-th held-out batch has a loss of n."""
+    (here / "a_task_with_known_losses.py").write_text(TASK)
+    monkeypatch.syspath_prepend(here)
+    task = {"target": "a_task_with_known_losses:task", "options": {"batches": batches}}
+    return Evaluator(parse({"task": task, "islands": [{}]}))
+
+
+def test_a_look_is_spread_over_the_windows_that_the_summary_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches 0 to 31 are judged at the end, every eighth of them at a look; no more of them."""
+    judge = evaluator(tmp_path, monkeypatch, 100)
+    flats = judge.initial()
+    assert judge.loss(flats) == sum(range(32)) / 32
+    assert judge.sample(flats) == (0 + 8 + 16 + 24) / 4
+    assert judge.initial_loss == judge.loss(flats)
+
+
+@pytest.mark.parametrize(("batches", "sample"), [(1, 0.0), (3, 1.0), (4, 1.5), (7, 2.25)])
+def test_where_little_is_held_out_a_look_is_of_all_or_of_four_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, sample: float
+) -> None:
+    judge = evaluator(tmp_path, monkeypatch, batches)
+    assert judge.sample(judge.initial()) == sample
+    assert judge.loss(judge.initial()) == (batches - 1) / 2
