@@ -3,9 +3,9 @@
     python -m tests.directions [--clean N] [--steps T] [--preset byte-tiny]
 
 Islands in lock-step, with real training, the real measure and the real bound; no Ray, no wire.
-First N clean runs, of which every second has skewed data (each island reads files of another kind): the
-script exits with 1 if anybody is quarantined. Then one run for each fault, from step FROM on; it
-prints after how many merges the island is noticed, or how far away it stayed. Seeds are printed.
+First N clean runs, of which every second has skewed data (each island reads files of its own kind):
+the script exits with 1 if anybody is quarantined. Then one run for each fault, from step FROM on,
+and when its island is noticed. Seeds are printed.
 """
 
 from __future__ import annotations
