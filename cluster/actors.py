@@ -48,6 +48,7 @@ from cluster.meaning import (
     save_layout,
     shard_of,
     shards_come_back_alone,
+    stranger,
 )
 from cluster.measures import Measures
 from cluster.names import (
@@ -139,6 +140,9 @@ THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8, "breaking":
 FLEET_THREADS = 16
 """Of the fleet's process: none of its answers takes long, but many may ask at once."""
 
+SEEKERS = 8
+"""Threads of an event loop's process that ask the head where actors are: as many look-ups at once,
+while it is slow."""
 INLINE_BYTES = 90_000
 """Ray sends arguments of up to 100 kB, words included, with the call; below it the store's two
 round trips cost more than the bytes."""
@@ -170,18 +174,55 @@ class _Directory:
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._known: dict[str, Actor] = {}
+        self._sought: dict[str, asyncio.Future[Actor]] = {}
+        self._seekers = ThreadPoolExecutor(SEEKERS, "look up")
 
     def __getitem__(self, name: str) -> Actor:
-        """Errors: `RayActorError` if it is not there, as a call to it would raise."""
+        """Errors: `RayActorError` if it is not there, as a call to it would raise; `RayError` if
+        the head does not answer."""
         if name not in self._known:
-            try:
-                self._known[name] = ray.get_actor(name, namespace=self._namespace)
-            except ValueError as error:
-                raise RayActorError(error_msg=f"there is no {name}") from error
+            self._known[name] = self._look_up(name)
         return self._known[name]
+
+    async def find(self, name: str) -> Actor:
+        """The same on an event loop, which goes on meanwhile: the head may be away for minutes, and
+        is waited for. Who asks for the same name waits for the same look-up, in order.
+
+        Errors: `RayActorError` if it is not there.
+        """
+        if (known := self._known.get(name)) is not None:
+            return known
+        if name not in self._sought:
+            loop = asyncio.get_running_loop()
+            sought = loop.run_in_executor(self._seekers, self._seek, name)
+            sought.add_done_callback(functools.partial(self._answered, name))
+            self._sought[name] = sought
+        return await asyncio.shield(self._sought[name])
+
+    def _answered(self, name: str, sought: asyncio.Future[Actor]) -> None:
+        there = not sought.cancelled() and sought.exception() is None
+        if self._sought.get(name) is not sought:
+            return  # it was told to forget it meanwhile
+        del self._sought[name]
+        if there:
+            self._known[name] = sought.result()
 
     def forget(self, name: str) -> None:
         self._known.pop(name, None)
+        self._sought.pop(name, None)
+
+    def _seek(self, name: str) -> Actor:
+        while True:
+            try:
+                return self._look_up(name)
+            except GetTimeoutError as error:
+                logging.warning("the head does not answer: %s", error)
+
+    def _look_up(self, name: str) -> Actor:
+        try:
+            return ray.get_actor(name, namespace=self._namespace)
+        except ValueError as error:
+            raise RayActorError(error_msg=f"there is no {name}") from error
 
 
 def holder_of(config: Config) -> dict[Fragment, str]:
@@ -478,19 +519,21 @@ class ShardActor(Breakable):
         self,
         wanted: Mapping[Fragment, Version],
         generation: int,
+        deaths: int = 0,
         merged: Sequence[ContributionId] = (),
     ) -> dict[Fragment, Version]:
         """Go back to these published versions, or to the newest before them that are stored, and
         take orders from this generation of the syncer, or a later one, from now on.
 
-        `merged`: contributions of the lives that go on, which are in these versions.
+        `deaths`: of this shard, in this generation; `merged`: contributions of the lives that go
+        on, which are in these versions.
 
         Errors: `Outdated`.
         """
         self._obey(generation)
         self._gatherer.forget()
         found = await self._compute(self._recover, wanted, generation)
-        self._fates.died(wanted)
+        self._fates.died(deaths)
         self._fates.published(merged)
         return found
 
@@ -543,8 +586,9 @@ class ShardActor(Breakable):
     async def _collect(self, life: Life, fragment: Fragment, name: str) -> Handed:
         """Keep what the learner in this actor hands in, measured; or say why there is nothing."""
         try:
+            island = await self._actors.find(name)
             known = self._fates.known(life, fragment)
-            handed = await self._actors[name].hand_in.remote(life, fragment, known)
+            handed = await island.hand_in.remote(life, fragment, known)
         except RayError as error:
             return self._unanswered(life, name, failure_of(Reason.HAND_IN, error), error)
         if handed is None:
@@ -663,7 +707,8 @@ class ShardActor(Breakable):
     ) -> None:
         name = island_actor(seat)
         try:
-            failure = await self._actors[name].offer.remote(life, said, boxed)
+            island = await self._actors.find(name)
+            failure = await island.offer.remote(life, said, boxed)
         except RayError as error:  # a learner that is back takes the public fragments whole
             failure = self._unanswered(life, name, failure_of(Reason.OFFER, error), error)
         if isinstance(failure, Failure):
@@ -744,7 +789,8 @@ class RayPorts(Ports):
         """Return when it is dead, also if nothing was asked of it: who joins waits for it."""
 
         async def watch() -> None:
-            await self._actors[name].watch.remote()
+            shard = await self._actors.find(name)
+            await shard.watch.remote()
 
         await self._shards.until_dead(name, watch)
         for p in (p for p, holder in self._holder.items() if holder == name):
@@ -759,9 +805,10 @@ class RayPorts(Ports):
         end_s = time.monotonic() + PATIENCE_S
         while True:
             self._actors.forget(name)
-            merged = self._fates.merged(wanted.keys())
+            deaths, merged = self._shards.deaths(name), self._fates.merged(wanted.keys())
             try:
-                return await self._actors[name].recover.remote(wanted, generation, merged)
+                shard = await self._actors.find(name)
+                return await shard.recover.remote(wanted, generation, deaths, merged)
             except RayActorError:
                 if time.monotonic() > end_s:
                     raise
@@ -773,9 +820,12 @@ class RayPorts(Ports):
     async def _order(self, p: Fragment, method: str, *arguments: object) -> Any:
         """Errors: `Away`."""
         name = self._holder[p]
-        return await self._shards.ask(
-            name, lambda: getattr(self._actors[name], method).remote(*arguments)
-        )
+
+        async def order() -> Any:
+            shard = await self._actors.find(name)
+            return await getattr(shard, method).remote(*arguments)
+
+        return await self._shards.ask(name, order)
 
     def _seat(self, life: Life) -> Seat:
         return self.seats.get(life.island, seat_of(life.island))
@@ -784,7 +834,8 @@ class RayPorts(Ports):
         name = island_actor(self._seat(life))
         self._actors.forget(name)  # it has just joined: there is none newer than who did
         try:
-            return await self._actors[name].watch.remote(life)
+            island = await self._actors.find(name)
+            return await island.watch.remote(life)
         except RayTaskError as error:
             return in_short(f"it cannot be watched: {origin_of(error)!r}")
         except RayError as error:
@@ -840,8 +891,8 @@ class RayPorts(Ports):
     async def _tell(self, life: Life, method: str, *arguments: object) -> Any:
         """Say something to a learner; one that is dead need not hear it."""
         try:
-            call = getattr(self._actors[island_actor(self._seat(life))], method)
-            return await call.remote(*arguments)
+            island = await self._actors.find(island_actor(self._seat(life)))
+            return await getattr(island, method).remote(*arguments)
         except RayError as error:
             logging.warning("%s did not hear %r: %s", life, method, failure_of(Reason.WORDS, error))
             return None
@@ -930,7 +981,7 @@ class SyncerActor(Breakable):
         back = come_back(self._depot, rule, measures)
         known = _Directory(self._namespace)
         fragments_of = shards_of(config.sync.shards, config.sync.fragments)
-        shards, resume = [known[name] for name in fragments_of], None
+        shards, resume = [await known.find(name) for name in fragments_of], None
         if back is not None:
             logging.warning(
                 "back as generation %d at event %d, %d heard again%s",
@@ -1025,6 +1076,9 @@ class SyncerActor(Breakable):
     ) -> tuple[Granted | Refused, Mapping[Island, Seat]]:
         """`seat`: where it can be reached from now on; answered with where all can be."""
         syncer, seats = await self._ready(), self._ports.seats
+        if (why := stranger(self._config, event)) is not None:
+            logging.warning("refused: %s", why)
+            return Refused(event.island, why), seats
         if source != source_sha256():
             why = f"its source is {source}, the syncer's is {source_sha256()}: update its node"
             syncer.measures.refused(event.island, why)

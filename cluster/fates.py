@@ -34,6 +34,7 @@ class Fates:
 
     def __init__(self) -> None:
         self._of: dict[tuple[Island, Fragment], _Of] = {}
+        self._deaths = self._asked = 0
 
     def _newest(self, life: Life, p: Fragment) -> _Of | None:
         """What is known of this life; None if there is a newer one."""
@@ -60,18 +61,19 @@ class Fates:
             if (known := self._newest(said.life, said.fragment)) and said not in known.merged:
                 known.merged.append(said)
 
-    def died(self, fragments: Collection[Fragment]) -> None:
-        """Nothing of these fragments is held any more."""
-        for (_, p), known in self._of.items():
-            if p in fragments:
-                known.held.clear()
+    def died(self, deaths: int) -> None:
+        """The shard has died so often, and holds nothing any more."""
+        self._deaths, self._asked = deaths, 0
+        for known in self._of.values():
+            known.held.clear()
 
     def known(self, life: Life, p: Fragment) -> Known:
         """What to tell this life when it is asked for more of the fragment."""
-        known = self._of.get((life.island, p))
+        self._asked += 1
+        asked, known = (self._deaths, self._asked), self._of.get((life.island, p))
         if known is None or known.life != life:
-            return Known()
-        return Known(tuple(known.held), tuple(known.merged))
+            return Known(asked)
+        return Known(asked, tuple(known.held), tuple(known.merged))
 
     def merged(self, fragments: Collection[Fragment]) -> list[ContributionId]:
         """All that is known to be part of a public version of these."""

@@ -361,9 +361,11 @@ class Known(NamedTuple):
     fragment so far.
 
     `held`: they wait for a merge, or for its publication; `merged`: they are part of a public
-    version. All the others are not, and never will be.
+    version. All the others are not, and never will be. `asked`: how often the shard had died, and
+    asked since; what was said before something that was heard already is void.
     """
 
+    asked: tuple[int, int]
     held: tuple[ContributionId, ...] = ()
     merged: tuple[ContributionId, ...] = ()
 

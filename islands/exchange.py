@@ -76,12 +76,14 @@ class _Rounding:
     """Rounding errors of one fragment: `ready` for the next message, or travelling with one.
 
     `sent`: for each message whose fate is not known, what it took along and what it left behind.
+    `asked`: see `Known`, the last one that was heard.
     """
 
     ready: Numbers | None = None
     sent: dict[ContributionId, tuple[Numbers | None, Numbers]] = field(
         default_factory=dict[ContributionId, tuple[Numbers | None, Numbers]]
     )
+    asked: tuple[int, int] = (0, 0)
 
 
 class Uplink:
@@ -134,7 +136,11 @@ class Uplink:
     def hear(self, fragment: Fragment, known: Known) -> None:
         """More of the fragment is asked for; what is known of all that was sent of it before."""
         with self._lock:
-            fates = {said: said in known.merged for said in self._roundings[fragment].sent}
+            rounding = self._roundings[fragment]
+            if known.asked <= rounding.asked:
+                return  # it was on its way for long: what was sent since is not in it
+            rounding.asked = known.asked
+            fates = {said: said in known.merged for said in rounding.sent}
         for said, merged in fates.items():
             if said not in known.held:
                 self.settle(said, merged=merged)

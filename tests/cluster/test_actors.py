@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +12,14 @@ from typing import cast
 
 import numpy as np
 import pytest
-from ray.exceptions import RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError
 
-from cluster.actors import RayPorts, ShardActor, SyncerActor
+from cluster.actors import RayPorts, ShardActor, SyncerActor, _Directory
 from cluster.config import load
 from cluster.depot import Folder
 from cluster.gather import Gatherer
 from cluster.names import Seat
+from cluster.source import source_sha256
 from cluster.store import FragmentStore
 from coordinator.codec import Payload, Wire, encode
 from coordinator.errors import NoModel, Outdated, RunFailed
@@ -27,6 +30,7 @@ from coordinator.protocol import (
     Fate,
     Fragment,
     HandIn,
+    Island,
     Item,
     Join,
     Known,
@@ -36,6 +40,8 @@ from coordinator.protocol import (
     Merged,
     Progress,
     Publish,
+    Refused,
+    Region,
     Version,
 )
 from tests.cluster.played import LAYOUT, Played
@@ -197,9 +203,16 @@ class Training:
 
 
 def reached(shard: ShardActor) -> SimpleNamespace:
-    """What stands for its handle."""
-    names = ("collect", "merge", "publish", "discard", "recover")
-    return SimpleNamespace(**{name: SimpleNamespace(remote=getattr(shard, name)) for name in names})
+    """What stands for its handle; whoever watches it hears that it has died."""
+
+    async def watch() -> None:
+        raise RayActorError
+
+    calls = {name: getattr(shard, name) for name in METHODS} | {"watch": watch}
+    return SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in calls.items()})
+
+
+METHODS = ("collect", "merge", "publish", "discard", "recover")
 
 
 def test_who_is_asked_for_more_hears_what_has_become_of_all_before(
@@ -232,16 +245,134 @@ def test_who_is_asked_for_more_hears_what_has_become_of_all_before(
         await ports.publish(Publish(p, following, wanted[p], (), (merged.id,)))
         await asked()
         wanted[p] = following
+        await ports.shard_dies("shard-0")
         await begins(shards[1])
+        ports.is_back("shard-0")
         await asked()
         assert island.told == [
-            Known(),
-            Known((merged.id,)),
-            Known((merged.id, refused.id)),
-            Known((merged.id, held.id)),
-            Known((held.id, another.id), (merged.id,)),
-            Known((), (merged.id,)),
+            Known((0, 1)),
+            Known((0, 2), (merged.id,)),
+            Known((0, 3), (merged.id, refused.id)),
+            Known((0, 4), (merged.id, held.id)),
+            Known((0, 5), (held.id, another.id), (merged.id,)),
+            Known((1, 1), (), (merged.id,)),
         ]
+
+    asyncio.run(story())
+
+
+class Head:
+    """Is asked where actors are; of `waits` it says nothing before it is let `go`."""
+
+    def __init__(self, actors: Mapping[str, object], waits: str) -> None:
+        self.actors, self.waits, self.looked_up = actors, waits, list[str]()
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def get_actor(self, name: str, namespace: str) -> object:
+        self.looked_up.append(name)
+        if name == self.waits:
+            self.asked.set()
+            if not self.go.wait(5):
+                raise GetTimeoutError(f"nobody says where {name} is")
+        if name not in self.actors:
+            raise ValueError(f"there is no {name}")
+        return self.actors[name]
+
+    async def is_asked(self) -> None:
+        """... while the event loop goes on."""
+        while not self.asked.is_set():
+            await asyncio.sleep(0.001)
+
+
+class Willing:
+    """Stands where a handle would: does whatever it is asked, and says what."""
+
+    def __getattr__(self, method: str) -> SimpleNamespace:
+        async def called(*_: object) -> str:
+            return method
+
+        return SimpleNamespace(remote=called)
+
+
+def test_while_the_head_is_away_a_join_does_not_stop_all_hearing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who has joined is looked up before it can be watched; who was there before is heard."""
+    f0, v1 = Fragment(0), Version(0, 1)
+    head = Head({"island a": Willing(), "island b": Willing(), "shard-0": Willing()}, "island b")
+    monkeypatch.setattr("cluster.actors.ray.get_actor", head.get_actor)
+    ports = RayPorts("nowhere", {f0: "shard-0"})
+
+    async def story() -> None:
+        assert await ports.watch(life("a")) == "watch"
+        watching = asyncio.create_task(ports.watch(life("b")))
+        telling = asyncio.create_task(ports.leave(life("b")))
+        await head.is_asked()
+        assert await ports.leave(life("a")) == "leave"
+        assert await ports.merge(Merge(f0, v1, (), "all delivered"))
+        assert not watching.done()
+        head.go.set()
+        assert (await watching, await telling) == ("watch", "leave")
+        assert await ports.watch(life("c")) == "its process ended (RayActorError)"
+
+    asyncio.run(story())
+    assert head.looked_up.count("island b") == 1, "for both who have asked"
+
+
+def test_a_life_is_not_over_because_the_head_does_not_answer_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[object] = [GetTimeoutError("the head is away"), Willing()]
+
+    def get_actor(*_: object, **__: object) -> object:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("cluster.actors.ray.get_actor", get_actor)
+    assert asyncio.run(RayPorts("nowhere", {}).watch(life())) == "watch"
+
+
+def test_an_actor_that_is_forgotten_while_it_is_sought_is_sought_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is another one by then, of the same name: the first answer is not kept."""
+    first, second = Willing(), Willing()
+    head = Head({"island a": first}, "island a")
+    monkeypatch.setattr("cluster.actors.ray.get_actor", head.get_actor)
+    directory = _Directory("nowhere")
+
+    async def story() -> None:
+        seeking = asyncio.create_task(directory.find("island a"))
+        await head.is_asked()
+        directory.forget("island a")
+        head.go.set()
+        assert await seeking is first
+        head.actors = {"island a": second}
+        assert await directory.find("island a") is second
+        assert directory["island a"] is second
+
+    asyncio.run(story())
+
+
+def test_a_shard_hears_others_while_nobody_knows_where_one_is(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    p, a, b = Fragment(0), life("a"), life("b")
+    head = Head({"island a": Training(wanted[p]), "island b": Training(wanted[p])}, "island b")
+    monkeypatch.setattr("cluster.actors.ray.get_actor", head.get_actor)
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+
+    async def story() -> None:
+        await shard.recover(wanted, 0)
+        seats = {b: Seat("b"), a: Seat("a")}
+        ((who, said),) = await shard.collect(p, seats)
+        assert who == a
+        assert isinstance(said, Contribution)
+        head.go.set()
+        (other,) = await shard.collect(p, {b: Seat("b")})
+        assert other[0] == b
 
     asyncio.run(story())
 
@@ -287,6 +418,37 @@ def test_a_syncer_that_ray_has_lost_sight_of_is_not_heard_by_the_shard(played: P
     versions = asyncio.run(shard.whole([*wanted]))
     assert versions is not None
     assert [version for version, _ in versions] == [*wanted.values()]
+
+
+def test_who_is_no_island_of_the_run_is_not_let_in_and_leaves_nothing_behind(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+    lives = SimpleNamespace(remote=asyncio.Event().wait)
+    handle = SimpleNamespace(recover=SimpleNamespace(remote=shard.recover), watch=lives)
+    monkeypatch.setattr("cluster.actors.ray.get_actor", lambda *_, **__: handle)
+    syncer = syncer_of(played)
+
+    async def story() -> None:
+        before = await syncer.status()
+        for who in (
+            Join(Island("../../etc-0"), "local", LAYOUT.fingerprint),
+            Join(Island("elsewhere-0"), "elsewhere", LAYOUT.fingerprint),
+            Join(Island("local-0"), "local", LAYOUT.fingerprint, Region("eu")),
+        ):
+            answer, _ = await syncer.join(who, source_sha256(), Seat("local-0"))
+            assert isinstance(answer, Refused)
+            assert answer.retry_s is None
+        assert [each["island"] for each in (await syncer.status())["islands"]] == [
+            each["island"] for each in before["islands"]
+        ]
+        added = Join(Island("local-7"), "local", LAYOUT.fingerprint)
+        answer, _ = await syncer.join(added, source_sha256(), Seat("local-7"))
+        assert "the run is finished" in str(answer), "that was asked of the rules"
+        await syncer.close()
+        syncer._notes.close()
+
+    asyncio.run(story())
 
 
 def test_a_syncer_under_other_rules_does_not_come_back(played: Played) -> None:

@@ -147,13 +147,14 @@ def test_what_becomes_of_a_message_is_known_when_more_is_asked_for_at_the_latest
     merged, arrived = sender.send(numbers(1))
     held, _ = sender.send(numbers(2))
     lost, _ = sender.send(numbers(3))
-    sender.uplink.hear(F0, Known(held=(merged, held), merged=()))
-    sender.uplink.hear(F0, Known(held=(held,), merged=(merged,)))
+    sender.uplink.hear(F0, Known((0, 1), (merged, held)))
+    sender.uplink.hear(F0, Known((0, 2), (held,), (merged,)))
     sender.uplink.settle(lost, merged=True)  # too late
     _, fourth = sender.send(numbers(4))
     left = numbers(1) - arrived
     np.testing.assert_array_equal(fourth, rounded(numbers(4) + left))
-    sender.uplink.hear(F1, Known())
+    sender.uplink.hear(F1, Known((0, 3)))
+    sender.uplink.hear(F0, Known((0, 1)))  # on its way for long
     sender.uplink.settle(held, merged=True)
     _, fifth = sender.send(numbers(5))
     np.testing.assert_array_equal(fifth, rounded(numbers(5) + (numbers(2) - rounded(numbers(2)))))

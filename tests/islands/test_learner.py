@@ -295,7 +295,7 @@ class Alive:
         return handed
 
     def asked(self, p: Fragment, life: Life | None = None) -> Future[tuple[HandIn, Payload] | None]:
-        return self.call(self.learner.hand_in, life or self.script.life, p, Known())
+        return self.call(self.learner.hand_in, life or self.script.life, p, Known((0, 0)))
 
     def pending(self, p: Fragment) -> Future[tuple[HandIn, Payload] | None]:
         """Ask for what is not there yet, and return when the learner knows of it."""
@@ -549,7 +549,7 @@ def test_what_has_become_of_a_hand_in_is_heard_when_the_next_is_asked_for(
     for merged in (False, False, True):
         alive.script.step(2)
         sent = tuple(each.id for each, _ in handed)
-        known = Known(merged=sent) if merged else Known(held=sent)
+        known = Known((0, len(sent) + 1), () if merged else sent, sent if merged else ())
         answer = alive.call(alive.learner.hand_in, alive.script.life, F0, known).result(WAIT_S)
         assert answer is not None
         handed.append(answer)
