@@ -178,11 +178,16 @@ class Shard:
         self._inbox.pop(reference, None)
 
     def merge(self, order: Merge) -> None:
-        """Merge the contributions named, in their order; stage the next version."""
+        """Merge the contributions named, in their order; stage the next version.
+
+        In a last round the merged delta is added as it is, and the momentum left alone.
+        """
         p = order.fragment
         holding, pieces = self._holdings[p], self._layout.fragments[p]
         parts = [self._part(holding, item) for item in order.items]
-        if isinstance(self._outer, OuterRule):
+        if order.last:
+            holding.master += merged_of(self._merge_rule, pieces, parts, self._spread)
+        elif isinstance(self._outer, OuterRule):
             merge_into(
                 holding.master,
                 holding.momentum,
