@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from cluster.sim_coverage import Coverage
@@ -57,7 +58,7 @@ from coordinator.protocol import (
     Void,
     Wake,
 )
-from coordinator.state import Phase, Round, Rule, Stage, State, validate
+from coordinator.state import FragmentState, Phase, Round, Rule, Stage, State, validate
 
 REFUSALS, NORMS, SILENCE_S, SILENCE_STEPS = 3, 8, 10.0, 30
 """As docs/protocol.md has them, said again so that a change of the rules is noticed."""
@@ -66,7 +67,7 @@ REMEMBERED, MOST = 64, 0.7
 """Norms that count for what is usual, and the share of healthy ones that decide it surely."""
 PASSING = (Trouble.LOUD, Trouble.FLIPPED, Trouble.ROTTEN)
 """What is poisoned in a way that no gate can know for sure."""
-GAMMA, IN_PACE, NEWEST = 0.9, 2.0, 0.2
+GAMMA, IN_PACE, NEWEST, LEARNT_S = 0.9, 2.0, 0.2, 120.0
 """Of the grace window: share of the slack, who keeps pace, weight of the newest sample."""
 AGAINST, AGAIN, SIGMAS = 5, 5, 4.0
 """Merges in a row that point away until a quarantine, and others until one is trusted again; how
@@ -111,6 +112,8 @@ class Judge:
         self._durable: list[Version] = [Version(0, 0)] * count
         self._asked: list[tuple[float, frozenset[Life]]] = [(math.nan, frozenset())] * count
         self._void = [0] * count  # versions that have died with their shard since the last one
+        self._ending_s = math.nan  # since when the run ends
+        self._last_rounds = [False] * count  # is its last round over?
 
     def _forget(self, after: State) -> None:
         """The syncer had died; what it did since its last promise did not happen."""
@@ -122,12 +125,14 @@ class Judge:
             while norms and norms[-1][0] not in [sample.norm for sample in last]:
                 norms.pop()
         self._trial = {island: m.trial for island, m in after.members.items() if m.trial}
+        self._last_rounds = [False] * len(self._last_rounds)
 
     def _forget_fragments(self, before: State, fragments: Sequence[Fragment]) -> None:
         """Their shard is dead, and with it what was merged and is not public."""
         for p in fragments:
-            if (round_ := before.fragments[p].round) and round_.stage is not Stage.OPEN:
-                self._void[p] += 1
+            if (round_ := before.fragments[p].round) is not None:
+                self._void[p] += round_.stage is not Stage.OPEN
+                self._last_rounds[p] = False
             self._last[p], self._asked[p] = None, (math.nan, frozenset())
 
     def saw(
@@ -143,6 +148,8 @@ class Judge:
             self._void[event.fragment] += 1
             self._asked[event.fragment] = (math.nan, frozenset())
             self._unsound(before, event, after, effects)
+        if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
+            self._ending_s = now_s
         try:
             validate(self.rule, after)
         except BrokenInvariant as error:
@@ -159,6 +166,8 @@ class Judge:
             self._acts(before, event, after, effects, now_s)
         if isinstance(event, Merged) and self._is_merging(before, event):
             self._directions(before, event, after)
+        if after.phase is not Phase.RUNNING:
+            self._ending(before, event, after, effects, now_s)
         if (after.phase is Phase.FINISHED) != (before.phase is Phase.FINISHED):
             self._ends(after, effects)
 
@@ -313,7 +322,7 @@ class Judge:
             ):
                 self._opens(p, before, event, after)
             known = old.round is not None and old.round.quorum_since_s is not None
-            if round_.quorum_since_s is not None and not known:
+            if round_.quorum_since_s is not None and not known and not round_.last:
                 self._pace[0] = _averaged(self._pace[0], now_s - round_.opened_s)
         for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
             if new is old or (round_ := new.round) is None:
@@ -349,22 +358,49 @@ class Judge:
 
     def _opens(self, p: int, before: State, event: Event, after: State) -> None:
         due = self._is_due(p, before, after)
-        stopped = isinstance(event, Stop) and before.phase is Phase.RUNNING
-        if not (due or stopped or before.fragments[p].due):
+        ends = before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING
+        if ends and not isinstance(event, Stop) and after.t != self.rule.steps:
+            raise Violation("a run ends at T", f"at {after.t} of {self.rule.steps}, by {event}")
+        if not (due or ends or before.fragments[p].due):
             raise Violation("only what is due is opened", f"f{p} at t = {after.t}")
+        round_ = after.fragments[p].round
+        if round_ and round_.last != (after.phase is not Phase.RUNNING):
+            raise Violation("the last round", f"f{p} in {after.phase}: {round_}")
 
     def _stays_open(self, p: int, after: State, round_: Round, now_s: float) -> None:
-        """A round with its quorum waits for somebody, and not past the grace."""
+        """A round with its quorum waits for somebody, and not past the grace; when the run ends one
+        without it does so neither."""
         fragment = after.fragments[p]
-        if len(round_.arrived) < self.rule.min_quorum:
-            return
-        waits_for = fragment.asked.keys() - round_.arrived
-        if not waits_for:
+        waits_for = self._waits_for(after, fragment, round_)
+        with_quorum = len(self._held(after, fragment, round_)) >= self.rule.min_quorum
+        if not waits_for and (with_quorum or after.phase is not Phase.RUNNING):
             raise Violation("rounds close", f"f{p} has all of {sorted(round_.arrived)} and waits")
-        if round_.quorum_since_s is not None:
+        over_s = math.inf
+        if with_quorum and round_.quorum_since_s is not None:
             over_s = round_.quorum_since_s + self._grace_s(after)
-            if now_s > over_s + ALMOST:
-                raise Violation("rounds close", f"f{p} waits at {now_s}, its grace was {over_s}")
+        if after.phase is not Phase.RUNNING and (round_.last or not with_quorum):
+            steps_s = [m.step_s for m in after.members.values() if m.status is Status.LIVE]
+            quorum_s, count = after.pace.quorum_s, self.rule.schedule.fragments
+            handed_in_s = LEARNT_S if quorum_s is None else count * quorum_s
+            boundary_s = max(SILENCE_S, IN_PACE * max(steps_s, default=0.0))
+            ended_s = max(round_.opened_s, self._ending_s) + boundary_s + handed_in_s
+            over_s = max(over_s, ended_s) if with_quorum and over_s < math.inf else ended_s
+        if now_s > over_s + ALMOST:
+            raise Violation("rounds close", f"f{p} waits at {now_s}, its grace was {over_s}")
+
+    def _held(self, state: State, fragment: FragmentState, round_: Round) -> AbstractSet[Island]:
+        """Who counts for the quorum; in a last round also whoever came too late before."""
+        oldest = fragment.version.number - self.rule.max_staleness
+        fresh = [c.id.life.island for c in fragment.inbox if c.base.number >= oldest]
+        held = {island for island in fresh if not state.members[island].trial}
+        return held if round_.last and round_.stage is Stage.OPEN else round_.arrived
+
+    def _waits_for(
+        self, state: State, fragment: FragmentState, round_: Round
+    ) -> AbstractSet[Island]:
+        """Who was asked and has not answered; a last round waits for those that drain as well."""
+        drain = [i for i, m in state.members.items() if m.status is Status.DRAINING]
+        return {*fragment.asked, *(drain if round_.last else ())} - round_.arrived
 
     def no_round_is_stuck(
         self, state: State, now_s: float, since_s: float, patience_s: float
@@ -502,8 +538,10 @@ class Judge:
         """What the rules want done, each in its time, and none for the dead."""
         for effect in effects:
             match effect:
-                case Ask(life, p):
+                case Ask(life, p, last):
                     self._lives(effect, after, life, Status.LIVE)
+                    if (round_ := after.fragments[p].round) and round_.last != last:
+                        raise Violation("the last round", f"{effect} in {round_}")
                     if after.fragments[p].asked.get(life.island) != life:
                         raise Violation("who is asked is waited for", f"{effect}")
                     if before.fragments[p].asked.get(life.island) == life and not (
@@ -648,6 +686,8 @@ class Judge:
         islands = {c.id.life.island for c in contributions}
         if len(islands) < self.rule.min_quorum:
             raise Violation("the quorum is kept", f"{merge}")
+        if (round_ := after.fragments[p].round) and round_.last != merge.last:
+            raise Violation("the last round", f"{merge} in {round_}")
         keys = [(c.id.life.island, c.id.life.incarnation, c.id.from_step) for c in contributions]
         if keys != sorted(keys):
             raise Violation("merges are in order", f"{keys}")
@@ -701,11 +741,13 @@ class Judge:
         fragment, round_ = after.fragments[p], after.fragments[p].round
         if round_ is None:
             raise Violation("what closes was open", f"f{p}")
-        if len(round_.arrived) < self.rule.min_quorum:
+        if len(round_.arrived) < self.rule.min_quorum and not round_.last:
             raise Violation("the quorum is kept", f"f{p}: {sorted(round_.arrived)} arrived")
-        waits_for = fragment.asked.keys() - round_.arrived
+        waits_for = self._waits_for(after, fragment, round_)
         since_s = round_.quorum_since_s
         over_s = math.inf if since_s is None else since_s + self._grace_s(after)
+        if round_.last:
+            over_s = max(over_s, self._waited_for_s(round_))
         if waits_for and now_s < over_s - ALMOST:
             words = f"f{p} at {now_s}, quorum since {since_s}: {sorted(waits_for)}"
             raise Violation("the grace is kept", words)
@@ -721,6 +763,35 @@ class Judge:
             if since_s <= last.opened_s and not self._truth.excused(life, last.opened_s, now_s):
                 words = f"{life} is in neither of two merges of f{p}: {last}, {seen}"
                 raise Violation("nobody starves", words)
+
+    def _ending(
+        self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
+    ) -> None:
+        """Each fragment has a last round; it is merged, or was given up under the quorum when there
+        was nobody to wait for, or nobody who could be waited for any longer."""
+        live = [m.life for m in after.members.values() if m.status is Status.LIVE]
+        for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
+            if self._last_rounds[p] or new.round or new.due:
+                continue
+            self._last_rounds[p] = True
+            round_ = None if isinstance(event, Resume) else old.round
+            if round_ is None or not round_.last:
+                if live:
+                    raise Violation("the last round", f"f{p} has none, though there are {live}")
+            elif round_.stage is Stage.OPEN:
+                held = {c.id.life.island for c in new.inbox}
+                waits_for = new.asked.keys() & {life.island for life in live}
+                if len(held) >= self.rule.min_quorum:
+                    raise Violation("the last round", f"f{p} was given up with {sorted(held)}")
+                if waits_for and now_s < self._waited_for_s(round_) - ALMOST:
+                    words = f"f{p} was given up at {now_s} without {sorted(waits_for)}: {round_}"
+                    raise Violation("the last round", words)
+            elif not any(isinstance(e, Publish) and e.fragment == p for e in effects):
+                raise Violation("the last round", f"f{p} was merged, and is not public")
+
+    def _waited_for_s(self, round_: Round) -> float:
+        """Until then at least a last round waits for whoever was asked."""
+        return max(round_.opened_s, self._ending_s) + SILENCE_S
 
     def _ends(self, after: State, effects: Sequence[Effect]) -> None:
         """A run ends once, with nothing under way."""

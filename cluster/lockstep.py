@@ -32,7 +32,8 @@ from islands.inner import Inner
 
 def train(config: Config) -> dict[str, float]:
     """All islands for T steps; a due fragment is handed in by all of them, and adopted by all
-    `overlap` steps later."""
+    `overlap` steps later. At T what is under way is adopted, and each fragment handed in once more:
+    that is taken over as it is."""
     sync, evaluator = config.sync, Evaluator(config)
     task, layout, schedule = task_of(config), evaluator.layout, schedule_of(config)
     rule, outer_rule = MergeRule(sync.merge), outer_of(config)
@@ -47,6 +48,13 @@ def train(config: Config) -> dict[str, float]:
     bases = [[np.array(flat) for flat in masters] for _ in batches]
     under_way = deque[tuple[int, Fragment, Flat, list[jax.Array]]]()
     leases, tokens = 0, 0
+
+    def hand_in(p: Fragment) -> tuple[list[jax.Array], Flat]:
+        """What each island has of the fragment, and the merged difference to its base."""
+        sent = [port.take(state.params, p) for state in states]
+        deltas = [np.asarray(flat) - base[p] for flat, base in zip(sent, bases, strict=True)]
+        return sent, merge(rule, layout.fragments[p], deltas, weights)
+
     for t in range(1, config.run.steps + 1):
         for i, stream in enumerate(streams):
             while stream.remaining < batches[i]:
@@ -55,22 +63,23 @@ def train(config: Config) -> dict[str, float]:
             batch = stream.next()
             states[i], _ = inner.step(states[i], batch, t - 1)
             tokens += task.tokens(batch)
-        for p in schedule.due(after=t - 1, upto=t):
-            sent = [port.take(state.params, p) for state in states]
-            deltas = [np.asarray(flat) - base[p] for flat, base in zip(sent, bases, strict=True)]
-            delta = merge(rule, layout.fragments[p], deltas, weights)
+        last = t == config.run.steps
+        for p in () if last else schedule.due(after=t - 1, upto=t):
+            sent, delta = hand_in(p)
             if isinstance(outer_rule, OuterRule):
                 outer.step(outer_rule, masters[p], momenta[p], delta)
             else:
                 outer_rule.step(masters[p], momenta[p], delta)
             under_way.append((t + sync.overlap, p, masters[p].copy(), sent))
-        while under_way and under_way[0][0] <= t:
+        while under_way and (last or under_way[0][0] <= t):
             _, p, public, sent = under_way.popleft()
             for i, state in enumerate(states):
                 states[i] = replace(
                     state, params=port.put(state.params, p, jnp.asarray(public), sent[i])
                 )
                 bases[i][p] = public
+    for p in map(Fragment, range(sync.fragments)):
+        masters[p] += hand_in(p)[1]
     return {"heldout_loss": evaluator.loss(masters), "tokens_trained": tokens}
 
 

@@ -205,14 +205,17 @@ class Shard:
         finite and no longer than the order's limit, else go back and keep the contributions.
 
         `before`: fetches the fragment as it was published last, to go back to; without it master
-        and momentum are copied first, 8 bytes an element until this returns.
+        and momentum are copied first, 8 bytes an element until this returns. In a last round the
+        merged delta is added as it is, and the momentum left alone.
         """
         p = order.fragment
         holding, pieces = self._holdings[p], self._layout.fragments[p]
         copies = None if before else (holding.master.copy(), holding.momentum.copy())
         parts = [self._part(holding, item) for item in order.items]
         pointing = self._directions(holding, order, parts)
-        if isinstance(self._outer, OuterRule):
+        if order.last:
+            holding.master += merged_of(self._merge_rule, pieces, parts, self._spread)
+        elif isinstance(self._outer, OuterRule):
             merge_into(
                 holding.master,
                 holding.momentum,

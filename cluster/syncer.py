@@ -148,6 +148,7 @@ class Syncer:
         self._ports, self._now_s, self._tape, self._failed = ports, now_s, tape, failed
         self._noted = measures.failed if noted is None else noted
         self._tasks: set[asyncio.Task[None]] = set()
+        self._parking: dict[Life, asyncio.Task[None]] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._flushed: Future[None] | None = None  # the last flush, if it took its time
         self._held: deque[tuple[Future[None] | None, tuple[Effect, ...]]] = deque()
@@ -294,6 +295,8 @@ class Syncer:
         self.feed(Lost(life, await self._ports.watch(life)))
 
     async def _collect(self, ask: Ask) -> None:
+        if ask.last:
+            await self._parked(ask.life)
         match await self._ports.collect(ask.life, ask.fragment):
             case str() as why:
                 self.feed(Missing(ask.life, ask.fragment, why))
@@ -302,6 +305,12 @@ class Syncer:
                 self.feed(Missing(ask.life, ask.fragment, failure.why))
             case contribution:
                 self.feed(Arrived(contribution))
+
+    async def _parked(self, life: Life) -> None:
+        """Park the learner, once for all fragments, and return when it knows."""
+        if life not in self._parking:
+            self._parking[life] = asyncio.get_running_loop().create_task(self._ports.park(life))
+        await asyncio.shield(self._parking[life])
 
     async def _merge(self, order: Merge) -> None:
         """Have the order carried out, unless its shard has died while this was held back: then its
@@ -364,7 +373,7 @@ class Syncer:
         """End all tasks, such as watching over lives."""
         if self._alarm is not None:
             self._alarm.cancel()
-        for task in self._tasks:
+        for task in (*self._tasks, *self._parking.values()):
             task.cancel()
 
 

@@ -3,6 +3,8 @@
 grace <= share * slack, slack = overlap * step - (time to quorum + time to merge and publish), all
 moving averages (arXiv:2604.21428). The default is long enough to meet every learner that keeps
 pace at its next step boundary, if the slack allows it, and never longer than one such step.
+
+When the run ends nobody steps on, so there is no slack to keep: who keeps pace is waited for.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.frozen import replace
+from coordinator.membership import SILENCE_FLOOR_S, SILENCE_JOINING_S
 
 SHARE_OF_SLACK = 0.9
 """gamma < 1. Its value is not public; re-implementations use 0.2 to 0.5, which meets a third to a
@@ -62,3 +65,16 @@ def window_s(*, fixed_s: float | None, overlap: int, step_s: Sequence[float], pa
     step = slowest_in_pace(step_s)
     slack = overlap * step - (pace.quorum_s or 0.0) - (pace.sync_s or 0.0)
     return min(step, max(0.0, SHARE_OF_SLACK * slack))
+
+
+def last_window_s(*, fragments: int, step_s: Sequence[float], pace: Pace) -> float:
+    """How long a round of a run that ends waits at most, counted from when it could begin.
+
+    Until a learner that keeps pace has reached its next step boundary, be it hindered for as long
+    as one may be silent, and has handed in all of its `fragments`, of which one takes the usual
+    time to quorum; as long as the whole model takes in a join, if that is not known.
+    """
+    boundary_s = max(SILENCE_FLOOR_S, KEEPS_PACE * slowest_in_pace(step_s))
+    if pace.quorum_s is None:
+        return boundary_s + SILENCE_JOINING_S
+    return boundary_s + fragments * pace.quorum_s

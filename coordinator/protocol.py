@@ -282,7 +282,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The run shall end: no new round opens, open ones are completed."""
+    """The run shall end: open rounds are completed, then each fragment has its last one."""
 
     why: str
 
@@ -415,10 +415,14 @@ class LeaseGranted:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Have the shard call this learner for what it has trained on the fragment."""
+    """Have the shard call this learner for what it has trained on the fragment.
+
+    `last`: have it step no more before it answers.
+    """
 
     life: Life
     fragment: Fragment
+    last: bool = False
 
 
 class Item(NamedTuple):
@@ -435,12 +439,17 @@ class Merge:
 
     `trial`: contributions that are measured beside the others, and not merged. `measure`: whether
     directions are wanted.
+
+    `last`: the merged delta is taken over as it is, whatever the outer optimizer of the run, whose
+    momentum or state stays what it was: nothing is trained any more that could make up for a step
+    that goes less far, or further.
     """
 
     fragment: Fragment
     version: Version
     items: tuple[Item, ...]
     why: str
+    last: bool = False
     limit: float = math.inf
     trial: tuple[Contribution, ...] = ()
     measure: bool = False

@@ -26,7 +26,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """The quorum cannot be reached any more: keep the contributions, end the round."""
+    """The quorum will not be reached any more: keep the contributions, end the round."""
 
     why: str
 
@@ -47,13 +47,16 @@ def judge(
 
     `arrived`: islands whose contribution the shard holds, past the gate; one that delivered and
     then died still counts, its work is done. `expected`: live islands that were asked and have
-    not answered. `deadline_s`: the end of the grace window, infinite without a quorum.
+    not answered. `deadline_s`: the end of the grace window; without a quorum infinite while the
+    run goes on, and then the time at which the round is given up.
     """
     if len(arrived) < min_quorum:
         short = f"quorum {len(arrived)}/{min_quorum}"
         if stopping and not expected:
             return Abandon(f"{short} and nobody left to wait for")
-        return Wait(math.inf, short)
+        if stopping and now_s >= deadline_s:
+            return Abandon(f"{short}, the end has waited for {', '.join(sorted(expected))}")
+        return Wait(deadline_s if stopping else math.inf, short)
     if not expected:
         return Close(f"all {len(arrived)} delivered")
     if now_s >= deadline_s:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set as AbstractSet
 
 from coordinator import contributions, gate, ledger, norms, suspects
 from coordinator.direction import Watch
 from coordinator.frozen import replace
-from coordinator.grace import window_s
-from coordinator.membership import SPEAKING, speaking
+from coordinator.grace import last_window_s, window_s
+from coordinator.membership import SPEAKING, Status, speaking
 from coordinator.protocol import (
     Ask,
     Contribution,
@@ -17,6 +18,7 @@ from coordinator.protocol import (
     Fate,
     Finish,
     Fragment,
+    Island,
     Item,
     Merge,
     Merged,
@@ -42,14 +44,15 @@ from coordinator.state import (
 
 
 def tell_time(rule: Rule, state: State, clock: int | None, now_s: float) -> State:
-    """Move t to the K-th largest clock of the live learners; mark what is due; stop at T."""
+    """Move t to the K-th largest clock of the live learners; mark what is due; end at T."""
     if clock is None or clock <= state.t or state.phase is not Phase.RUNNING:
         return state
     t = min(clock, rule.steps)
+    if t == rule.steps:
+        return _end(replace(state, t=t), f"t reached T = {rule.steps}", now_s)
     for p in rule.schedule.due(after=state.t, upto=t):
         state = with_fragment(state, p, replace(_call_again(state.fragments[p]), due=True))
-    state = open_due(replace(state, t=t), now_s)
-    return _end(state, f"t reached T = {rule.steps}") if t == rule.steps else state
+    return open_due(replace(state, t=t), now_s)
 
 
 def _call_again(fragment: FragmentState) -> FragmentState:
@@ -68,7 +71,8 @@ def open_due(state: State, now_s: float) -> State:
     """Open a round of each due fragment that has none under way, and a shard."""
     for p, fragment in enumerate(state.fragments):
         if fragment.due and fragment.round is None and not fragment.away:
-            opened = Round(_following(state, fragment), opened_s=now_s)
+            last = state.phase is Phase.STOPPING
+            opened = Round(_following(state, fragment), opened_s=now_s, last=last)
             state = with_fragment(state, Fragment(p), replace(fragment, due=False, round=opened))
     return state
 
@@ -79,16 +83,16 @@ def _following(state: State, fragment: FragmentState) -> Version:
 
 
 def stop(state: State, why: str, now_s: float) -> State:
-    """End early, on request: each fragment gets a last round, so that all hand in their work."""
-    if state.phase is not Phase.RUNNING:
-        return state
+    """End early, on request."""
+    return _end(state, why, now_s) if state.phase is Phase.RUNNING else state
+
+
+def _end(state: State, why: str, now_s: float) -> State:
+    """Each fragment is due once more, for its last round, so that all hand in their work; one that
+    has a round under way when that is done. From here on nothing else becomes due."""
     due = tuple(replace(fragment, due=True) for fragment in state.fragments)
-    return open_due(_end(replace(state, fragments=due), why), now_s)
-
-
-def _end(state: State, why: str) -> State:
-    """From here on nothing new becomes due."""
-    return replace(state, phase=Phase.STOPPING, why=why)
+    ending = replace(state, fragments=due, phase=Phase.STOPPING, why=why, ending_s=now_s)
+    return open_due(ending, now_s)
 
 
 def opened(state: State) -> list[Fragment]:
@@ -98,12 +102,16 @@ def opened(state: State) -> list[Fragment]:
 def goes_on(rule: Rule, before: State, state: State, p: Fragment, now_s: float) -> bool:
     """Would `further` find what it found before, nobody to ask and something to wait for?"""
     fragment = state.fragments[p]
+    if (round_ := fragment.round) is None:
+        return False
     same = (
         fragment is before.fragments[p]
         and state.members.living is before.members.living
         and state.phase is before.phase
     )
-    return same and fragment.round is not None and now_s < deadline_s(rule, state, fragment.round)
+    if round_.last:
+        same = same and state.members is before.members  # one that drains may have left
+    return same and now_s < deadline_s(rule, state, round_)
 
 
 def further(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
@@ -128,7 +136,7 @@ def _ask(state: State, p: Fragment) -> Step:
     for life in sorted(lives):
         if life.island not in asked:
             asked[life.island] = life
-            asks = (*asks, Ask(life, p))
+            asks = (*asks, Ask(life, p, round_.last))
     fragment = replace(fragment, asked=asked, round=replace(round_, called=called))
     return with_fragment(state, p, fragment), asks
 
@@ -142,12 +150,29 @@ def notice_quorums(rule: Rule, state: State, now_s: float) -> State:
             round_ is not None
             and round_.stage is Stage.OPEN
             and round_.quorum_since_s is None
-            and len(round_.arrived) >= rule.min_quorum
+            and len(_in_hand(rule, state, fragment, round_)) >= rule.min_quorum
         ):
-            pace = state.pace.saw_quorum(now_s - round_.opened_s)
+            pace = state.pace if round_.last else state.pace.saw_quorum(now_s - round_.opened_s)
             since = replace(fragment, round=replace(round_, quorum_since_s=now_s))
             state = with_fragment(replace(state, pace=pace), Fragment(p), since)
     return state
+
+
+def _in_hand(
+    rule: Rule, state: State, fragment: FragmentState, round_: Round
+) -> AbstractSet[Island]:
+    """Islands that count for the quorum: those that delivered for this round; for a last one those
+    that came too late for the round before as well, since there is none after."""
+    if not round_.last:
+        return round_.arrived
+    oldest = _oldest(rule, fragment)
+    held = {c.id.life.island for c in fragment.inbox if c.base.number >= oldest}
+    return {island for island in held if not state.members[island].trial}
+
+
+def _oldest(rule: Rule, fragment: FragmentState) -> int:
+    """A base before this one is too stale to be merged now."""
+    return fragment.version.number - rule.max_staleness
 
 
 def _decide(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
@@ -171,28 +196,41 @@ def _decide(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
 
 
 def deadline_s(rule: Rule, state: State, round_: Round) -> float:
-    """When the grace window of an open round ends; infinite without a quorum."""
-    if round_.quorum_since_s is None:
-        return math.inf
-    return round_.quorum_since_s + window_s(
-        fixed_s=rule.grace_s,
-        overlap=rule.overlap,
-        step_s=state.members.steps_s,
-        pace=state.pace,
+    """When the grace window of an open round ends; infinite without a quorum, unless the run ends:
+    then the round is given up at this time. That of a last round is at least as long."""
+    step_s, pace, since_s = state.members.steps_s, state.pace, round_.quorum_since_s
+    graced_s = math.inf
+    if since_s is not None:
+        graced_s = since_s + window_s(
+            fixed_s=rule.grace_s, overlap=rule.overlap, step_s=step_s, pace=pace
+        )
+    if state.ending_s is None or not (round_.last or since_s is None):
+        return graced_s
+    over_s = max(round_.opened_s, state.ending_s) + last_window_s(
+        fragments=rule.schedule.fragments, step_s=step_s, pace=pace
     )
+    return over_s if since_s is None else max(graced_s, over_s)
 
 
 def _verdict(
     rule: Rule, state: State, fragment: FragmentState, round_: Round, now_s: float
 ) -> Verdict:
+    expected = set(fragment.asked) - round_.arrived
+    if round_.last:
+        expected |= _leaving(state) - round_.arrived
     return judge(
         min_quorum=rule.min_quorum,
-        arrived=round_.arrived,
-        expected=set(fragment.asked) - round_.arrived,
+        arrived=_in_hand(rule, state, fragment, round_),
+        expected=expected,
         stopping=state.phase is Phase.STOPPING,
         deadline_s=deadline_s(rule, state, round_),
         now_s=now_s,
     )
+
+
+def _leaving(state: State) -> set[Island]:
+    """Islands that drain: they hand in everything without being asked, and then have left."""
+    return {m.life.island for m in state.members.values() if m.status is Status.DRAINING}
 
 
 def _close(
@@ -200,8 +238,7 @@ def _close(
 ) -> Step:
     """Merge the inbox, save what has become too old in it while it waited; what is on trial is
     measured beside it."""
-    oldest = fragment.version.number - rule.max_staleness
-    stale = [c for c in fragment.inbox if c.base.number < oldest]
+    stale = [c for c in fragment.inbox if c.base.number < _oldest(rule, fragment)]
     waiting = sorted((c for c in fragment.inbox if c not in stale), key=_merge_order)
     trial = tuple(c for c in waiting if state.members[c.id.life.island].trial)
     items = tuple(c for c in waiting if c not in trial)
@@ -223,7 +260,8 @@ def _order(rule: Rule, fragment: FragmentState, p: Fragment, round_: Round) -> M
         round_.version,
         weigh(round_.items),
         round_.why,
-        limit=norms.limit(fragment.moves, _span_steps(round_.items)),
+        last=round_.last,
+        limit=math.inf if round_.last else norms.limit(fragment.moves, _span_steps(round_.items)),
         trial=round_.trial,
         measure=rule.watch is not Watch.OFF,
     )

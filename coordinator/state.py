@@ -53,7 +53,7 @@ class Phase(StrEnum):
     """Of the run as a whole."""
 
     RUNNING = "running"
-    STOPPING = "stopping"  # no new round opens, open ones are completed
+    STOPPING = "stopping"  # open rounds are completed, then each fragment has its last one
     FINISHED = "finished"
 
 
@@ -70,7 +70,8 @@ class Round:
     """One fragment, one version, from opening to publication.
 
     `called`: lives that were asked, each once; `arrived`: islands that delivered since the opening;
-    `items`: what is being merged; `trial`: what is measured beside it.
+    `items`: what is being merged; `trial`: what is measured beside it; `last`: it was opened because
+    the run ends.
     """
 
     version: Version
@@ -83,6 +84,7 @@ class Round:
     items: tuple[Contribution, ...] = ()
     trial: tuple[Contribution, ...] = ()
     why: str = "opened"
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,9 @@ class FragmentState:
 class State:
     """All that the rules remember between two events.
 
-    `t` is the syncer step; `generation` counts the lives of the syncer, from 0."""
+    `t` is the syncer step; `generation` counts the lives of the syncer, from 0; `ending_s`: since
+    when the run is ending.
+    """
 
     t: int
     generation: int
@@ -131,6 +135,7 @@ class State:
     merges: int = 0
     participations: int = 0
     wake_s: float | None = None
+    ending_s: float | None = None
 
 
 def is_open(fragment: FragmentState) -> bool:

@@ -186,8 +186,8 @@ MUTANTS = (
     Mutant(
         "a stop is heard twice",
         ROUNDS,
-        "    if state.phase is not Phase.RUNNING:\n        return state\n    due",
-        "    due",
+        "return _end(state, why, now_s) if state.phase is Phase.RUNNING else state",
+        "return _end(state, why, now_s)",
     ),
     Mutant(
         "asked twice in a round",
@@ -223,7 +223,12 @@ MUTANTS = (
         "if stopping and not expected:",
         "if not expected:",
     ),
-    Mutant("merged although stale by now", ROUNDS, "if c.base.number < oldest]", "if False]"),
+    Mutant(
+        "merged although stale by now",
+        ROUNDS,
+        "if c.base.number < _oldest(rule, fragment)]",
+        "if False]",
+    ),
     Mutant(
         "merged in any order",
         ROUNDS,
@@ -271,6 +276,67 @@ MUTANTS = (
         ROUNDS,
         "if state.phase is not Phase.STOPPING or any(f.round or f.due for f in state.fragments):",
         "if state.phase is not Phase.STOPPING:",
+    ),
+    Mutant(
+        "the run ends with no last round",
+        ROUNDS,
+        "due = tuple(replace(fragment, due=True) for fragment in state.fragments)",
+        "due = state.fragments",
+    ),
+    Mutant(
+        "a last round like any other",
+        ROUNDS,
+        "last = state.phase is Phase.STOPPING",
+        "last = False",
+    ),
+    Mutant(
+        "the last merge goes through the outer optimizer",
+        ROUNDS,
+        "weigh(items), round_.why, round_.last)",
+        "weigh(items), round_.why)",
+    ),
+    Mutant("who is asked last steps on", ROUNDS, "Ask(life, p, round_.last)", "Ask(life, p)"),
+    Mutant(
+        "the last round keeps to the usual grace",
+        ROUNDS,
+        "return over_s if since_s is None else max(graced_s, over_s)",
+        "return over_s if since_s is None else graced_s",
+    ),
+    Mutant(
+        "the end waits for ever under the quorum",
+        QUORUM,
+        "if stopping and now_s >= deadline_s:",
+        "if False:",
+    ),
+    Mutant(
+        "a round before the last one waits for ever under the quorum",
+        ROUNDS,
+        "if state.ending_s is None or not (round_.last or since_s is None):",
+        "if state.ending_s is None or not round_.last:",
+    ),
+    Mutant(
+        "the last window is for one fragment",
+        GRACE,
+        "return boundary_s + fragments * pace.quorum_s",
+        "return boundary_s + pace.quorum_s",
+    ),
+    Mutant(
+        "who was late does not count at the end",
+        ROUNDS,
+        "    if not round_.last:\n        return round_.arrived",
+        "    if True:\n        return round_.arrived",
+    ),
+    Mutant(
+        "the end does not wait for those that drain",
+        ROUNDS,
+        "expected |= _leaving(state) - round_.arrived",
+        "pass",
+    ),
+    Mutant(
+        "the end does not see that one has left",
+        ROUNDS,
+        "same = same and state.members is before.members",
+        "pass",
     ),
     # contributions
     Mutant(

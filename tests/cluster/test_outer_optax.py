@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -12,9 +13,27 @@ import pytest
 from cluster.config import load, parse
 from cluster.meaning import first_of, outer_of
 from cluster.outer_optax import OptaxOuter
+from cluster.shard import Shard, fresh
+from cluster.store import Arrays
+from coordinator.codec import Wire
 from coordinator.errors import UserMistake
-from coordinator.fragments import Flat
+from coordinator.fragments import Flat, Leaf, cut
+from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule, step
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    HandIn,
+    Incarnation,
+    Island,
+    Item,
+    Lease,
+    Life,
+    Merge,
+    Progress,
+    Publish,
+    Version,
+)
 
 SIZE, STEPS = 31, 5
 
@@ -64,6 +83,32 @@ def test_what_is_no_optimizer_is_refused(target: str, options: dict[str, float],
 
 ADAM = ('sync.outer.target="optax:adam"', "sync.outer.options.learning_rate=0.1")
 TABLES = {"task": {"preset": "byte-tiny"}, "islands": [{"group": "a", "count": 1}]}
+
+
+@pytest.mark.parametrize(
+    "outer", [OuterRule(0.7, 0.9), OptaxOuter("optax:adam", {"learning_rate": 0.1})]
+)
+def test_what_is_merged_last_is_taken_over_as_it_is(outer: OuterRule | OptaxOuter) -> None:
+    """... whatever the outer optimizer, whose momentum or state stays what it was."""
+    layout, p, life = cut([Leaf("w", (SIZE,))], 1), Fragment(0), Life(Island("a"), Incarnation(1))
+    arrays = fresh([normal(0)])
+    if isinstance(outer, OptaxOuter):
+        arrays = {p: replace(arrays[p], momentum=outer.fresh(normal(0)))}
+    shard = Shard(layout, arrays, merge_rule=MergeRule.MEAN, outer=outer, wire_down=Wire.F32)
+    kept: list[Arrays] = []
+    for number, last in ((1, False), (2, True)):
+        id_ = ContributionId(life, p, number - 1, number)
+        progress, onto = Progress(number, number, Lease(0)), Version(0, number - 1)
+        said = HandIn(id_, onto, number - 1, 1, layout.fingerprint, progress)
+        items = (Item(shard.receive(said, normal(number)), 1.0),)
+        shard.merge(Merge(p, Version(0, number), items, "all delivered", last))
+        shard.publish(Publish(p, Version(0, number), onto, (life,), (id_,)))
+        now = shard.arrays(p)
+        kept.append(Arrays(now.version, now.master.copy(), now.momentum.copy(), now.public.copy()))
+    before, after = kept
+    assert not np.allclose(before.master, normal(0) + normal(1), atol=1e-3)
+    np.testing.assert_array_equal(after.master, before.master + normal(2))
+    np.testing.assert_array_equal(after.momentum, before.momentum)
 
 
 def test_the_configuration_names_it_and_its_options(tmp_path: Path) -> None:

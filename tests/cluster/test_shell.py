@@ -318,6 +318,25 @@ def test_a_draining_learner_is_parked_emptied_and_let_go() -> None:
     assert stage.state.members[A].status is Status.LEFT
 
 
+def test_who_is_asked_for_the_last_time_is_parked_first_and_once() -> None:
+    async def scene(stage: Stage) -> None:
+        life = stage.joins(A)
+        stage.steps(life, 1)
+        await until(lambda: "watch a#1" in stage.world.log)
+        stage.world.log.clear()
+        stage.steps(life, 3)
+        await until(stage.syncer.finished.is_set)
+
+    stage = plays(scene, every=9, fragments=2, steps=3)
+    assert [line for line in stage.world.log if line.startswith(("park", "coll", "merge"))] == [
+        "park a#1",
+        "collect a#1 0",
+        "collect a#1 1",
+        "merge 0 v1",
+        "merge 1 v1",
+    ]
+
+
 # --- what is answered -----------------------------------------------------------------------------
 
 

@@ -16,27 +16,28 @@ def twin(
     task: Task, layout: Layout, inner: OptimizerSpec, every: int, rule: MergeRule, outer: OuterRule,
     data: Sequence[Sequence[Batch]],
 ) -> list[np.ndarray]:  # fmt: skip
-    """The leaves of the global model after all the batches `data[island][step]`."""
+    """The leaves of the global model after all the batches `data[island][step]`; at the end every
+    fragment is merged as it is."""
     start, tree = jax.tree.flatten(task.init(0))
     model = [np.array(leaf, float) for leaf in start]
     velocity = [0 * leaf for leaf in model]  # b of the outer Nesterov step
     learners = [[[leaf.copy(), 0 * leaf, 0 * leaf] for leaf in model] for _ in data]
     count, gradient = len(layout.fragments), jax.jit(jax.grad(task.loss))
     tokens, steps = np.zeros((count, len(data))), np.zeros(count)
-    for t in range(1, len(data[0]) + 1):
+    for t in range(1, (end := len(data[0])) + 1):
         for learner, batches in zip(learners, data, strict=True):
             params = jax.tree.unflatten(tree, [np.float32(theta) for theta, _, _ in learner])
             adamw(inner, learner, jax.tree.leaves(gradient(params, batches[t - 1])), t)
         tokens, steps = tokens + [task.tokens(batches[t - 1]) for batches in data], steps + 1
-        for p in (p for p in range(count) if t % every == p * every // count):
+        eta, mu = (1, 0) if t == end else (outer.learning_rate, outer.momentum)
+        for p in (p for p in range(count) if t == end or t % every == p * every // count):
             weights = tokens[p] ** 2 / steps[p] / np.sum(tokens[p] ** 2 / steps[p])
             for i, at, plain in ((e.leaf, e.index, e.embedding) for e in layout.fragments[p]):
                 deltas = np.array([learner[i][0][at] - model[i][at] for learner in learners])
                 mean = plain or rule is MergeRule.MEAN
                 merged = np.tensordot(weights, deltas, 1) if mean else rda(weights, deltas)
-                velocity[i][at] = outer.momentum * velocity[i][at] - merged
-                step = outer.momentum * velocity[i][at] - merged
-                model[i][at] -= outer.learning_rate * step
+                velocity[i][at] = mu * velocity[i][at] - merged
+                model[i][at] -= eta * (mu * velocity[i][at] - merged)
                 for learner in learners:
                     learner[i][0][at] = model[i][at]
             tokens[p], steps[p] = 0, 0

@@ -330,8 +330,9 @@ def told(effects: list[Effect]) -> Iterator[str]:
         if asked is None:
             yield from map(line, group)
         else:
-            lives = " ".join(str(e.life) for e in group if isinstance(e, Ask))
-            yield f"ask {lives} for f{asked}"
+            asks = [effect for effect in group if isinstance(effect, Ask)]
+            lives, last = " ".join(str(ask.life) for ask in asks), any(ask.last for ask in asks)
+            yield f"ask {lives} for f{asked}{' and no step more' if last else ''}"
 
 
 def line(effect: Effect) -> str:
@@ -347,15 +348,16 @@ def line(effect: Effect) -> str:
             return f"tell {life}: {why}{' (without its moments)' if distrusted else ''}"
         case LeaseGranted(life, lease):
             return f"lease {piece(lease)} to {life}"
-        case Merge(p, version, items, why, limit, trial):
+        case Merge(p, version, items, why, last, limit, trial):
             shares = ", ".join(
                 f"{interval(c.id)} {weight:.0%}"
                 + (f" from {c.base}" if c.base.number != version.number - 1 else "")
                 for c, weight in items
             )
+            as_it_is = ", as it is" if last else ""
             at_most = "" if math.isinf(limit) else f", at most {limit:.3g} long"
             beside = f", beside {ids(c.id for c in trial)} on trial" if trial else ""
-            return f"merge f{p} to {version}: {shares}{beside} ({why}{at_most})"
+            return f"merge f{p} to {version}{as_it_is}: {shares}{beside} ({why}{at_most})"
         case Store(p, version):
             return f"store f{p} {version}"
         case Publish(p, version, _, to, merged):

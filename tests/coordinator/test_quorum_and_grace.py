@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.grace import SHARE_OF_SLACK, Pace, slowest_in_pace, smooth, window_s
+from coordinator.grace import SHARE_OF_SLACK, Pace, last_window_s, slowest_in_pace, smooth, window_s
 from coordinator.protocol import Island
 from coordinator.quorum import Abandon, Close, Verdict, Wait, judge
 
@@ -55,6 +55,12 @@ def test_when_the_grace_is_over_it_closes_and_says_without_whom() -> None:
 def test_stopping_under_the_quorum_waits_only_while_somebody_owes_an_answer() -> None:
     assert isinstance(ask("a", "b", stopping=True), Wait)
     assert ask("a", "", stopping=True) == Abandon("quorum 1/2 and nobody left to wait for")
+
+
+def test_stopping_under_the_quorum_waits_no_longer_than_over_it() -> None:
+    assert ask("a", "b", stopping=True, deadline_s=5.1) == Wait(5.1, "quorum 1/2")
+    given_up = ask("a", "b", stopping=True, deadline_s=5.0)
+    assert given_up == Abandon("quorum 1/2, the end has waited for b")
 
 
 names = st.sets(st.sampled_from("abcdef")).map("".join)
@@ -120,6 +126,14 @@ def test_the_adaptive_window_stays_inside_its_slack(
     step = slowest_in_pace(step_s)
     assert 0 <= window <= step
     assert window <= max(0.0, overlap * step - quorum_s - sync_s)
+
+
+def test_the_last_window_lasts_until_all_that_keep_pace_have_handed_in_everything() -> None:
+    """... be they hindered at their next step boundary for as long as anybody may be."""
+    pace = Pace(quorum_s=0.5, sync_s=9.0)
+    assert last_window_s(fragments=4, step_s=[1.0, 1.2, 40.0], pace=pace) == 10.0 + 4 * 0.5
+    assert last_window_s(fragments=4, step_s=[20.0, 30.0], pace=pace) == 2 * 30.0 + 4 * 0.5
+    assert last_window_s(fragments=4, step_s=[], pace=Pace()) == 10.0 + 120.0
 
 
 def test_moving_averages_begin_with_the_first_sample_and_follow_slowly() -> None:
