@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_what_an_island_or_the_evaluator_raises_ends_no_run() -> None:
         rows = read_tape(Folder(here.run_dir), layout.fingerprint).events
         told = [*relive(rule, rows)]
         lost = {e.event.why: e for e in told if isinstance(e.event, Lost)}
-        for why in sum(WHYS.values(), []):
+        for why in chain(*WHYS.values()):
             merges = lost[why].after.merges
             assert any(e.after.merges > merges for e in told), "the others go on"
         gaps = [seen[i + 1]["merges"] - seen[i]["merges"] for i in range(len(seen) - 1)]
