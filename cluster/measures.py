@@ -19,6 +19,7 @@ from cluster.status import Figures, FragmentStatus, IslandStatus, RoundStatus, S
 from coordinator import ledger
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
+from coordinator.membership import SPEAKING
 from coordinator.membership import Status as Standing
 from coordinator.protocol import (
     Arrived,
@@ -378,7 +379,7 @@ class Measures:
         watched, member = self._islands[island], state.members.get(island)
         loss = watched.vitals.loss
         why = watched.refused or (member.why if member else "its process starts")
-        if watched.failed and watched.failed != why:
+        if watched.failed and (member is None or member.status in SPEAKING):
             why = f"{why}, after {watched.failed}"
         return IslandStatus(
             island=island,
