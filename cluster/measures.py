@@ -414,7 +414,7 @@ class Measures:
         watched, member = self._islands[island], state.members.get(island)
         loss = watched.vitals.loss
         why = watched.refused or (_why(member) if member else "its process starts")
-        if watched.failed and watched.failed != why:
+        if watched.failed and (member is None or member.status in SPEAKING):
             why = f"{why}, after {watched.failed}"
         return IslandStatus(
             island=island,

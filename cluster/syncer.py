@@ -227,7 +227,8 @@ class Syncer:
 
     def broke(self, life: Life | None, failure: Failure) -> None:
         """An island has failed: that is its own affair, and at worst the end of this life."""
-        log.error("%s failed, %s: %s", life or "nobody's", failure.reason, failure.why)
+        whose = "" if life is None else f" of {life}"
+        log.error("a failure%s, %s: %s", whose, failure.reason, failure.why)
         self._noted(life, failure)
         if life is not None and failure.ends:
             self.feed(Lost(life, failure.why))

@@ -70,8 +70,8 @@ class Round:
     """One fragment, one version, from opening to publication.
 
     `called`: lives that were asked, each once; `arrived`: islands that delivered since the opening;
-    `items`: what is being merged; `trial`: what is measured beside it; `last`: it was opened because
-    the run ends.
+    `items`: what is being merged; `trial`: what is measured beside it; `last`: it was opened
+    because the run ends.
     """
 
     version: Version

@@ -184,6 +184,18 @@ def test_what_it_missed_it_asks_for() -> None:
     assert versions == [(7, 8), (9, 11)]
 
 
+def test_a_version_without_a_payload_it_asks_for_too() -> None:
+    script = Script()
+
+    async def story(learner: LightLearner) -> None:
+        await learner.offer(LIFE, Publication(F0, Version(0, 8), Version(0, 7), ()), None)
+        await until(lambda: script.adoptions[-1:] != [])
+        assert script.adoptions[-1].version == Version(0, 8)
+
+    lived(script, story)
+    assert [(older.number, newer.number) for older, newer in script.asked] == [(7, 8)]
+
+
 def test_it_reports_every_step_and_reads_on_in_new_leases() -> None:
     script = Script()
     windows = CONFIG.data.lease_windows

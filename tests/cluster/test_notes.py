@@ -11,6 +11,7 @@ import pytest
 
 from cluster.clock import Clock
 from cluster.depot import Folder
+from cluster.failures import Failure, Reason, Unjudged
 from cluster.measures import Measures
 from cluster.notes import NOTES, Notes, read_notes, retell
 from cluster.replay import Heard
@@ -22,6 +23,7 @@ from coordinator.protocol import (
     Event,
     Fragment,
     Granted,
+    Incarnation,
     Island,
     Join,
     Life,
@@ -88,6 +90,10 @@ def story(tmp_path: Path) -> Iterator[Story]:
     told.notes.held({A: "g", B: "g"})
     told.now_s += 3
     told.say(Lost(first, "its process ended"))
+    told.notes.failed(first, Failure(Reason.HAND_IN, "RuntimeError in hand_in"))
+    told.notes.failed(Life(B, Incarnation(9)), Failure(Reason.STORE, "no room", ends=False))
+    told.notes.failed(None, Failure(Reason.STORE, "no room to publish", ends=False))
+    told.notes.unjudged(Unjudged.HUNG)
     told.now_s += 4
     told.lives(9)
     yield told
@@ -109,6 +115,9 @@ def test_measures_that_are_told_again_say_the_same(story: Story, tmp_path: Path)
     assert last is not None
     assert last.after == story.state
     before, after = figures(story, story.measures), figures(story, again)
+    assert before["failures"] == {"hand_in": 1, "store": 2}
+    assert before["unjudged"] == {"hung": 1}
+    assert before["islands"][1]["why"] == "its process starts, after no room"
     assert before["recovery_s"] == [11.0]
     assert before["max_merge_gap_s"] == 12.5
     assert 0 < before["uptime"] < 1

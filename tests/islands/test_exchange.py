@@ -335,6 +335,22 @@ def test_after_a_missed_publication_the_chain_goes_on(keep: int) -> None:
     assert len(publisher.fetched) == 1
 
 
+@pytest.mark.parametrize("keep", [0, 4])
+def test_a_publication_without_its_payload_is_fetched(keep: int) -> None:
+    """... with what was missed before it, in one request; the chain goes on from there."""
+    publisher = Publisher(Wire.INT4, keep)
+    downlink = publisher.downlink()
+    said, _ = publisher.publish()
+    assert same(downlink.follow(said, None), publisher.public()[F0])
+    publisher.publish()  # ... of which it never hears
+    said, _ = publisher.publish()
+    assert same(downlink.follow(said, None), publisher.public()[F0])
+    assert downlink.follow(said, None) is None
+    assert wholes(publisher) == [keep == 0] * 2
+    assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
+    assert len(publisher.fetched) == 2
+
+
 def test_who_missed_more_than_is_kept_takes_the_whole() -> None:
     publisher = Publisher(Wire.INT4, 4)
     for missed, whole in ((3, [False]), (4, [True]), (0, []), (1, [False])):

@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from coordinator.codec import Payload, Wire, decode, encode
+from coordinator.errors import ArchipelagoError, Malformed
 from coordinator.fragments import sew, take
 from coordinator.protocol import (
     Adopted,
@@ -194,7 +196,7 @@ class Script(Link):
         self.waits_s: list[float] = []  # to be told to wait so long, one after another
         self.refused = 0
         self.answer: Callable[[Report], Answer | Void] | None = None
-        self.donations: dict[Island, list[np.ndarray] | Unreachable | None] = {}
+        self.donations: dict[Island, list[np.ndarray] | ArchipelagoError | None] = {}
         self.asked: list[Life] = []
         self.joins: list[Life] = []
         self.deaf = threading.Event()
@@ -272,7 +274,7 @@ class Script(Link):
     def moments(self, donor: Life) -> list[np.ndarray] | None:
         self.asked.append(donor)
         given = self.donations[donor.island]
-        if isinstance(given, Unreachable):
+        if isinstance(given, ArchipelagoError):
             raise given
         return given
 
@@ -360,12 +362,13 @@ def begin(
         inner: Inner = inner,
         now_s: Callable[[], float] = time.perf_counter,
         wire: Wire = Wire.F32,
+        task: Task = TASK,
     ) -> Alive:
         script = script or Script()
         schedule = Schedule(EVERY, FRAGMENTS)
         habits = Habits(Island("a"), "g", wire, schedule, overlap, 1, speed, step_s, encode=encode)
         learner = Learner(
-            TASK,
+            task,
             LAYOUT,
             inner,
             ports[adopt],
@@ -947,11 +950,14 @@ def test_a_first_life_begins_with_the_moments_of_the_best_donor_that_has_good_on
         Island("over"): None,
         Island("other"): good[:-1],
         Island("ill"): [*good[:-1], good[-1] * np.nan],
+        Island("strange"): [*good[:-1], good[-1].astype("S8")],
+        Island("mad"): Malformed("7 (int) instead of moments"),
         Island("good"): good,
         Island("spare"): moments_after(inner, 3),
     }
     alive = begin(script=script)
-    assert [life.island for life in script.asked] == ["gone", "over", "other", "ill", "good"]
+    before = ["gone", "over", "other", "ill", "strange", "mad"]
+    assert [life.island for life in script.asked] == [*before, "good"]
     assert trains_with(alive, inner, good)
 
 
@@ -1123,6 +1129,64 @@ def test_what_the_task_raises_ends_the_run_and_lets_everybody_go(
     with pytest.raises(Broken):
         alive.ends()
     assert [answer.result(WAIT_S) for answer in asked] == [None] * 3
+
+
+def test_what_its_talking_thread_raises_ends_the_run_too(begin: Begin) -> None:
+    """Nobody would hear of it any more, and it would train on for ever."""
+    script = Script()
+
+    def refuses(report: Report) -> Answer:
+        raise Malformed("progress.tokens is 0.5 (float), not a count")
+
+    alive = begin(script=script)
+    script.answer = refuses
+    alive.script.allow(3)
+    with pytest.raises(Malformed):
+        alive.ends()
+    assert alive.asked(F0).result(WAIT_S) is None
+
+
+def test_tokens_are_counted_as_the_tape_can_hold_them(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number of NumPy is one; a part of a token is the task's mistake, and is told with it."""
+    counted = iter([np.int64(7), np.uint8(200), 0.5])
+    counting = replace(TASK, tokens=lambda batch: cast("int", next(counted)))
+    alive = begin(task=counting)
+    alive.script.step(2)
+    report, _ = alive.script.reports[-1]
+    assert type(report.progress.tokens) is int
+    assert report.progress.tokens == 207
+    alive.script.allow(1)
+    with pytest.raises(TypeError, match="float"):
+        alive.ends()
+
+
+def test_it_knows_its_lives(begin: Begin) -> None:
+    alive = begin()
+    first = alive.script.life
+    alive.learner.cease(Void(first, "why not"))
+    alive.script.nothing_more()
+    alive.script.all_read()
+    assert alive.learner.had(first)
+    assert alive.learner.had(alive.script.life)
+    assert alive.script.life != first
+    assert not alive.learner.had(Life(first.island, Incarnation(99)))
+
+
+def test_a_version_without_a_payload_is_asked_for(begin: Begin) -> None:
+    """... and what was merged is acknowledged all the same."""
+    alive = begin()
+    alive.script.step(2)
+    said, _ = alive.hand_in(F0)
+    flat = flats_of(init(3))[F0]
+    version = Version(0, 1)
+    alive.script.public[F0] = version, flat
+    publication = Publication(F0, version, Version(0, 0), (said.id,))
+    alive.learner.offer(alive.script.life, publication, None)
+    alive.script.step(1)
+    alive.adopted(F0, version)
+    np.testing.assert_array_equal(alive.learner._tracks[F0].public, flat)
 
 
 # --- waiting, and being out of reach --------------------------------------------------------------

@@ -1,0 +1,183 @@
+"""An evaluator that raises, dies, hangs or takes long: the fleet lives with it, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    OutOfDiskError,
+    RayTaskError,
+)
+
+from cluster.failures import Unjudged
+from cluster.judging import DEATHS, HUNG_S, PATIENCE, Evaluating, Judged, Judging, Pending
+
+EVERY_S = 10.0
+FLATS = [np.zeros(3, np.float32)]
+
+
+def remotely(cause: BaseException) -> RayTaskError:
+    told = RayTaskError("it", "Traceback: over there", cause, "ray::it", 1, "192.0.2.1")
+    return told.as_instanceof_cause()
+
+
+class Evaluator(Evaluating):
+    """Answers as the test says, in virtual time: an error, a value, or how long it takes."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.does: dict[str, list[Any]] = {"loss": [2.5], "initial_loss": [5.5]}
+        self.asked: list[str] = []
+        self.restarts = 0
+        self.judged: Callable[[], Judged] = lambda: Judged(0, 0.0)
+
+    def ask(self, method: str, *arguments: object) -> Pending:
+        if method == "judged":
+            return lambda _: self.judged()
+        self.asked.append(method)
+        does = self.does.get(method, [None])
+        answer = does.pop(0) if len(does) > 1 else does[0]
+        began_s = self.now_s
+
+        def pending(wait_s: float) -> Any:
+            if isinstance(answer, BaseException):
+                raise answer.with_traceback(None)
+            if isinstance(answer, tuple) and self.now_s - began_s < answer[0]:
+                self.now_s += wait_s
+                raise GetTimeoutError
+            return answer[1] if isinstance(answer, tuple) else answer
+
+        return pending
+
+    def restart(self) -> None:
+        self.restarts += 1
+
+
+@pytest.fixture
+def evaluator() -> Evaluator:
+    return Evaluator()
+
+
+@pytest.fixture
+def judging(evaluator: Evaluator) -> Judging:
+    return Judging(evaluator, EVERY_S, lambda: evaluator.now_s)
+
+
+FAILURES = [
+    (remotely(RuntimeError("a kernel for GPUs only")), Unjudged.RAISED),
+    (remotely(MemoryError()), Unjudged.RAISED),
+    (remotely(GetTimeoutError()), Unjudged.RAISED),
+    (OutOfDiskError("full"), Unjudged.RAISED),
+    (ActorDiedError(), Unjudged.DIED),
+    (ActorUnavailableError("restarting", None), Unjudged.DIED),
+]
+
+
+@pytest.mark.parametrize(("error", "why"), FAILURES)
+def test_a_look_that_fails_is_told_once_and_the_next_has_its_turn(
+    evaluator: Evaluator, judging: Judging, error: Exception, why: Unjudged
+) -> None:
+    evaluator.does["judge"] = [error, None]
+    told = [judging.look()]
+    for _ in range(40):
+        evaluator.now_s += 0.5
+        told.append(judging.look())
+    assert [each for each in told if each] == [why]
+    assert evaluator.asked == ["judge", "judge"]
+
+
+def test_looks_are_one_at_a_time_however_long_one_takes(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    evaluator.does["judge"] = [(45.0, None)]
+    for _ in range(100):
+        evaluator.now_s += 0.5
+        assert judging.look() is None
+    assert evaluator.asked == ["judge"]
+
+
+def test_an_evaluator_that_hangs_begins_anew(evaluator: Evaluator, judging: Judging) -> None:
+    evaluator.does["judge"] = [(float("inf"), None), None]
+    told: dict[float, Unjudged] = {}
+    while evaluator.now_s < EVERY_S + HUNG_S + 2 * EVERY_S:
+        evaluator.now_s += 0.5
+        if (why := judging.look()) is not None:
+            told[evaluator.now_s] = why
+    assert told == {EVERY_S + HUNG_S: Unjudged.HUNG}
+    assert evaluator.restarts == 1
+    assert evaluator.asked.count("judge") > 1, "and the next look"
+
+
+def test_one_that_cannot_even_say_how_far_it_is_hangs(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    def deaf() -> NoReturn:
+        raise GetTimeoutError
+
+    evaluator.judged = deaf
+    evaluator.does["loss"] = [(float("inf"), 0.0)]
+    assert judging.verdict(FLATS).loss is None
+    assert evaluator.restarts == 1
+
+
+def test_the_last_model_is_waited_for_as_long_as_batches_are_judged(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    """Forty-five minutes, a batch in five; and days, a batch in an hour once one is known."""
+    evaluator.does["loss"] = [(2700.0, 2.5)]
+    evaluator.judged = lambda: Judged(int(evaluator.now_s // 300), 300.0)
+    assert judging.verdict(FLATS) == (2.5, 5.5, None)
+    hour_s = 3600.0
+    assert hour_s > HUNG_S
+    evaluator.does["loss"] = [(48 * hour_s, 2.25)]
+    evaluator.judged = lambda: Judged(1 + int(evaluator.now_s // hour_s), hour_s)
+    assert judging.verdict(FLATS) == (2.25, 5.5, None)
+    assert evaluator.restarts == 0
+    evaluator.does["loss"] = [(float("inf"), 0.0)]
+    evaluator.judged = lambda: Judged(100, hour_s)
+    began_s = evaluator.now_s
+    assert judging.verdict(FLATS).loss is None
+    assert PATIENCE * hour_s <= evaluator.now_s - began_s <= 3 * PATIENCE * hour_s
+
+
+@pytest.mark.parametrize(("error", "why"), FAILURES)
+def test_a_last_evaluation_that_fails_leaves_the_rest_of_the_summary(
+    evaluator: Evaluator, judging: Judging, error: Exception, why: Unjudged
+) -> None:
+    evaluator.does["loss"] = [error]
+    verdict = judging.verdict(FLATS)
+    assert verdict[:2] == (None, 5.5)
+    assert verdict.why == f"there is no heldout_loss: its evaluation {why}"
+    evaluator.does["initial_loss"] = [error]
+    words = (
+        f"there is no {name}: its evaluation {why}"
+        for name in ("heldout_loss", "initial_heldout_loss")
+    )
+    assert judging.verdict(FLATS) == (None, None, "; ".join(words))
+
+
+def test_an_evaluator_that_dies_at_the_end_is_asked_again_when_it_is_back(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    died = ActorUnavailableError("restarting", None)
+    evaluator.does["loss"] = [died, died, 2.5]
+    assert judging.verdict(FLATS) == (2.5, 5.5, None)
+    evaluator.asked.clear()
+    evaluator.does["loss"] = [died]
+    assert judging.verdict(FLATS).loss is None
+    assert evaluator.asked.count("loss") == DEATHS
+
+
+def test_a_look_under_way_at_the_end_is_not_waited_for(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    evaluator.does["judge"] = [(float("inf"), None)]
+    evaluator.now_s += EVERY_S
+    assert judging.look() is None
+    assert judging.verdict(FLATS) == (2.5, 5.5, None)

@@ -1,0 +1,332 @@
+"""An island's process, without Ray around it: whatever its calls raise ends it, said once."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
+import numpy as np
+import pytest
+from ray.exceptions import (
+    GetTimeoutError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    RayActorError,
+    RayTaskError,
+)
+
+from cluster.actors import THREADS, IslandActor, RayLink
+from cluster.config import load
+from cluster.failures import Failure, Reason
+from cluster.faults import Cable
+from cluster.names import Seat
+from cluster.process import IslandProcess
+from coordinator.errors import Malformed, Rejected, Unreachable
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    Incarnation,
+    Island,
+    Life,
+    Publication,
+    Version,
+    Void,
+)
+from islands.learner import Learner
+
+WAIT_S = 20.0
+LIFE = Life(Island("local-0"), Incarnation(1))
+F0 = Fragment(0)
+SAID = Publication(F0, Version(0, 1), Version(0, 0), ())
+CONFIG = """
+[task]
+preset = "byte-tiny"
+[[islands]]
+count = 2
+"""
+CALLS: dict[str, tuple[Reason, tuple[object, ...]]] = {
+    "hand_in": (Reason.HAND_IN, (LIFE, F0)),
+    "moments": (Reason.MOMENTS, (LIFE,)),
+    "offer": (Reason.OFFER, (LIFE, SAID, [np.ones(3, np.float32)])),
+    "refused": (Reason.WORDS, (ContributionId(LIFE, F0, 0, 4),)),
+    "cease": (Reason.WORDS, (Void(LIFE, "enough"),)),
+    "park": (Reason.WORDS, ()),
+    "leave": (Reason.WORDS, ()),
+    "watch": (Reason.WORDS, (LIFE,)),
+}
+"""What the shard, the syncer and the fleet call, with the reason that a failure in it has."""
+
+
+class Ended(BaseException):
+    """The process would be over."""
+
+
+class Fleet:
+    """Hears a process; has it begin no learner, since the test brings one."""
+
+    def __init__(self) -> None:
+        self.words: list[tuple[Failure | None, str]] = []
+        self.heard = threading.Event()
+        self.hear = threading.Event()
+        self.hear.set()
+
+    def starting(self) -> float:
+        raise Rejected("not today")
+
+    def role(self, *, warm: bool) -> Island | None:
+        return None
+
+    def broke(self, failure: Failure | None, words: str) -> None:
+        self.words.append((failure, words))
+        self.heard.set()
+        assert self.hear.wait(WAIT_S)
+
+
+def raising(error: BaseException) -> Any:
+    """Stands where a learner would; all that is asked of it raises this."""
+
+    def raises(*_: object) -> NoReturn:
+        raise error
+
+    calls = {"outlive": raises, "had": lambda life: life == LIFE}
+    return cast("Learner", SimpleNamespace(**dict.fromkeys(CALLS, raises) | calls))
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+@pytest.fixture
+def island(
+    tmp_path: Path, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Any], IslandActor]:
+    def ends(code: int) -> NoReturn:
+        raise Ended(code)
+
+    monkeypatch.setattr("cluster.process.os._exit", ends)
+    monkeypatch.setattr("cluster.process.logging.shutdown", lambda: None)
+    (tmp_path / "config.toml").write_text(CONFIG)
+    config = load(tmp_path / "config.toml")
+
+    def made(learner: Any) -> IslandActor:
+        actor = IslandActor.__new__(IslandActor)
+        actor._cable = Cable()
+        link = cast("Any", lambda: None)
+        actor.process = IslandProcess(config, config.islands[0], lambda: fleet, link)
+        actor.process.learner = learner
+        return actor
+
+    return made
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_a_call_raises_ends_the_process_with_its_traceback(
+    island: Callable[[Any], IslandActor], fleet: Fleet, call: str
+) -> None:
+    reason, arguments = CALLS[call]
+    actor = island(raising(RuntimeError("INTERNAL: ECC\nand a page of details")))
+    with pytest.raises(Ended):
+        getattr(actor, call)(*arguments)
+    ((failure, words),) = fleet.words
+    assert failure == Failure(reason, f"RuntimeError in {reason}: INTERNAL: ECC")
+    assert "in raises" in words
+    assert "RuntimeError: INTERNAL: ECC\nand a page of details" in words
+
+
+@pytest.mark.parametrize("error", [StopIteration("x"), KeyboardInterrupt(), SystemExit(3)])
+def test_also_what_ray_would_not_bring_over_as_an_error_of_the_call(
+    island: Callable[[Any], IslandActor], fleet: Fleet, error: BaseException
+) -> None:
+    """A coroutine that gets a `StopIteration` raises something that is no `RayError`."""
+    with pytest.raises(Ended):
+        island(raising(error)).hand_in(LIFE, F0)
+    assert len(fleet.words) == 1
+
+
+def test_an_error_that_cannot_even_be_shown_ends_the_process(
+    island: Callable[[Any], IslandActor],
+) -> None:
+    class Unshowable(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    with pytest.raises(Ended):
+        island(raising(Unshowable())).hand_in(LIFE, F0)
+
+
+def test_a_device_that_fails_under_many_calls_at_once_is_one_failure(
+    island: Callable[[Any], IslandActor], fleet: Fleet
+) -> None:
+    """Or three of them would be three exceptions in a row, and the island set aside."""
+    actor = island(raising(RuntimeError("INTERNAL")))
+    fleet.hear.clear()
+    waiting = [threading.Thread(target=actor.moments, args=(LIFE,), daemon=True) for _ in range(3)]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(actor.hand_in, LIFE, F0)
+        assert fleet.heard.wait(WAIT_S)
+        for thread in waiting:
+            thread.start()
+        fleet.hear.set()
+        with pytest.raises(Ended):
+            first.result(WAIT_S)
+    assert len(fleet.words) == 1
+    assert all(thread.is_alive() for thread in waiting), "they wait for the end"
+
+
+def test_the_syncer_can_end_a_process_by_a_life_that_it_had(
+    island: Callable[[Any], IslandActor], fleet: Fleet
+) -> None:
+    actor: Any = island(raising(RuntimeError()))
+    actor.break_down(Life(LIFE.island, Incarnation(2)), "another process's")
+    assert not fleet.words
+    with pytest.raises(Ended):
+        actor.break_down(LIFE, "7 (int) instead of facts and a payload")
+    ((failure, words),) = fleet.words
+    assert failure is None, "it knows"
+    assert words.strip().endswith("Malformed: 7 (int) instead of facts and a payload")
+
+
+def test_ray_finds_the_threads_of_each_call() -> None:
+    """It reads them from the innermost function, and has all calls wait in one line otherwise."""
+    for call in CALLS:
+        innermost = inspect.unwrap(getattr(IslandActor, call))
+        assert innermost.__ray_concurrency_group__ in THREADS  # type: ignore[attr-defined]
+
+
+# --- a version that cannot be fetched -------------------------------------------------------------
+
+
+class Offered:
+    def __init__(self) -> None:
+        self.payloads: list[object] = []
+
+    def offer(self, life: Life, said: Publication, payload: object) -> None:
+        self.payloads.append(payload)
+
+
+class Reference:
+    """Of an object."""
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ObjectLostError("00", None, ""), None),
+        (OutOfDiskError("full"), "OutOfDiskError in offer: the object store had no room"),
+        (
+            ObjectStoreFullError("full"),
+            "ObjectStoreFullError in offer: the object store had no room",
+        ),
+    ],
+)
+def test_a_payload_that_cannot_be_fetched_is_asked_of_the_shard(
+    island: Callable[[Any], IslandActor],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    told: str | None,
+) -> None:
+    def get(_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("cluster.actors.ray.ObjectRef", Reference)
+    monkeypatch.setattr("cluster.actors.ray.get", get)
+    offered = Offered()
+    failure = island(offered).offer(LIFE, SAID, cast("Any", [Reference()]))
+    assert offered.payloads == [None]
+    assert failure == (None if told is None else Failure(Reason.STORE, told, ends=False))
+
+
+def test_a_version_that_there_was_no_room_for_is_offered_without_a_payload(
+    island: Callable[[Any], IslandActor],
+) -> None:
+    offered = Offered()
+    assert island(offered).offer(LIFE, SAID, []) is None
+    assert offered.payloads == [None]
+
+
+# --- the way to others ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> RayLink:
+    class Anyone:
+        def __getattr__(self, method: str) -> SimpleNamespace:
+            return SimpleNamespace(remote=lambda *_: method)
+
+    monkeypatch.setattr("cluster.actors.ray.get_actor", lambda *_, **__: Anyone())
+    return RayLink("nowhere", Cable(), Seat("local-1"), {F0: "shard-0"}, relievable=False)
+
+
+def remotely(cause: BaseException) -> RayTaskError:
+    told = RayTaskError("it", "Traceback: over there", cause, "ray::it", 1, "192.0.2.1")
+    return told.as_instanceof_cause()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [remotely(RuntimeError("out of memory")), RayActorError(), GetTimeoutError(), OutOfDiskError()],
+)
+def test_a_donor_that_raises_is_no_affair_of_whoever_joins(
+    link: RayLink, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def get(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("cluster.actors.ray.get", get)
+    with pytest.raises(Unreachable):
+        link.moments(LIFE)
+
+
+@pytest.mark.parametrize("given", [7, (np.ones(3),), [np.ones(3), None], [np.array([None])]])
+def test_a_donor_that_sends_something_else_is_passed_over(
+    link: RayLink, monkeypatch: pytest.MonkeyPatch, given: object
+) -> None:
+    monkeypatch.setattr("cluster.actors.ray.get", lambda *_, **__: given)
+    with pytest.raises(Malformed):
+        link.moments(LIFE)
+
+
+def test_moments_that_are_some_are_taken(link: RayLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [np.ones(3, np.float32), np.array(1, np.int32)]
+    monkeypatch.setattr("cluster.actors.ray.get", lambda *_, **__: given)
+    assert link.moments(LIFE) is given
+    monkeypatch.setattr("cluster.actors.ray.get", lambda *_, **__: None)
+    assert link.moments(LIFE) is None
+
+
+def test_a_full_store_is_waited_for_by_who_fetches_the_model(
+    link: RayLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = iter([remotely(OutOfDiskError("full")), ObjectStoreFullError("full")])
+    model = [(Version(0, 1), np.ones(3, np.float32))]
+
+    def get(*_: object, **__: object) -> object:
+        if (error := next(full, None)) is not None:
+            raise error
+        return model
+
+    monkeypatch.setattr("cluster.actors.ray.get", get)
+    monkeypatch.setattr("cluster.actors.AGAIN_S", 0.001)
+    assert link.whole([F0]) == model
+
+
+def test_last_words_reach_the_fleet_also_if_the_syncer_does_not_hear(
+    link: RayLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[object] = [RayActorError(), None]
+
+    def get(*_: object, **__: object) -> object:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("cluster.actors.ray.get", get)
+    link.broke(Failure(Reason.TRAIN, "RuntimeError in train"), "Traceback ...")
+    assert not answers
