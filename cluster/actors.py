@@ -21,11 +21,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.attendance import Attendance, Away
@@ -146,6 +146,8 @@ while it is slow."""
 INLINE_BYTES = 90_000
 """Ray sends arguments of up to 100 kB, words included, with the call; below it the store's two
 round trips cost more than the bytes."""
+PASSING = (RayActorError, *STORE_FULL)
+"""What another process meets, too, and will not meet for ever."""
 Actor = Any
 """A handle of an actor: Ray gives it no type."""
 Wanted = Mapping[Fragment, Version]
@@ -153,7 +155,7 @@ Wanted = Mapping[Fragment, Version]
 Order = TypeVar("Order", Merge, Publish)
 S = TypeVar("S")
 T = TypeVar("T")
-P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def setup_logging() -> None:
@@ -329,31 +331,32 @@ class RayLink:
         try:
             call = getattr(self._actors[actor], method)
             return ray.get(call.remote(*arguments), timeout=timeout_s)
-        except (RayActorError, GetTimeoutError, *STORE_FULL) as error:
+        except RayError as error:
+            origin = origin_of(error)
+            if isinstance(error, RayTaskError) and not isinstance(origin, PASSING):
+                raise
             self._actors.forget(actor)
-            raise Unreachable(f"the {actor} cannot be heard: {type(error).__name__}") from error
+            raise Unreachable(f"the {actor} cannot be heard: {type(origin).__name__}") from error
 
 
-def _its_own(
-    reason: Reason,
-) -> Callable[[Callable[Concatenate[IslandActor, P], T]], Callable[Concatenate[IslandActor, P], T]]:
-    """Whatever is raised in this method is this island's affair, and ends its process: nothing of
-    it gets to whoever called, who hears that it died.
+def _its_own(group: str, reason: Reason) -> Callable[[F], F]:
+    """A call of this group of threads. Whatever it raises is this island's affair, and ends its
+    process: nothing of it gets to whoever called, who hears that it died.
 
-    To stand above `ray.method`: Ray reads what that writes from the innermost function.
+    One decorator for both, since Ray reads its marks from the innermost function.
     """
 
-    def fence(
-        method: Callable[Concatenate[IslandActor, P], T],
-    ) -> Callable[Concatenate[IslandActor, P], T]:
-        @functools.wraps(method)
-        def fenced(self: IslandActor, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def fence(method: F) -> F:
+        marked: Any = ray.method(concurrency_group=group)(method)
+
+        @functools.wraps(marked)
+        def fenced(self: IslandActor, *arguments: Any) -> Any:
             try:
-                return method(self, *args, **kwargs)
+                return method(self, *arguments)
             except BaseException as error:  # noqa: BLE001 - which ends the process
                 self.process.break_down(reason, error)
 
-        return fenced
+        return cast("F", fenced)
 
     return fence
 
@@ -380,22 +383,19 @@ class IslandActor(Breakable):
         self._cable.passes()
         return self.process.learner
 
-    @_its_own(Reason.HAND_IN)
-    @ray.method(concurrency_group="asking", num_returns=1)
+    @_its_own("asking", Reason.HAND_IN)
     def hand_in(
         self, life: Life, fragment: Fragment, known: Known
     ) -> tuple[HandIn, Payload] | None:
         learner = self._learner
         return None if learner is None else learner.hand_in(life, fragment, known)
 
-    @_its_own(Reason.MOMENTS)
-    @ray.method(concurrency_group="asking")
+    @_its_own("asking", Reason.MOMENTS)
     def moments(self, life: Life) -> list[NDArray[Any]] | None:
         learner = self._learner
         return None if learner is None else learner.moments(life)
 
-    @_its_own(Reason.OFFER)
-    @ray.method(concurrency_group="offering")
+    @_its_own("offering", Reason.OFFER)
     def offer(
         self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
     ) -> Failure | None:
@@ -415,32 +415,27 @@ class IslandActor(Breakable):
         learner.offer(life, publication, payload)
         return failure
 
-    @_its_own(Reason.WORDS)
-    @ray.method(concurrency_group="control")
+    @_its_own("control", Reason.WORDS)
     def refused(self, said: ContributionId) -> None:
         if (learner := self._learner) is not None:
             learner.refused(said)
 
-    @_its_own(Reason.WORDS)
-    @ray.method(concurrency_group="control")
+    @_its_own("control", Reason.WORDS)
     def cease(self, over: Void) -> None:
         if (learner := self._learner) is not None:
             learner.cease(over)
 
-    @_its_own(Reason.WORDS)
-    @ray.method(concurrency_group="control")
+    @_its_own("control", Reason.WORDS)
     def park(self) -> None:
         if (learner := self._learner) is not None:
             learner.park()
 
-    @_its_own(Reason.WORDS)
-    @ray.method(concurrency_group="control")
+    @_its_own("control", Reason.WORDS)
     def leave(self) -> Progress | None:
         learner = self._learner
         return None if learner is None else learner.leave()
 
-    @_its_own(Reason.WORDS)
-    @ray.method(concurrency_group="watching")
+    @_its_own("watching", Reason.WORDS)
     def watch(self, life: Life) -> str:
         """Return when this life is over; if the process dies, whoever called hears it from Ray."""
         learner = self._learner

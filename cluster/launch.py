@@ -26,6 +26,7 @@ from ray.exceptions import (
 )
 
 from cluster import actors, runs
+from cluster.calls import STORE_FULL
 from cluster.config import Config
 from cluster.names import CALL_TIMEOUT_S, FLEET, namespace_of
 from cluster.remote import answer, connect
@@ -254,7 +255,7 @@ def follow(
                 told = True
             if (outcome := answer(fleet.outcome.remote())) is not None:
                 break
-        except (ActorUnavailableError, GetTimeoutError) as error:
+        except (ActorUnavailableError, GetTimeoutError, *STORE_FULL) as error:
             log.warning("the fleet cannot be heard at present: %s", type(error).__name__)
     with suppress(RayActorError, GetTimeoutError):  # it may be gone before it has answered
         ray.get(fleet.dismiss.remote(), timeout=CALL_TIMEOUT_S)

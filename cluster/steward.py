@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -22,6 +22,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from cluster import actors, faults, placement, runs
+from cluster.calls import STORE_FULL
 from cluster.config import SERVICES, Config, Harm
 from cluster.depot import Folder, depot_of, patiently
 from cluster.failures import Unjudged, in_short
@@ -53,6 +54,8 @@ log = logging.getLogger("archipelago.fleet")
 
 ANSWER_TIMEOUT_S = 120.0
 """For an answer of the run's own actors, imports and compilation included."""
+AWAY = (ActorUnavailableError, *STORE_FULL)
+"""An actor that is being restarted, or whose answer there is no room for."""
 AGAIN_S = 0.5
 """Between two attempts to hear an actor that is being restarted."""
 UP_TIMEOUT_S = 20.0
@@ -293,8 +296,10 @@ class Fleet:
                     continue
                 metrics.write(json_text(status))
                 if status["phase"] == "finished":
-                    with suppress(ActorUnavailableError):  # one of them is back at the next look
+                    try:
                         return self._end()
+                    except AWAY as error:  # one of them is back at the next look
+                        log.warning("the end is tried again: %s", type(error).__name__)
 
     def _bring_up(self) -> None:
         config, run_dir = self._config, self._run_dir
@@ -363,7 +368,7 @@ class Fleet:
         """One look at the run, and what follows from it; None if the syncer cannot be heard."""
         try:
             return self._look_and_act()
-        except ActorUnavailableError as error:  # what was not done is decided anew next time
+        except AWAY as error:  # what was not done is decided anew next time
             log.warning("the syncer cannot be heard at present: %s", type(error).__name__)
             return None
 
@@ -627,7 +632,7 @@ class Fleet:
         while True:
             try:
                 return self._get(ask())
-            except ActorUnavailableError as error:
+            except AWAY as error:
                 log.warning("asking again: %s", type(error).__name__)
                 time.sleep(AGAIN_S)
 

@@ -16,6 +16,7 @@ from ray.exceptions import (
     ActorDiedError,
     ObjectLostError,
     OutOfDiskError,
+    OutOfMemoryError,
     RayActorError,
     RaySystemError,
     RayTaskError,
@@ -427,6 +428,16 @@ def test_an_island_that_cannot_be_watched_is_lost_and_no_other(plays: Any) -> No
         assert why == "it cannot be watched: Device('ECC')"
 
     plays(scene, watch=raises(remotely(Device("ECC"))))
+
+
+def test_an_island_that_the_memory_monitor_has_ended_is_lost(plays: Any) -> None:
+    """Which is no `RayActorError`, and neither is what a node's end may be told as."""
+
+    async def scene(run: Run) -> None:
+        await run.merges()
+        assert await run.why() == ("lost", "its process ended (OutOfMemoryError)")
+
+    plays(scene, watch=raises(OutOfMemoryError("killed")))
 
 
 def test_a_process_that_breaks_says_so_before_it_ends(plays: Any) -> None:

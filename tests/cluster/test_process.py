@@ -33,6 +33,7 @@ from coordinator.protocol import (
     Fragment,
     Incarnation,
     Island,
+    LeaseWanted,
     Life,
     Publication,
     Version,
@@ -315,6 +316,17 @@ def test_a_full_store_is_waited_for_by_who_fetches_the_model(
     monkeypatch.setattr("cluster.actors.ray.get", get)
     monkeypatch.setattr("cluster.actors.AGAIN_S", 0.001)
     assert link.whole([F0]) == model
+
+
+def test_what_the_syncer_refuses_is_no_matter_of_trying_again(
+    link: RayLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(*_: object, **__: object) -> NoReturn:
+        raise remotely(Malformed("progress.tokens is 0.5 (float), not a count"))
+
+    monkeypatch.setattr("cluster.actors.ray.get", get)
+    with pytest.raises(Malformed):
+        link.lease(LeaseWanted(LIFE))
 
 
 def test_last_words_reach_the_fleet_also_if_the_syncer_does_not_hear(
