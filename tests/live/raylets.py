@@ -1,15 +1,14 @@
 """A Ray cluster of one head and three raylets on this machine, until standard input ends.
 
 Prints its address as JSON; its job server listens at the first port given, its agent at the second.
-The head holds no island. A line on standard input, seconds, kills the head's control service and
-starts it again after so long, which is answered with a line.
+The head holds no island. The line "down" on standard input kills the head's control service, "up"
+starts it again; each is answered with that line.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import Any
 
 from ray.cluster_utils import Cluster
@@ -33,10 +32,11 @@ def main() -> None:
     print(json.dumps({"address": cluster.address}), flush=True)
     node: Any = cluster.head_node
     for line in sys.stdin:
-        node.kill_gcs_server()  # SIGKILL
-        time.sleep(float(line))
-        node.start_gcs_server()
-        print("back", flush=True)
+        if line == "down\n":
+            node.kill_gcs_server()  # SIGKILL
+        else:
+            node.start_gcs_server()
+        print(line, end="", flush=True)
     cluster.shutdown()
 
 
