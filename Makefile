@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 FAST := not live and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check live soak bench pins clean
+.PHONY: help install demo test check live fuzz soak bench pins clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -32,6 +32,9 @@ check: $(STAMP) ## format, lint, types, floors, fast tests (under two minutes)
 
 live: $(STAMP) ## only the tests on real Ray, with real kills
 	$(BIN)/pytest -m live
+
+fuzz: $(STAMP) ## schedules of a new seed against the rules, on all cores (FOR=seconds, 300)
+	$(BIN)/archipelago simulate --for $(or $(FOR),300)
 
 soak: $(STAMP) ## half an hour of faults of all kinds, and what grew or stayed (FOR=seconds)
 	$(BIN)/python -m tests.soak --for $(or $(FOR),1800)

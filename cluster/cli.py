@@ -334,7 +334,20 @@ def simulate(
         int | None,
         typer.Option("--fuzz", min=1, metavar="N", help="Or so many random ones; 100 by default."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of all chance; the same seed, the same runs.")] = 0,
+    for_s: Annotated[
+        float | None,
+        typer.Option("--for", min=0, metavar="SECONDS", help="Random ones for so long."),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(metavar="SEED/NUMBER", help="One of the random ones once more."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Of all chance; the same seed, the same runs. 0 by default; with --for a new one."
+        ),
+    ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -345,22 +358,44 @@ def simulate(
     if config_path is None:
         if overrides:
             raise UserMistake("--set changes a configuration; give it too: simulate CONFIG.toml")
-        from cluster import fuzz
-
-        result = asdict(fuzz.fuzz(schedules or 100, seed, jobs=jobs or os.cpu_count() or 1))
+        result = _fuzz(schedules, for_s, schedule, seed, jobs or os.cpu_count() or 1)
     else:
-        if schedules is not None:
+        if not (schedules is for_s is schedule is None):
             raise UserMistake("either CONFIG.toml or --fuzz N says what to simulate")
         from cluster import sim_config
         from cluster.config import load
 
-        result = asdict(sim_config.simulate(load(config_path, overrides), seed))
+        result = asdict(sim_config.simulate(load(config_path, overrides), seed or 0))
     if as_json:
         print(json_text(result))
     else:
         Console().print(progress.figures_table(result))
     if result["violations"]:
         raise typer.Exit(FAILED)
+
+
+def _fuzz(
+    schedules: int | None, for_s: float | None, schedule: str | None, seed: int | None, jobs: int
+) -> dict[str, object]:
+    """Random schedules; which seed they are of, and how to repeat those that fail, is said at once
+    on standard error."""
+    from cluster import fuzz
+
+    if schedule is not None:
+        if not (schedules is for_s is seed is None):
+            raise UserMistake("--schedule SEED/NUMBER is one schedule: it needs nothing else")
+        result = fuzz.again(schedule)
+    else:
+        if seed is None:
+            seed = 0 if for_s is None else fuzz.new_seed()
+        typer.echo(f"seed {seed}", err=True)
+        if schedules is None and for_s is None:
+            schedules = 100
+        for_s = math.inf if for_s is None else for_s
+        result = fuzz.fuzz(schedules, seed, jobs=jobs, for_s=for_s)
+    for failure in result.failures:
+        typer.echo(f"{failure.seed}: {failure.words}\n{fuzz.keep(failure)}", err=True)
+    return asdict(result)
 
 
 @app.command()

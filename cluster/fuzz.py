@@ -1,16 +1,22 @@
 """`archipelago simulate --fuzz N --seed S`: many simulated runs, each different, all judged.
 
-A failure is told by its seed, and by the shortest tape that shows it where the events alone do.
+A failure is told by the seed of its schedule, which repeats that one alone, and by the shortest
+tape that shows it where the events alone do; it is kept in a file.
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import math
+import random
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from itertools import count, islice, takewhile
 from multiprocessing import get_context
+from pathlib import Path
 
 from cluster.judge import Judge
 from cluster.sim_coverage import EFFECTS, NEVER, PAIRS, Pair
@@ -23,6 +29,8 @@ from coordinator.protocol import Event
 from coordinator.state import initial
 
 Tape = list[tuple[float, Event]]
+Batch = tuple[int, int, int]
+"""A seed, and the schedules of it from the one number to the other."""
 
 BREAKAGES = (
     ArchipelagoError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError,
@@ -35,11 +43,16 @@ TRIALS = 1500
 """Tapes tried out in search of the shortest."""
 FAILURES_TOLD, ROUND = 5, 25
 """So many failures are shrunk and told; garbage is swept up after so many schedules."""
+KEPT = Path("runs", "fuzz")
+"""Where failures are kept."""
+SEEDS = 10**9
+"""A new seed is one of so many."""
 
 
 @dataclass(slots=True)
 class Failure:
-    """One violation; `seed` repeats it: `draw(seed, stretch=stretch)`.
+    """One violation; `simulate --schedule SEED` repeats it, which draws `draw(seed,
+    stretch=stretch)`.
 
     `events`: heard until then. `tape`: the shortest list of (time, event) found that violates the
     same invariant of the rules; empty if the world's part is needed to see it.
@@ -57,10 +70,11 @@ class Failure:
 class FuzzResult:
     """What `simulate --fuzz` prints. Pairs and effects that cannot be met are not counted.
 
-    `events_per_s`: per second of one core's time. `judged`: how often a learner that keeps pace was
-    looked for in two merges of a fragment.
+    `seed`: of all schedules, unless it was one alone. `events_per_s`: per second of one core's
+    time. `judged`: how often a learner that keeps pace was looked for in two merges of a fragment.
     """
 
+    seed: int | None = None
     schedules: int = 0
     events: int = 0
     faults: int = 0
@@ -104,28 +118,67 @@ class Sum:
 
 
 def fuzz(
-    schedules: int,
+    schedules: int | None,
     seed: int,
     *,
     jobs: int = 1,
+    for_s: float = math.inf,
+    now_s: Callable[[], float] = time.monotonic,
     progress: Callable[[int, int], None] = lambda done, violations: None,
 ) -> FuzzResult:
-    """Run that many schedules, on `jobs` cores; the same seed gives the same schedules."""
-    total = Sum()
-    batches = [(seed, first, min(first + ROUND, schedules)) for first in range(0, schedules, ROUND)]
-    if jobs == 1:
-        for batch in batches:
-            total.add(_some(batch))
-            progress(total.schedules, total.violations)
-    else:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            for part in pool.map(_some, batches):
-                total.add(part)
-                progress(total.schedules, total.violations)
+    """Run that many schedules (None: no end of them), on `jobs` cores, and begin none when `for_s`
+    seconds are over; the same seed gives the same schedules."""
+    total, until_s = Sum(), now_s() + for_s
+    numbers = count(0, ROUND) if schedules is None else range(0, schedules, ROUND)
+    last = math.inf if schedules is None else schedules
+    batches = takewhile(
+        lambda batch: now_s() < until_s,
+        ((seed, first, int(min(first + ROUND, last))) for first in numbers),
+    )
+    for part in map(_some, batches) if jobs == 1 else _spread(batches, jobs):
+        total.add(part)
+        progress(total.schedules, total.violations)
+    total.failures.sort(key=lambda failure: int(failure.seed.rpartition("/")[2]))
+    return _result(total, seed)
+
+
+def again(schedule: str) -> FuzzResult:
+    """One schedule alone, by the seed that a failure tells."""
+    total, began_s = Sum(), time.process_time()
+    one_schedule(schedule, total)
+    total.cpu_s = time.process_time() - began_s
+    return _result(total, None)
+
+
+def new_seed() -> int:
+    """Another one each time."""
+    return random.SystemRandom().randrange(SEEDS)
+
+
+def keep(failure: Failure, folder: Path = KEPT) -> str:
+    """Write down a failure; how to repeat it, in words."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{failure.seed.replace('/', '-')}.json"
+    path.write_text(json.dumps(asdict(failure), indent=1), encoding="utf-8")
+    return f"repeat it: archipelago simulate --schedule {failure.seed} (kept in {path})"
+
+
+def _spread(batches: Iterable[Batch], jobs: int) -> Iterator[Sum]:
+    """The sums as they come; a batch is drawn when a process is free for it."""
+    batches = iter(batches)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        under_way = {pool.submit(_some, batch) for batch in islice(batches, jobs)}
+        while under_way:
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            under_way |= {pool.submit(_some, batch) for batch in islice(batches, len(done))}
+            for part in done:
+                yield part.result()
+
+
+def _result(total: Sum, seed: int | None) -> FuzzResult:
     reachable = PAIRS - NEVER.keys()
-    if met := sorted(total.pairs & NEVER.keys()):
-        raise Violation("what cannot be", f"{met} are said to be out of reach, and were met")
     return FuzzResult(
+        seed=seed,
         schedules=total.schedules,
         events=total.events,
         faults=total.faults,
@@ -148,7 +201,7 @@ def _told(pair: Pair) -> str:
     return f"{event} while {state}"
 
 
-def _some(batch: tuple[int, int, int]) -> Sum:
+def _some(batch: Batch) -> Sum:
     """Schedules `first` to `last`; garbage is swept up between, not within, them."""
     seed, first, last = batch
     total = Sum()
@@ -179,6 +232,8 @@ def one_schedule(seed: str, total: Sum, *, shrink: bool = True) -> None:
                 raise Violation(
                     "enough happens", f"{words}, though T is {stretch:.1f} times larger"
                 )
+            if met := sorted(world.judge.coverage.pairs & NEVER.keys()):
+                raise Violation("what cannot be", f"{met} are said to be out of reach")
         except BREAKAGES as error:
             failure = _failure(world, seed, stretch, error)
         total.events += len(world.seat.tape)

@@ -277,9 +277,15 @@ class Process:
         self.step_s = took_s if known == 0 else known + STEP_SMOOTHING * (took_s - known)
         if any(self.tracks[p].base == version for p, version in awaiting.items()):
             self.awaiting = awaiting
-        self.spoke = True
-        self._talk()
+        if self._is_news():
+            self.spoke = True
+            self._talk()
         self._go_on()
+
+    def _is_news(self) -> bool:
+        """Must the syncer hear of this step at once, and not by the next heartbeat?"""
+        clock = self.steps + self.offset
+        return self.steps == 1 or bool(self.rule.schedule.due(after=clock - 1, upto=clock))
 
     def _consume(self, windows: int) -> None:
         self.left -= windows
@@ -408,6 +414,7 @@ class Process:
                 self.cease(answer)
                 return
             case Answer():
+                self.spoke = self.spoke or answer.offset != self.offset
                 self.offset = answer.offset
                 if answer.stopping:
                     self.stepping = False

@@ -162,6 +162,8 @@ def test_the_command_prints_its_result_and_fails_with_a_violation(
     ("arguments", "said"),
     [
         ((str(FAULTS), "--fuzz", "3"), "either CONFIG.toml or --fuzz N"),
+        ((str(FAULTS), "--for", "3"), "either CONFIG.toml or --fuzz N"),
+        (("--schedule", "7/1", "--for", "3"), "--schedule SEED/NUMBER is one schedule"),
         (("--set", "run.steps=3"), "--set changes a configuration"),
         ((str(FAULTS), "--set", "sync.quorm=3"), "did you mean"),
         (("nowhere.toml",), "nowhere.toml"),

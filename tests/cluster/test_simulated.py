@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster import sim_learner, sim_shard
-from cluster.fuzz import BREAKAGES, FuzzResult, Sum, fuzz, one_schedule, shortest, violated
+from cluster.cli import main
+from cluster.fuzz import (
+    BREAKAGES,
+    ROUND,
+    FuzzResult,
+    Sum,
+    fuzz,
+    new_seed,
+    one_schedule,
+    shortest,
+    violated,
+)
 from cluster.sim_coverage import NEVER, PAIRS
 from cluster.sim_loop import VirtualLoop, running
 from cluster.sim_plan import (
@@ -250,3 +264,47 @@ def test_tasks_on_virtual_time() -> None:
     assert loop.time() == 5
     with pytest.raises(RuntimeError, match="no running event loop"):
         asyncio.get_running_loop()
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_a_fuzz_that_has_its_time_begins_nothing_after_it() -> None:
+    """... and with the same seed does what one of so many schedules does."""
+    clock = count()
+    in_time = fuzz(None, SEED, for_s=3, now_s=lambda: float(next(clock)))
+    assert in_time.schedules == 2 * ROUND
+    wanted = fuzz(2 * ROUND, SEED)
+    in_time.events_per_s = wanted.events_per_s
+    assert in_time == wanted
+
+
+def test_a_failure_is_kept_and_says_how_to_repeat_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def simulate(*arguments: str) -> tuple[int | str | None, FuzzResult, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["simulate", "--json", *arguments])
+        out, err = capsys.readouterr()
+        return end.value.code, FuzzResult(**json.loads(out)), err
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*broken("the quorum does not count"))
+        code, found, said = simulate("--fuzz", "10", "--jobs", "1", "--for", "60")
+        assert (code, found.violations > 0) == (1, True)
+        assert f"seed {found.seed}\n" in said
+        (kept,) = sorted((tmp_path / "runs" / "fuzz").iterdir())[:1]
+        failure = json.loads(kept.read_text())
+        assert failure["seed"].startswith(f"{found.seed}/")
+        line = f"repeat it: archipelago simulate --schedule {failure['seed']} (kept in runs/fuzz/"
+        assert line in said
+        code, again, _ = simulate("--schedule", failure["seed"])
+        assert (code, again.schedules, again.violations) == (1, 1, 1)
+        assert asdict(again)["failures"] == [failure]
+    code, mended, _ = simulate("--schedule", failure["seed"])
+    assert (code, mended.schedules, mended.violations) == (0, 1, 0)
+
+
+def test_a_new_seed_is_another_one_each_time() -> None:
+    assert len({new_seed() for _ in range(5)}) > 1
