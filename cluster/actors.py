@@ -40,6 +40,7 @@ from cluster.clock import Clock
 from cluster.comeback import come_back, rules_sha256
 from cluster.config import Config, Harm, IslandGroup
 from cluster.depot import PATIENCE_S, depot_of
+from cluster.fates import Fates
 from cluster.faults import Breakable, Cable
 from cluster.fleet import group_name
 from cluster.gather import Answers, Asker, Gatherer
@@ -99,6 +100,7 @@ from coordinator.protocol import (
     HandIn,
     Island,
     Join,
+    Known,
     LeaseGranted,
     LeaseWanted,
     Left,
@@ -299,9 +301,11 @@ class IslandActor(Breakable):
         return self._process.learner
 
     @ray.method(concurrency_group="asking", num_returns=1)
-    def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
+    def hand_in(
+        self, life: Life, fragment: Fragment, known: Known
+    ) -> tuple[HandIn, Payload] | None:
         learner = self._learner
-        return None if learner is None else learner.hand_in(life, fragment)
+        return None if learner is None else learner.hand_in(life, fragment, known)
 
     @ray.method(concurrency_group="asking")
     def moments(self, life: Life) -> list[NDArray[Any]] | None:
@@ -396,6 +400,7 @@ class ShardActor(Breakable):
         self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
         self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self._gatherer = Gatherer()
+        self._fates = Fates()  # of what this process has heard of; on its event loop alone
         self._offers: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
         self._shard: Shard | None = None
@@ -409,16 +414,26 @@ class ShardActor(Breakable):
             await self._compute(self._files(layout).save, p, each, True)
 
     async def recover(
-        self, wanted: Mapping[Fragment, Version], generation: int
+        self,
+        wanted: Mapping[Fragment, Version],
+        generation: int,
+        deaths: int = 0,
+        merged: Sequence[ContributionId] = (),
     ) -> dict[Fragment, Version]:
         """Go back to these published versions, or to the newest before them that are stored, and
         take orders from this generation of the syncer, or a later one, from now on.
+
+        `deaths`: of this shard, in this generation; `merged`: contributions of the lives that go
+        on, which are in these versions.
 
         Errors: `Outdated`.
         """
         self._obey(generation)
         self._gatherer.forget()
-        return await self._compute(self._recover, wanted, generation)
+        found = await self._compute(self._recover, wanted, generation)
+        self._fates.died(deaths)
+        self._fates.published(merged)
+        return found
 
     def _recover(
         self, wanted: Mapping[Fragment, Version], generation: int
@@ -468,7 +483,8 @@ class ShardActor(Breakable):
     async def _collect(self, life: Life, fragment: Fragment, name: str) -> Contribution | str:
         """Keep what the learner in this actor hands in, measured; or say why there is nothing."""
         try:
-            handed = await self._actors[name].hand_in.remote(life, fragment)
+            known = self._fates.known(life, fragment)
+            handed = await self._actors[name].hand_in.remote(life, fragment, known)
         except RayActorError as error:
             self._actors.forget(name)
             return f"{type(error).__name__}: {life} could not be asked"
@@ -480,7 +496,9 @@ class ShardActor(Breakable):
             return f"{type(error).__name__}: what {life} handed in was lost on its way"
         if handed is None:
             return "nothing to hand in"
-        return await self._compute(self._there.receive, *handed)
+        there = await self._compute(self._there.receive, *handed)
+        self._fates.arrived(there.id)
+        return there
 
     async def merge(self, order: Merge) -> bool | str:
         """Merge, and make the staged version durable; False if it is not its turn, else why it
@@ -528,7 +546,9 @@ class ShardActor(Breakable):
         """
         if self._broken is not None:
             raise self._broken
-        if (said := await self._carry_out(order, self._publish)) is None:
+        said = await self._carry_out(order, self._publish)
+        self._fates.published(order.merged)
+        if said is None:
             return
         publication, payload = said
         boxed = [payload if payload.nbytes < INLINE_BYTES else ray.put(payload)]
@@ -559,6 +579,7 @@ class ShardActor(Breakable):
 
     async def discard(self, order: Discard) -> None:
         self._there.drop(order.contribution.reference)
+        self._fates.freed(order.contribution.id)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
         """Public fragments; None while there is no model yet."""
@@ -619,6 +640,7 @@ class RayPorts(Ports):
         self._asker = Asker(self._ask)
         self._turns = {p: asyncio.Lock() for p in holder}
         self._stored: dict[Fragment, bool | str] = {}  # what the last merge of each has said
+        self._fates = Fates()  # ... that a shard which comes back has to know
         self.seats: dict[Island, Seat] = {}  # of those that have joined
 
     async def shard_dies(self, name: str) -> None:
@@ -640,8 +662,10 @@ class RayPorts(Ports):
         end_s = time.monotonic() + PATIENCE_S
         while True:
             self._actors.forget(name)
+            deaths, merged = self._shards.deaths(name), self._fates.merged(wanted.keys())
             try:
-                return await self._actors[name].recover.remote(wanted, generation)
+                recover = self._actors[name].recover
+                return await recover.remote(wanted, generation, deaths, merged)
             except RayActorError:
                 if time.monotonic() > end_s:
                     raise
@@ -693,6 +717,7 @@ class RayPorts(Ports):
         return self._stored.pop(order.fragment)
 
     async def publish(self, order: Publish) -> None:
+        self._fates.published(order.merged)
         seats = [*map(self._seat, order.to)]
         with suppress(Away):
             async with self._turns[order.fragment]:

@@ -74,6 +74,9 @@ class Attendance:
         seat.there.clear()
         seat.missed.clear()
 
+    def deaths(self, name: str) -> int:
+        return self._seats[name].life
+
     def is_back(self, name: str) -> None:
         self._seats[name].there.set()
 

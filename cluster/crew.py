@@ -31,6 +31,7 @@ from coordinator.protocol import (
     HandIn,
     Island,
     Join,
+    Known,
     LeaseGranted,
     LeaseWanted,
     Life,
@@ -127,7 +128,10 @@ class CrewActor:
 
     # --- as an island -----------------------------------------------------------------------------
 
-    async def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
+    async def hand_in(
+        self, life: Life, fragment: Fragment, known: Known
+    ) -> tuple[HandIn, Payload] | None:
+        """`known`: of no use, since what it takes along is nothing."""
         return await self._learners[life.island].hand_in(life, fragment)
 
     async def offer(

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from cluster.fates import Fates
 from cluster.measures import Measures
 from cluster.shard import Shard
 from cluster.syncer import Log, Syncer
@@ -96,6 +97,7 @@ class LocalCluster:
         self._loop = asyncio.new_event_loop()
         self._arithmetic = ThreadPoolExecutor(1, "shard")
         self._hands = ThreadPoolExecutor(64, "hands")
+        self._fates = Fates()
 
     def run(self, learners: Mapping[Island, Learner]) -> None:
         """Train to the end; raises what broke, be it in the syncer or in a learner."""
@@ -153,10 +155,13 @@ class LocalCluster:
 
     async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
         loop, learner = asyncio.get_running_loop(), self.learners[life.island]
-        handed = await loop.run_in_executor(self._hands, learner.hand_in, life, fragment)
+        known = self._fates.known(life, fragment)
+        handed = await loop.run_in_executor(self._hands, learner.hand_in, life, fragment, known)
         if handed is None:
             return "nothing to hand in"
-        return await loop.run_in_executor(self._arithmetic, self.shard.receive, *handed)
+        there = await loop.run_in_executor(self._arithmetic, self.shard.receive, *handed)
+        self._fates.arrived(there.id)
+        return there
 
     async def merge(self, order: Merge) -> bool:
         await asyncio.get_running_loop().run_in_executor(self._arithmetic, self.shard.merge, order)
@@ -168,12 +173,14 @@ class LocalCluster:
     async def publish(self, order: Publish) -> None:
         loop = asyncio.get_running_loop()
         said = await loop.run_in_executor(self._arithmetic, self.shard.publish, order)
+        self._fates.published(order.merged)
         for life in order.to:
             learner = self.learners[life.island]
             await loop.run_in_executor(self._hands, learner.offer, life, *said)
 
     async def discard(self, order: Discard) -> None:
         self.shard.drop(order.contribution.reference)
+        self._fates.freed(order.contribution.id)
         if order.returns_residual:
             self.learners[order.contribution.id.life.island].refused(order.contribution.id)
 

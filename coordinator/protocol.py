@@ -317,6 +317,20 @@ class Publication:
     merged: tuple[ContributionId, ...]
 
 
+class Known(NamedTuple):
+    """Said to a life that is asked to hand in: what has become of its contributions to that
+    fragment so far.
+
+    `held`: they wait for a merge, or for its publication; `merged`: they are part of a public
+    version. All the others are not, and never will be. `asked`: how often the shard had died, and
+    asked since; what was said before something that was heard already is void.
+    """
+
+    asked: tuple[int, int]
+    held: tuple[ContributionId, ...] = ()
+    merged: tuple[ContributionId, ...] = ()
+
+
 # --- effects: what the shell must do --------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from coordinator.protocol import (
     ContributionId,
     Fragment,
     HandIn,
+    Known,
     Life,
     Progress,
     Publication,
@@ -25,8 +26,6 @@ from coordinator.protocol import (
 )
 from islands.encoder import Encoder, Numbers
 
-MOST_UNHEARD = 8
-"""Messages of a fragment whose fate is not known: that of an older one was said, and lost."""
 Public = tuple[Version, Flat]
 """A public fragment, [size] f32, read-only by agreement, and its version."""
 Missed = list[Payload] | Public
@@ -58,33 +57,41 @@ class Track:
         return cls(base, public, step, public if origin is None else origin, step, tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Snapshot:
-    """A fragment at a step boundary, still on the device, and whence it came."""
+    """A fragment at a step boundary, still on the device, and whence it came.
+
+    `written`: what was made of it when it was first encoded, under its `lock`.
+    """
 
     flat: jax.Array
     track: Track
     progress: Progress
+    written: tuple[HandIn, Payload] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(slots=True)
 class _Rounding:
     """Rounding errors of one fragment: `ready` for the next message, or travelling with one.
 
-    `sent`: for each message not yet acknowledged, what it took along and what it left behind.
+    `sent`: for each message whose fate is not known, what it took along and what it left behind.
+    `asked`: see `Known`, the last one that was heard.
     """
 
     ready: Numbers | None = None
     sent: dict[ContributionId, tuple[Numbers | None, Numbers]] = field(
         default_factory=dict[ContributionId, tuple[Numbers | None, Numbers]]
     )
+    asked: tuple[int, int] = (0, 0)
 
 
 class Uplink:
     """Encodes hand-ins of one life, with error feedback per fragment (docs/protocol.md, Up-link).
 
-    A message takes along the error of the ones before it. Acknowledged, it leaves its own error
-    behind for the next; refused, it gives back what it took, its delta being discarded.
+    A message takes along the error of the ones before it. Merged, it leaves its own error behind
+    for the next; else it gives back what it took, its delta being discarded. What has become of it
+    is known when more is asked for at the latest.
     """
 
     def __init__(
@@ -100,9 +107,17 @@ class Uplink:
     ) -> tuple[HandIn, Payload]:
         """Write the snapshot; return the facts and one contiguous buffer.
 
-        Of a snapshot that two have asked for, both get the same bytes. `spoil`: a factor that a
-        fault plan puts on the delta.
+        It is written once: if two have asked for it, both get the same bytes, also if those of the
+        first have been merged already. `spoil`: a factor that a fault plan puts on the delta.
         """
+        with snapshot.lock:
+            if snapshot.written is None:
+                snapshot.written = self._write(fragment, snapshot, spoil)
+            return snapshot.written
+
+    def _write(
+        self, fragment: Fragment, snapshot: Snapshot, spoil: float
+    ) -> tuple[HandIn, Payload]:
         track, progress = snapshot.track, snapshot.progress
         said = ContributionId(self._life, fragment, track.from_step, progress.steps)
         origin, since_step = track.origin, track.from_step
@@ -110,18 +125,25 @@ class Uplink:
             origin, since_step = track.public, track.since_step
         with self._lock:
             rounding = self._roundings[fragment]
-            if said in rounding.sent:
-                taken, _ = rounding.sent[said]
-            else:
-                taken, rounding.ready = rounding.ready, None
+            taken, rounding.ready = rounding.ready, None
             payload, left = self._encoder(snapshot.flat, origin, taken, spoil)
             if left is not None:
                 rounding.sent[said] = (taken, left)
-                if len(rounding.sent) > MOST_UNHEARD:
-                    del rounding.sent[next(iter(rounding.sent))]
         tokens = progress.tokens - track.from_tokens
         facts = HandIn(said, track.base, since_step, tokens, self._fingerprint, progress)
         return facts, payload
+
+    def hear(self, fragment: Fragment, known: Known) -> None:
+        """More of the fragment is asked for; what is known of all that was sent of it before."""
+        with self._lock:
+            rounding = self._roundings[fragment]
+            if known.asked <= rounding.asked:
+                return  # it was on its way for long: what was sent since is not in it
+            rounding.asked = known.asked
+            fates = {said: said in known.merged for said in rounding.sent}
+        for said, merged in fates.items():
+            if said not in known.held:
+                self.settle(said, merged=merged)
 
     def settle(self, said: ContributionId, *, merged: bool) -> None:
         """The fate of a message is known; of one that this life did not send, nothing follows."""

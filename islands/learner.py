@@ -33,6 +33,7 @@ from coordinator.protocol import (
     HandIn,
     Island,
     Join,
+    Known,
     Lease,
     LeaseGranted,
     LeaseWanted,
@@ -278,10 +279,13 @@ class Learner:
         with self._mail:
             return self._progress.steps, self._vitals
 
-    def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
+    def hand_in(
+        self, life: Life, fragment: Fragment, known: Known
+    ) -> tuple[HandIn, Payload] | None:
         """What this life trained on the fragment since it last handed it in or adopted it.
 
-        Waits for the next step boundary. None if there is nothing, or the life is over.
+        `known`: what has become of its contributions to the fragment before this call. Waits for
+        the next step boundary. None if there is nothing, or the life is over.
         """
         with self._mail:
             if self._life != life or self._uplink is None:
@@ -289,6 +293,7 @@ class Learner:
             uplink = self._uplink
             future = self._asks.setdefault(fragment, Future())
             self._mail.notify_all()
+        uplink.hear(fragment, known)
         snapshot = future.result()
         return None if snapshot is None else uplink.encode(fragment, snapshot, self.spoil)
 

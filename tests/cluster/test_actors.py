@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 from ray.exceptions import RayActorError
 
@@ -17,8 +18,25 @@ from cluster.depot import Folder
 from cluster.gather import Gatherer
 from cluster.names import Seat
 from cluster.store import FragmentStore
+from coordinator.codec import Payload, Wire, encode
 from coordinator.errors import NoModel, Outdated, RunFailed
-from coordinator.protocol import Fragment, Join, Merge, Publish, Version
+from coordinator.protocol import (
+    Contribution,
+    ContributionId,
+    Discard,
+    Fate,
+    Fragment,
+    HandIn,
+    Item,
+    Join,
+    Known,
+    Lease,
+    Life,
+    Merge,
+    Progress,
+    Publish,
+    Version,
+)
 from tests.cluster.played import LAYOUT, Played
 from tests.coordinator.given import life
 
@@ -150,6 +168,86 @@ def test_what_is_asked_of_a_dead_shard_is_not_done_and_fails_no_run(
         ports.is_back("shard-0")
         assert await ports.merge(merge)
         collecting.cancel()
+
+    asyncio.run(story())
+
+
+class Training:
+    """Stands where an island's handle would: has always trained a step more when it is asked."""
+
+    def __init__(self, base: Version) -> None:
+        self.base, self.steps, self.told = base, 0, list[Known]()
+
+    def __getattr__(self, method: str) -> SimpleNamespace:
+        return SimpleNamespace(remote=getattr(self, f"_{method}"))
+
+    async def _hand_in(self, who: Life, p: Fragment, known: Known) -> tuple[HandIn, Payload]:
+        self.told.append(known)
+        self.steps += 1
+        said = ContributionId(who, p, self.steps - 1, self.steps)
+        progress = Progress(self.steps, 10 * self.steps, Lease(0, self.steps))
+        delta = encode(Wire.BF16, np.full(LAYOUT.sizes[p], 1e-3, np.float32))
+        facts = HandIn(said, self.base, self.steps - 1, 10, LAYOUT.fingerprint, progress)
+        return facts, delta
+
+    async def _offer(self, *_: object) -> None: ...
+
+
+def reached(shard: ShardActor) -> SimpleNamespace:
+    """What stands for its handle; whoever watches it hears that it has died."""
+
+    async def watch() -> None:
+        raise RayActorError
+
+    calls = {name: getattr(shard, name) for name in METHODS} | {"watch": watch}
+    return SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in calls.items()})
+
+
+METHODS = ("collect", "merge", "publish", "discard", "recover")
+
+
+def test_who_is_asked_for_more_hears_what_has_become_of_all_before(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """... also from a shard that has died since: the syncer tells it of what was merged."""
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    p, who = Fragment(0), life()
+    island, following = Training(wanted[p]), Version(0, wanted[p].number + 1)
+    ports = RayPorts("nowhere", dict.fromkeys(wanted, "shard-0"))
+    shards = [ShardActor(config_of(played), "nowhere", str(played.run_dir)) for _ in range(2)]
+    for shard in shards:
+        shard._actors._known[f"island {who.island}"] = island
+
+    async def begins(shard: ShardActor) -> None:
+        monkeypatch.setattr("cluster.actors.ray.get_actor", lambda *_, **__: reached(shard))
+        await ports.have_back("shard-0", wanted, 0)
+
+    async def asked() -> Contribution:
+        said = await ports.collect(who, p)
+        assert isinstance(said, Contribution)
+        return said
+
+    async def story() -> None:
+        await begins(shards[0])
+        merged, refused, held = [await asked() for _ in range(3)]
+        await ports.discard(Discard(refused, Fate.SUPERSEDED, "said twice"))
+        assert await ports.merge(Merge(p, following, (Item(merged, 1.0),), "all delivered"))
+        another = await asked()
+        await ports.publish(Publish(p, following, wanted[p], (), (merged.id,)))
+        await asked()
+        wanted[p] = following
+        await ports.shard_dies("shard-0")
+        await begins(shards[1])
+        ports.is_back("shard-0")
+        await asked()
+        assert island.told == [
+            Known((0, 1)),
+            Known((0, 2), (merged.id,)),
+            Known((0, 3), (merged.id, refused.id)),
+            Known((0, 4), (merged.id, held.id)),
+            Known((0, 5), (held.id, another.id), (merged.id,)),
+            Known((1, 1), (), (merged.id,)),
+        ]
 
     asyncio.run(story())
 

@@ -24,6 +24,7 @@ from coordinator.protocol import (
     Incarnation,
     Island,
     Item,
+    Known,
     Lease,
     Life,
     Merge,
@@ -33,7 +34,7 @@ from coordinator.protocol import (
     Version,
 )
 from islands.encoder import OnHost
-from islands.exchange import MOST_UNHEARD, Downlink, Missed, Public, Snapshot, Track, Uplink
+from islands.exchange import Downlink, Missed, Public, Snapshot, Track, Uplink
 
 LAYOUT: Layout = cut(
     [Leaf("w", (60, 5)), Leaf("b", (40,)), Leaf("table", (30, 2), embedding=True)], 2
@@ -63,13 +64,16 @@ class Sender:
 
     def send(self, delta: Flat, p: Fragment = F0) -> tuple[ContributionId, Flat]:
         """The id of the message, and what arrives."""
+        said, payload = self.uplink.encode(p, self.snapshot(delta))
+        return said.id, decode(payload, delta.size)
+
+    def snapshot(self, delta: Flat) -> Snapshot:
         origin: Any = np.zeros_like(delta)
         track = Track.begin(V0, origin, step=self.steps, tokens=10 * self.steps)
         self.steps += 1
         progress = Progress(self.steps, 10 * self.steps, Lease(0, self.steps))
         flat: Any = delta
-        said, payload = self.uplink.encode(p, Snapshot(flat, track, progress))
-        return said.id, decode(payload, delta.size)
+        return Snapshot(flat, track, progress)
 
 
 def rounded(values: np.ndarray) -> Flat:
@@ -137,18 +141,23 @@ def test_an_error_is_not_sent_while_the_fate_of_its_message_is_open() -> None:
     np.testing.assert_array_equal(third, rounded(numbers(3) + (numbers(1) - arrived)))
 
 
-def test_errors_of_messages_whose_fate_nobody_says_are_not_kept_for_ever() -> None:
+def test_what_becomes_of_a_message_is_known_when_more_is_asked_for_at_the_latest() -> None:
+    """Merged, held, or neither: then it has died on its way, or with its shard."""
     sender = Sender()
-    first, _ = sender.send(numbers(0))
-    for seed in range(1, MOST_UNHEARD):
-        sender.send(numbers(seed))
-    last, arrived = sender.send(numbers(99))
-    sender.uplink.settle(first, merged=True)  # too late: what it left behind is given up
-    _, plain = sender.send(numbers(5))
-    np.testing.assert_array_equal(plain, rounded(numbers(5)))
-    sender.uplink.settle(last, merged=True)
-    _, second = sender.send(numbers(6))
-    np.testing.assert_array_equal(second, rounded(numbers(6) + (numbers(99) - arrived)))
+    merged, arrived = sender.send(numbers(1))
+    held, _ = sender.send(numbers(2))
+    lost, _ = sender.send(numbers(3))
+    sender.uplink.hear(F0, Known((0, 1), (merged, held)))
+    sender.uplink.hear(F0, Known((0, 2), (held,), (merged,)))
+    sender.uplink.settle(lost, merged=True)  # too late
+    _, fourth = sender.send(numbers(4))
+    left = numbers(1) - arrived
+    np.testing.assert_array_equal(fourth, rounded(numbers(4) + left))
+    sender.uplink.hear(F1, Known((0, 3)))
+    sender.uplink.hear(F0, Known((0, 1)))  # on its way for long
+    sender.uplink.settle(held, merged=True)
+    _, fifth = sender.send(numbers(5))
+    np.testing.assert_array_equal(fifth, rounded(numbers(5) + (numbers(2) - rounded(numbers(2)))))
 
 
 def test_each_fragment_keeps_its_own_errors() -> None:
@@ -170,18 +179,24 @@ def test_a_fate_that_is_told_twice_counts_once() -> None:
     np.testing.assert_array_equal(second, rounded(numbers(2) + (numbers(1) - arrived)))
 
 
-def test_two_who_ask_for_the_same_steps_get_the_same_bytes() -> None:
-    """A draining learner is asked for everything, also for what it was asked for already."""
+@pytest.mark.parametrize("fate", [None, True, False])
+def test_two_who_ask_for_the_same_steps_get_the_same_bytes(fate: bool | None) -> None:
+    """A draining learner is asked for everything, also for what it was asked for already; the first
+    answer may be merged, or refused, before the second is written."""
     sender = Sender()
     first, arrived = sender.send(numbers(1))
     sender.uplink.settle(first, merged=True)
-    _, second = sender.send(numbers(2))
-    sender.steps -= 1
-    said, again = sender.send(numbers(2))
-    np.testing.assert_array_equal(again, second)
-    sender.uplink.settle(said, merged=False)
+    snapshot = sender.snapshot(numbers(2))
+    said, payload = sender.uplink.encode(F0, snapshot)
+    if fate is not None:
+        sender.uplink.settle(said.id, merged=fate)
+    assert sender.uplink.encode(F0, snapshot)[0] == said
+    np.testing.assert_array_equal(sender.uplink.encode(F0, snapshot)[1], payload)
+    sender.uplink.settle(said.id, merged=False)
     _, third = sender.send(numbers(3))
-    np.testing.assert_array_equal(third, rounded(numbers(3) + (numbers(1) - arrived)))
+    before = numbers(1) - arrived
+    left = numbers(2) + before - decode(payload, numbers(2).size) if fate else before
+    np.testing.assert_array_equal(third, rounded(numbers(3) + left))
 
 
 def test_f32_rounds_nothing_and_carries_nothing() -> None:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coordinator.codec import Payload, Wire
+from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.fragments import sew, take
 from coordinator.protocol import (
     Adopted,
@@ -27,6 +27,7 @@ from coordinator.protocol import (
     Incarnation,
     Island,
     Join,
+    Known,
     Lease,
     LeaseGranted,
     LeaseWanted,
@@ -294,7 +295,7 @@ class Alive:
         return handed
 
     def asked(self, p: Fragment, life: Life | None = None) -> Future[tuple[HandIn, Payload] | None]:
-        return self.call(self.learner.hand_in, life or self.script.life, p)
+        return self.call(self.learner.hand_in, life or self.script.life, p, Known((0, 0)))
 
     def pending(self, p: Fragment) -> Future[tuple[HandIn, Payload] | None]:
         """Ask for what is not there yet, and return when the learner knows of it."""
@@ -358,12 +359,11 @@ def begin(
         stream: Numbers | None = None,
         inner: Inner = inner,
         now_s: Callable[[], float] = time.perf_counter,
+        wire: Wire = Wire.F32,
     ) -> Alive:
         script = script or Script()
         schedule = Schedule(EVERY, FRAGMENTS)
-        habits = Habits(
-            Island("a"), "g", Wire.F32, schedule, overlap, 1, speed, step_s, encode=encode
-        )
+        habits = Habits(Island("a"), "g", wire, schedule, overlap, 1, speed, step_s, encode=encode)
         learner = Learner(
             TASK,
             LAYOUT,
@@ -493,6 +493,33 @@ def test_two_who_ask_at_once_get_the_same(begin: Begin) -> None:
     assert second is not None
     assert first[0] == second[0]
     np.testing.assert_array_equal(first[1], second[1])
+
+
+def test_what_has_become_of_a_hand_in_is_heard_when_the_next_is_asked_for(
+    begin: Begin, inner: Inner
+) -> None:
+    """Merged: what its wire did not take comes with the next one, although nothing was published
+    that it heard of."""
+    alive = begin(wire=Wire.INT4)
+    handed: list[tuple[HandIn, Payload]] = []
+    for merged in (False, False, True):
+        alive.script.step(2)
+        sent = tuple(each.id for each, _ in handed)
+        known = Known((0, len(sent) + 1), () if merged else sent, sent if merged else ())
+        answer = alive.call(alive.learner.hand_in, alive.script.life, F0, known).result(WAIT_S)
+        assert answer is not None
+        handed.append(answer)
+    flats, state = [flats_of(init(0))[F0]], inner.start(init(0))
+    for steps in range(0, 6, 2):
+        state = steps_of(inner, state, range(steps, steps + 2), first_batch=steps)
+        flats.append(flats_of(state.params)[F0])
+    deltas = [after - before for before, after in pairwise(flats)]
+    wanted, left = [encode(Wire.INT4, delta) for delta in deltas[:2]], np.zeros_like(flats[0])
+    for delta, payload in zip(deltas, wanted, strict=False):
+        left += delta - decode(payload, delta.size)
+    wanted.append(encode(Wire.INT4, deltas[2] + left))
+    for (_, payload), each in zip(handed, wanted, strict=True):
+        np.testing.assert_array_equal(payload, each)
 
 
 # --- adopting -------------------------------------------------------------------------------------

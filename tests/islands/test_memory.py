@@ -27,6 +27,7 @@ from coordinator.protocol import (
     Incarnation,
     Island,
     Join,
+    Known,
     Lease,
     LeaseGranted,
     LeaseWanted,
@@ -210,7 +211,7 @@ def test_to_join_again_takes_no_more_than_to_train(
         assert inner.most["training"] <= steady + SLACK
         first = link.lives[0]
         for p in ALL:
-            learner.hand_in(first, p)
+            learner.hand_in(first, p, Known((0, 0)))
         some_steps()
         inner.most.clear()
         learner.cease(Void(first, "for a reason", distrusted))
