@@ -136,6 +136,9 @@ THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8, "breaking":
 FLEET_THREADS = 16
 """Of the fleet's process: none of its answers takes long, but many may ask at once."""
 
+SEEKERS = 8
+"""Threads of an event loop's process that ask the head where actors are: as many look-ups at once,
+while it is slow."""
 INLINE_BYTES = 90_000
 """Ray sends arguments of up to 100 kB, words included, with the call; below it the store's two
 round trips cost more than the bytes."""
@@ -168,18 +171,55 @@ class _Directory:
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._known: dict[str, Actor] = {}
+        self._sought: dict[str, asyncio.Future[Actor]] = {}
+        self._seekers = ThreadPoolExecutor(SEEKERS, "look up")
 
     def __getitem__(self, name: str) -> Actor:
-        """Errors: `RayActorError` if it is not there, as a call to it would raise."""
+        """Errors: `RayActorError` if it is not there, as a call to it would raise; `RayError` if
+        the head does not answer."""
         if name not in self._known:
-            try:
-                self._known[name] = ray.get_actor(name, namespace=self._namespace)
-            except ValueError as error:
-                raise RayActorError(error_msg=f"there is no {name}") from error
+            self._known[name] = self._look_up(name)
         return self._known[name]
+
+    async def find(self, name: str) -> Actor:
+        """The same on an event loop, which goes on meanwhile: the head may be away for minutes, and
+        is waited for. Who asks for the same name waits for the same look-up, in order.
+
+        Errors: `RayActorError` if it is not there.
+        """
+        if (known := self._known.get(name)) is not None:
+            return known
+        if name not in self._sought:
+            loop = asyncio.get_running_loop()
+            sought = loop.run_in_executor(self._seekers, self._seek, name)
+            sought.add_done_callback(functools.partial(self._answered, name))
+            self._sought[name] = sought
+        return await asyncio.shield(self._sought[name])
+
+    def _answered(self, name: str, sought: asyncio.Future[Actor]) -> None:
+        there = not sought.cancelled() and sought.exception() is None
+        if self._sought.get(name) is not sought:
+            return  # it was told to forget it meanwhile
+        del self._sought[name]
+        if there:
+            self._known[name] = sought.result()
 
     def forget(self, name: str) -> None:
         self._known.pop(name, None)
+        self._sought.pop(name, None)
+
+    def _seek(self, name: str) -> Actor:
+        while True:
+            try:
+                return self._look_up(name)
+            except GetTimeoutError as error:
+                logging.warning("the head does not answer: %s", error)
+
+    def _look_up(self, name: str) -> Actor:
+        try:
+            return ray.get_actor(name, namespace=self._namespace)
+        except ValueError as error:
+            raise RayActorError(error_msg=f"there is no {name}") from error
 
 
 def holder_of(config: Config) -> dict[Fragment, str]:
@@ -483,8 +523,9 @@ class ShardActor(Breakable):
     async def _collect(self, life: Life, fragment: Fragment, name: str) -> Contribution | str:
         """Keep what the learner in this actor hands in, measured; or say why there is nothing."""
         try:
+            island = await self._actors.find(name)
             known = self._fates.known(life, fragment)
-            handed = await self._actors[name].hand_in.remote(life, fragment, known)
+            handed = await island.hand_in.remote(life, fragment, known)
         except RayActorError as error:
             self._actors.forget(name)
             return f"{type(error).__name__}: {life} could not be asked"
@@ -567,7 +608,8 @@ class ShardActor(Breakable):
     ) -> None:
         name = island_actor(seat)
         try:
-            await self._actors[name].offer.remote(life, said, boxed)
+            island = await self._actors.find(name)
+            await island.offer.remote(life, said, boxed)
         except RayActorError as error:  # a learner that is back takes the public fragments whole
             self._actors.forget(name)
             logging.info("%s did not hear of %s: %s", life, said.version, type(error).__name__)
@@ -647,7 +689,8 @@ class RayPorts(Ports):
         """Return when it is dead, also if nothing was asked of it: who joins waits for it."""
 
         async def watch() -> None:
-            await self._actors[name].watch.remote()
+            shard = await self._actors.find(name)
+            await shard.watch.remote()
 
         await self._shards.until_dead(name, watch)
         for p in (p for p, holder in self._holder.items() if holder == name):
@@ -664,8 +707,8 @@ class RayPorts(Ports):
             self._actors.forget(name)
             deaths, merged = self._shards.deaths(name), self._fates.merged(wanted.keys())
             try:
-                recover = self._actors[name].recover
-                return await recover.remote(wanted, generation, deaths, merged)
+                shard = await self._actors.find(name)
+                return await shard.recover.remote(wanted, generation, deaths, merged)
             except RayActorError:
                 if time.monotonic() > end_s:
                     raise
@@ -677,9 +720,12 @@ class RayPorts(Ports):
     async def _order(self, p: Fragment, method: str, *arguments: object) -> Any:
         """Errors: `Away`."""
         name = self._holder[p]
-        return await self._shards.ask(
-            name, lambda: getattr(self._actors[name], method).remote(*arguments)
-        )
+
+        async def order() -> Any:
+            shard = await self._actors.find(name)
+            return await getattr(shard, method).remote(*arguments)
+
+        return await self._shards.ask(name, order)
 
     def _seat(self, life: Life) -> Seat:
         return self.seats.get(life.island, seat_of(life.island))
@@ -688,7 +734,8 @@ class RayPorts(Ports):
         name = island_actor(self._seat(life))
         self._actors.forget(name)  # it has just joined: there is none newer than who did
         try:
-            return await self._actors[name].watch.remote(life)
+            island = await self._actors.find(name)
+            return await island.watch.remote(life)
         except RayActorError as error:
             return f"its process ended ({type(error).__name__})"
 
@@ -741,8 +788,8 @@ class RayPorts(Ports):
     async def _tell(self, life: Life, method: str, *arguments: object) -> Any:
         """Say something to a learner; one that is dead need not hear it."""
         try:
-            call = getattr(self._actors[island_actor(self._seat(life))], method)
-            return await call.remote(*arguments)
+            island = await self._actors.find(island_actor(self._seat(life)))
+            return await getattr(island, method).remote(*arguments)
         except RayActorError as error:
             logging.info("%s did not hear %r: %s", life, method, type(error).__name__)
             return None
@@ -823,7 +870,7 @@ class SyncerActor(Breakable):
         back = come_back(self._depot, rule, measures)
         known = _Directory(self._namespace)
         fragments_of = shards_of(config.sync.shards, config.sync.fragments)
-        shards, resume = [known[name] for name in fragments_of], None
+        shards, resume = [await known.find(name) for name in fragments_of], None
         if back is not None:
             logging.warning(
                 "back as generation %d at event %d, %d heard again%s",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +12,9 @@ from typing import cast
 
 import numpy as np
 import pytest
-from ray.exceptions import RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError
 
-from cluster.actors import RayPorts, ShardActor, SyncerActor
+from cluster.actors import RayPorts, ShardActor, SyncerActor, _Directory
 from cluster.config import load
 from cluster.depot import Folder
 from cluster.gather import Gatherer
@@ -248,6 +250,122 @@ def test_who_is_asked_for_more_hears_what_has_become_of_all_before(
             Known((0, 5), (held.id, another.id), (merged.id,)),
             Known((1, 1), (), (merged.id,)),
         ]
+
+    asyncio.run(story())
+
+
+class Head:
+    """Is asked where actors are; of `waits` it says nothing before it is let `go`."""
+
+    def __init__(self, actors: Mapping[str, object], waits: str) -> None:
+        self.actors, self.waits, self.looked_up = actors, waits, list[str]()
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def get_actor(self, name: str, namespace: str) -> object:
+        self.looked_up.append(name)
+        if name == self.waits:
+            self.asked.set()
+            if not self.go.wait(5):
+                raise GetTimeoutError(f"nobody says where {name} is")
+        if name not in self.actors:
+            raise ValueError(f"there is no {name}")
+        return self.actors[name]
+
+    async def is_asked(self) -> None:
+        """... while the event loop goes on."""
+        while not self.asked.is_set():
+            await asyncio.sleep(0.001)
+
+
+class Willing:
+    """Stands where a handle would: does whatever it is asked, and says what."""
+
+    def __getattr__(self, method: str) -> SimpleNamespace:
+        async def called(*_: object) -> str:
+            return method
+
+        return SimpleNamespace(remote=called)
+
+
+def test_while_the_head_is_away_a_join_does_not_stop_all_hearing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who has joined is looked up before it can be watched; who was there before is heard."""
+    f0, v1 = Fragment(0), Version(0, 1)
+    head = Head({"island a": Willing(), "island b": Willing(), "shard-0": Willing()}, "island b")
+    monkeypatch.setattr("cluster.actors.ray.get_actor", head.get_actor)
+    ports = RayPorts("nowhere", {f0: "shard-0"})
+
+    async def story() -> None:
+        assert await ports.watch(life("a")) == "watch"
+        watching = asyncio.create_task(ports.watch(life("b")))
+        telling = asyncio.create_task(ports.leave(life("b")))
+        await head.is_asked()
+        assert await ports.leave(life("a")) == "leave"
+        assert await ports.merge(Merge(f0, v1, (), "all delivered"))
+        assert not watching.done()
+        head.go.set()
+        assert (await watching, await telling) == ("watch", "leave")
+        assert await ports.watch(life("c")) == "its process ended (RayActorError)"
+
+    asyncio.run(story())
+    assert head.looked_up.count("island b") == 1, "for both who have asked"
+
+
+def test_a_life_is_not_over_because_the_head_does_not_answer_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[object] = [GetTimeoutError("the head is away"), Willing()]
+
+    def get_actor(*_: object, **__: object) -> object:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("cluster.actors.ray.get_actor", get_actor)
+    assert asyncio.run(RayPorts("nowhere", {}).watch(life())) == "watch"
+
+
+def test_an_actor_that_is_forgotten_while_it_is_sought_is_sought_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is another one by then, of the same name: the first answer is not kept."""
+    first, second = Willing(), Willing()
+    head = Head({"island a": first}, "island a")
+    monkeypatch.setattr("cluster.actors.ray.get_actor", head.get_actor)
+    directory = _Directory("nowhere")
+
+    async def story() -> None:
+        seeking = asyncio.create_task(directory.find("island a"))
+        await head.is_asked()
+        directory.forget("island a")
+        head.go.set()
+        assert await seeking is first
+        head.actors = {"island a": second}
+        assert await directory.find("island a") is second
+        assert directory["island a"] is second
+
+    asyncio.run(story())
+
+
+def test_a_shard_hears_others_while_nobody_knows_where_one_is(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    p, a, b = Fragment(0), life("a"), life("b")
+    head = Head({"island a": Training(wanted[p]), "island b": Training(wanted[p])}, "island b")
+    monkeypatch.setattr("cluster.actors.ray.get_actor", head.get_actor)
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+
+    async def story() -> None:
+        await shard.recover(wanted, 0)
+        seats = {b: Seat("b"), a: Seat("a")}
+        ((who, said),) = await shard.collect(p, seats)
+        assert who == a
+        assert isinstance(said, Contribution)
+        head.go.set()
+        (other,) = await shard.collect(p, {b: Seat("b")})
+        assert other[0] == b
 
     asyncio.run(story())
 
