@@ -51,6 +51,7 @@ from cluster.meaning import (
     save_layout,
     shard_of,
     shards_come_back_alone,
+    stranger,
 )
 from cluster.measures import Measures
 from cluster.names import (
@@ -964,6 +965,9 @@ class SyncerActor(Breakable):
     ) -> tuple[Granted | Refused, Mapping[Island, Seat]]:
         """`seat`: where it can be reached from now on; answered with where all can be."""
         syncer, seats = await self._ready(), self._ports.seats
+        if (why := stranger(self._config, event)) is not None:
+            logging.warning("refused: %s", why)
+            return Refused(event.island, why), seats
         if source != source_sha256():
             why = f"its source is {source}, the syncer's is {source_sha256()}: update its node"
             syncer.measures.refused(event.island, why)

@@ -19,6 +19,7 @@ from cluster.config import load
 from cluster.depot import Folder
 from cluster.gather import Gatherer
 from cluster.names import Seat
+from cluster.source import source_sha256
 from cluster.store import FragmentStore
 from coordinator.codec import Payload, Wire, encode
 from coordinator.errors import NoModel, Outdated, RunFailed
@@ -29,6 +30,7 @@ from coordinator.protocol import (
     Fate,
     Fragment,
     HandIn,
+    Island,
     Item,
     Join,
     Known,
@@ -37,6 +39,8 @@ from coordinator.protocol import (
     Merge,
     Progress,
     Publish,
+    Refused,
+    Region,
     Version,
 )
 from tests.cluster.played import LAYOUT, Played
@@ -411,6 +415,37 @@ def test_a_syncer_that_ray_has_lost_sight_of_is_not_heard_by_the_shard(played: P
     versions = asyncio.run(shard.whole([*wanted]))
     assert versions is not None
     assert [version for version, _ in versions] == [*wanted.values()]
+
+
+def test_who_is_no_island_of_the_run_is_not_let_in_and_leaves_nothing_behind(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
+    lives = SimpleNamespace(remote=asyncio.Event().wait)
+    handle = SimpleNamespace(recover=SimpleNamespace(remote=shard.recover), watch=lives)
+    monkeypatch.setattr("cluster.actors.ray.get_actor", lambda *_, **__: handle)
+    syncer = syncer_of(played)
+
+    async def story() -> None:
+        before = await syncer.status()
+        for who in (
+            Join(Island("../../etc-0"), "local", LAYOUT.fingerprint),
+            Join(Island("elsewhere-0"), "elsewhere", LAYOUT.fingerprint),
+            Join(Island("local-0"), "local", LAYOUT.fingerprint, Region("eu")),
+        ):
+            answer, _ = await syncer.join(who, source_sha256(), Seat("local-0"))
+            assert isinstance(answer, Refused)
+            assert answer.retry_s is None
+        assert [each["island"] for each in (await syncer.status())["islands"]] == [
+            each["island"] for each in before["islands"]
+        ]
+        added = Join(Island("local-7"), "local", LAYOUT.fingerprint)
+        answer, _ = await syncer.join(added, source_sha256(), Seat("local-7"))
+        assert "the run is finished" in str(answer), "that was asked of the rules"
+        await syncer.close()
+        syncer._notes.close()
+
+    asyncio.run(story())
 
 
 def test_a_syncer_under_other_rules_does_not_come_back(played: Played) -> None:

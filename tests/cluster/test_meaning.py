@@ -1,0 +1,59 @@
+"""Who may be of a run: names become files and actors."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.config import Config
+from cluster.light import GROUP
+from cluster.meaning import stranger
+from coordinator.protocol import Island, Join, Region
+
+CONFIG = Config.model_validate(
+    {
+        "task": {"preset": "byte-tiny"},
+        "islands": [
+            {"group": "eu-west", "region": "eu", "count": 2},
+            {"group": "us", "count": 1},
+            {"group": GROUP, "count": 1},
+        ],
+    }
+)
+
+
+def join(island: str, group: str, region: str | None = None) -> Join:
+    return Join(Island(island), group, "layout", None if region is None else Region(region))
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 12345])
+def test_islands_of_the_run_may_join_also_those_that_were_added_later(number: int) -> None:
+    assert stranger(CONFIG, join(f"eu-west-{number}", "eu-west", "eu")) is None
+    assert stranger(CONFIG, join(f"us-{number}", "us")) is None
+    assert stranger(CONFIG, join(f"{GROUP}-{number}.3", GROUP)) is None
+
+
+@pytest.mark.parametrize(
+    ("who", "why"),
+    [
+        (join("us", "us"), "no island's name"),
+        (join("us-", "us"), "no island's name"),
+        (join("us-01", "us"), "no island's name"),
+        (join("us-1234567", "us"), "no island's name"),
+        (join("us-\u0663", "us"), "no island's name"),
+        (join("us-0\n", "us"), "no island's name"),
+        (join("../us-0", "us"), "no island's name"),
+        (join("u" * 100_000 + "-0", "us"), "no island's name"),
+        (join("-0", ""), "no island's name"),
+        (join("asia-0", "asia"), "of no group of this run, which has eu-west, us"),
+        (join("eu-0", "eu", "eu"), "of no group"),
+        (join("us-0", "eu-west"), "says group 'eu-west'"),
+        (join("us-0", "us", "eu"), "its group's region is 'None'"),
+        (join("eu-west-0", "eu-west"), "its group's region is 'eu'"),
+        (join("eu-west-0", "eu-west", "us" * 100_000), "its group's region is 'eu'"),
+    ],
+)
+def test_nobody_else_may_and_hears_why(who: Join, why: str) -> None:
+    said = stranger(CONFIG, who)
+    assert said is not None
+    assert why in said
+    assert len(said) < 250
