@@ -68,7 +68,7 @@ from cluster.notes import Notes
 from cluster.placement import NODE_ID
 from cluster.process import IslandProcess
 from cluster.shard import Shard, warm_up
-from cluster.source import source_sha256
+from cluster.source import source_sha256, user_sha256
 from cluster.status import Status
 from cluster.store import (
     STATE,
@@ -243,10 +243,12 @@ class RayLink:
         holder: Mapping[Fragment, str],
         *,
         relievable: bool,
+        code: str = "",
     ) -> None:
         """`holder`: the shard that has it, for each fragment. `relievable`: a spare may have taken
-        its island over."""
+        its island over. `code`: what its task was made of (`user_sha256`)."""
         self._actors, self._cable, self._holder = _Directory(namespace), cable, holder
+        self._code = code
         self._seat, self._relievable = seat, relievable
         self._others: Mapping[Island, Seat] = {}
 
@@ -254,7 +256,8 @@ class RayLink:
         """Errors: `Relieved` if the island is somebody else by now."""
         if self._relievable and (now := self.role(warm=False)) != event.island:
             raise Relieved(f"a spare is {event.island} now; {self._seat} is {now or 'a spare'}")
-        answer, self._others = self._insist(SYNCER, "join", event, source_sha256(), self._seat)
+        mine = event, source_sha256(), self._seat, self._code
+        answer, self._others = self._insist(SYNCER, "join", *mine)
         return answer
 
     def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
@@ -330,8 +333,10 @@ class IslandActor(Breakable):
         self._cable = Cable()
 
         def link() -> RayLink:
-            relievable = mine.spares > 0
-            return RayLink(namespace, self._cable, seat, holder_of(plain), relievable=relievable)
+            relievable, code = mine.spares > 0, user_sha256(plain.task.target)
+            return RayLink(
+                namespace, self._cable, seat, holder_of(plain), relievable=relievable, code=code
+            )
 
         self._process = IslandProcess(plain, mine, link, link)
 
@@ -432,9 +437,11 @@ class ShardActor(Breakable):
     A new process has no model until it is told to `seed` or to `recover`.
     """
 
-    def __init__(self, config: str, namespace: str, run_dir: str) -> None:
+    def __init__(self, config: str, namespace: str, run_dir: str, code: str = "") -> None:
+        """`code`: of its outer optimizer, when the run began (`user_sha256`)."""
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
+        self._code = code
         self._depot = depot_of(self._config, Path(run_dir))
         self._actors = _Directory(namespace)
         self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
@@ -449,6 +456,7 @@ class ShardActor(Breakable):
 
     async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> None:
         """Take in these fragments of the initial model, and make them durable."""
+        self._check_code()
         arrays = {p: first_of(self._config, flat) for p, flat in flats.items()}
         self._shard = shard_of(self._config, layout, arrays, self._spread)
         for p, each in arrays.items():
@@ -467,9 +475,10 @@ class ShardActor(Breakable):
         `deaths`: of this shard, in this generation; `merged`: contributions of the lives that go
         on, which are in these versions.
 
-        Errors: `Outdated`.
+        Errors: `Outdated`; `RunFailed` if this process has another outer optimizer.
         """
         self._obey(generation)
+        self._check_code()
         self._gatherer.forget()
         found = await self._compute(self._recover, wanted, generation)
         self._fates.died(deaths)
@@ -497,6 +506,12 @@ class ShardActor(Breakable):
             except OSError as error:
                 logging.error("fragment %d keeps more than %s: %s", p, version, error)
         return found
+
+    def _check_code(self) -> None:
+        """Errors: `RunFailed` if the outer optimizer is another one in this process."""
+        target = self._config.sync.outer.target
+        if (now := user_sha256(target)) != self._code:
+            raise RunFailed(_changed("sync.outer.target", target, self._code, now))
 
     def _obey(self, generation: int) -> None:
         """Errors: `Outdated` if a later generation has been heard: a syncer may live on where Ray
@@ -796,6 +811,13 @@ class RayPorts(Ports):
             return None
 
 
+def _changed(key: str, target: str | None, was: str, now: str) -> str:
+    return (
+        f"the code of {key} = {target!r} is {now or 'gone'}, and was {was or 'none'} when the run "
+        "began: put its files back, or end the run, since --resume goes on with what is there then"
+    )
+
+
 def _said(error: Exception) -> Exception:
     """What another process said, without where it was when it said it."""
     return error.cause if isinstance(error, RayTaskError) else error
@@ -822,10 +844,11 @@ class SyncerActor(Breakable):
     A process that finds a tape in the depot is a restart: it goes on as a new generation.
     """
 
-    def __init__(self, config: str, run: str, namespace: str, run_dir: str) -> None:
+    def __init__(self, config: str, run: str, namespace: str, run_dir: str, code: str = "") -> None:
+        """`code`: of the task, when the run began (`user_sha256`)."""
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
-        self._run, self._namespace = run, namespace
+        self._run, self._namespace, self._code = run, namespace, code
         self._depot = depot_of(self._config, Path(run_dir))
         self._ports = RayPorts(namespace, holder_of(self._config))
         self._opening = asyncio.Lock()
@@ -961,15 +984,20 @@ class SyncerActor(Breakable):
             logging.warning("%s is back", name)
 
     async def join(
-        self, event: Join, source: str, seat: Seat
+        self, event: Join, source: str, seat: Seat, code: str = ""
     ) -> tuple[Granted | Refused, Mapping[Island, Seat]]:
-        """`seat`: where it can be reached from now on; answered with where all can be."""
+        """`seat`: where it can be reached from now on; answered with where all can be. `source` and
+        `code`: ours, and the user's, that it runs."""
         syncer, seats = await self._ready(), self._ports.seats
         if (why := stranger(self._config, event)) is not None:
             logging.warning("refused: %s", why)
             return Refused(event.island, why), seats
         if source != source_sha256():
             why = f"its source is {source}, the syncer's is {source_sha256()}: update its node"
+            syncer.measures.refused(event.island, why)
+            return Refused(event.island, why), seats
+        if code != self._code:
+            why = _changed("task.target", self._config.task.target, self._code, code)
             syncer.measures.refused(event.island, why)
             return Refused(event.island, why), seats
         if isinstance(answer := syncer.join(event), Granted):
@@ -1181,8 +1209,9 @@ def start_fleet(config: Config, run_dir: Path, home: Home, auth: str) -> Actor:
 
 
 def start_syncer(config: Config, run: str, home: Home, run_dir: Path) -> Actor:
+    code = user_sha256(config.task.target)
     return _start(SyncerActor, SYNCER, home, {}).remote(
-        config.model_dump_json(), run, home.namespace, str(run_dir)
+        config.model_dump_json(), run, home.namespace, str(run_dir), code
     )
 
 
@@ -1195,8 +1224,9 @@ def start_shard(
     if node is not None:
         else_ = {"label_selector": dict(config.sync.shard_labels or {})}
         there = {"label_selector": {NODE_ID: node}, "fallback_strategy": [else_]}
+    code = user_sha256(config.sync.outer.target)
     return _start(ShardActor, name, home, env, there).remote(
-        config.model_dump_json(), home.namespace, str(run_dir)
+        config.model_dump_json(), home.namespace, str(run_dir), code
     )
 
 

@@ -19,10 +19,10 @@ from cluster.config import load
 from cluster.depot import Folder
 from cluster.gather import Gatherer
 from cluster.names import Seat
-from cluster.source import source_sha256
+from cluster.source import source_sha256, user_sha256
 from cluster.store import FragmentStore
 from coordinator.codec import Payload, Wire, encode
-from coordinator.errors import NoModel, Outdated, RunFailed
+from coordinator.errors import NoModel, Outdated, RunFailed, UserMistake
 from coordinator.protocol import (
     Contribution,
     ContributionId,
@@ -388,6 +388,26 @@ def test_a_shard_that_has_just_begun_does_nothing_that_was_meant_for_another(
             asyncio.run(order)
 
 
+def test_a_shard_whose_outer_optimizer_was_changed_meanwhile_does_not_come_back(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, wanted = tmp_path / "own", {Fragment(0): Version(0, 0)}
+    own.mkdir()
+    (own / "our_outer.py").write_text("outer = 1")
+    monkeypatch.syspath_prepend(str(own))
+    config = played.run_dir / "config.toml"
+    config.write_text(config.read_text() + '[sync.outer]\ntarget = "our_outer:outer"\n')
+    code = user_sha256("our_outer:outer")
+    shards = [
+        ShardActor(config_of(played), "nowhere", str(played.run_dir), each)
+        for each in (code, "changed")
+    ]
+    with pytest.raises(RunFailed, match=f"our_outer:outer.*is {code}, and was changed"):
+        asyncio.run(shards[1].recover(wanted, 1))
+    with pytest.raises(UserMistake, match="our_outer"):
+        asyncio.run(shards[0].recover(wanted, 1))
+
+
 def test_a_shard_that_is_back_with_a_version_need_not_publish_it(played: Played) -> None:
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shard, p = ShardActor(config_of(played), "nowhere", str(played.run_dir)), Fragment(0)
@@ -439,6 +459,9 @@ def test_who_is_no_island_of_the_run_is_not_let_in_and_leaves_nothing_behind(
         assert [each["island"] for each in (await syncer.status())["islands"]] == [
             each["island"] for each in before["islands"]
         ]
+        other = Join(Island("local-0"), "local", LAYOUT.fingerprint)
+        answer, _ = await syncer.join(other, source_sha256(), Seat("local-0"), "changed")
+        assert "put its files back" in str(answer)
         added = Join(Island("local-7"), "local", LAYOUT.fingerprint)
         answer, _ = await syncer.join(added, source_sha256(), Seat("local-7"))
         assert "the run is finished" in str(answer), "that was asked of the rules"
