@@ -122,7 +122,7 @@ def test_one_that_cannot_even_say_how_far_it_is_hangs(
 
     evaluator.judged = deaf
     evaluator.does["loss"] = [(float("inf"), 0.0)]
-    assert judging.verdict(FLATS).loss is None
+    assert judging.verdict(FLATS).losses["heldout_loss"] is None
     assert evaluator.restarts == 1
 
 
@@ -142,7 +142,7 @@ def test_the_last_model_is_waited_for_as_long_as_batches_are_judged(
     evaluator.does["loss"] = [(float("inf"), 0.0)]
     evaluator.judged = lambda: Judged(100, hour_s)
     began_s = evaluator.now_s
-    assert judging.verdict(FLATS).loss is None
+    assert judging.verdict(FLATS).losses["heldout_loss"] is None
     assert PATIENCE * hour_s <= evaluator.now_s - began_s <= 3 * PATIENCE * hour_s
 
 
@@ -170,7 +170,7 @@ def test_an_evaluator_that_dies_at_the_end_is_asked_again_when_it_is_back(
     assert judging.verdict(FLATS) == (2.5, 5.5, None)
     evaluator.asked.clear()
     evaluator.does["loss"] = [died]
-    assert judging.verdict(FLATS).loss is None
+    assert judging.verdict(FLATS).losses["heldout_loss"] is None
     assert evaluator.asked.count("loss") == DEATHS
 
 

@@ -94,7 +94,14 @@ def test_what_is_merged_last_is_taken_over_as_it_is(outer: OuterRule | OptaxOute
     arrays = fresh([normal(0)])
     if isinstance(outer, OptaxOuter):
         arrays = {p: replace(arrays[p], momentum=outer.fresh(normal(0)))}
-    shard = Shard(layout, arrays, merge_rule=MergeRule.MEAN, outer=outer, wire_down=Wire.F32)
+    shard = Shard(
+        layout,
+        arrays,
+        merge_rule=MergeRule.MEAN,
+        outer=outer,
+        wire_up=Wire.F32,
+        wire_down=Wire.F32,
+    )
     kept: list[Arrays] = []
     for number, last in ((1, False), (2, True)):
         id_ = ContributionId(life, p, number - 1, number)
