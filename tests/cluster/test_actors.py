@@ -288,8 +288,9 @@ class Willing:
     """Stands where a handle would: does whatever it is asked, and says what."""
 
     def __getattr__(self, method: str) -> SimpleNamespace:
-        async def called(*_: object) -> str:
-            return method
+        async def called(*_: object) -> object:
+            merged = Merged(Fragment(0), Version(0, 1))
+            return (merged, True) if method == "merge" else method
 
         return SimpleNamespace(remote=called)
 

@@ -37,6 +37,7 @@ from coordinator.protocol import (
     HandIn,
     Island,
     Join,
+    Known,
     Lease,
     LeaseWanted,
     Left,
@@ -94,7 +95,7 @@ class Hands:
         self.offers: list[tuple[Publication, int]] = []
         self.told: list[tuple[str, object]] = []
 
-    def hand_in(self, life: Life, p: Fragment) -> Any:
+    def hand_in(self, life: Life, p: Fragment, known: Known) -> Any:
         if "hand_in" in self.does:
             return self.does["hand_in"](self, life, p)
         return self.sound(life, p)

@@ -16,7 +16,7 @@ from ray.exceptions import (
 )
 
 from cluster.failures import Unjudged
-from cluster.judging import DEATHS, HUNG_S, PATIENCE, Evaluating, Judged, Judging, Pending
+from cluster.judging import DEATHS, HUNG_S, PATIENCE, Evaluating, Judged, Judging, Pending, Verdict
 
 EVERY_S = 10.0
 FLATS = [np.zeros(3, np.float32)]
@@ -32,7 +32,7 @@ class Evaluator(Evaluating):
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.does: dict[str, list[Any]] = {"loss": [2.5], "initial_loss": [5.5]}
+        self.does: dict[str, list[Any]] = {"loss": [2.5], "sample": [2.4], "initial_loss": [5.5]}
         self.asked: list[str] = []
         self.restarts = 0
         self.judged: Callable[[], Judged] = lambda: Judged(0, 0.0)
@@ -67,6 +67,11 @@ def evaluator() -> Evaluator:
 @pytest.fixture
 def judging(evaluator: Evaluator) -> Judging:
     return Judging(evaluator, EVERY_S, lambda: evaluator.now_s)
+
+
+def losses_of(verdict: Verdict) -> tuple[float | None, ...]:
+    names = ("heldout_loss", "sample_heldout_loss", "initial_heldout_loss")
+    return tuple(verdict.losses[name] for name in names)
 
 
 FAILURES = [
@@ -132,12 +137,12 @@ def test_the_last_model_is_waited_for_as_long_as_batches_are_judged(
     """Forty-five minutes, a batch in five; and days, a batch in an hour once one is known."""
     evaluator.does["loss"] = [(2700.0, 2.5)]
     evaluator.judged = lambda: Judged(int(evaluator.now_s // 300), 300.0)
-    assert judging.verdict(FLATS) == (2.5, 5.5, None)
+    assert losses_of(judging.verdict(FLATS)) == (2.5, 2.4, 5.5)
     hour_s = 3600.0
     assert hour_s > HUNG_S
     evaluator.does["loss"] = [(48 * hour_s, 2.25)]
     evaluator.judged = lambda: Judged(1 + int(evaluator.now_s // hour_s), hour_s)
-    assert judging.verdict(FLATS) == (2.25, 5.5, None)
+    assert losses_of(judging.verdict(FLATS)) == (2.25, 2.4, 5.5)
     assert evaluator.restarts == 0
     evaluator.does["loss"] = [(float("inf"), 0.0)]
     evaluator.judged = lambda: Judged(100, hour_s)
@@ -152,14 +157,16 @@ def test_a_last_evaluation_that_fails_leaves_the_rest_of_the_summary(
 ) -> None:
     evaluator.does["loss"] = [error]
     verdict = judging.verdict(FLATS)
-    assert verdict[:2] == (None, 5.5)
+    assert losses_of(verdict) == (None, 2.4, 5.5)
     assert verdict.why == f"there is no heldout_loss: its evaluation {why}"
     evaluator.does["initial_loss"] = [error]
     words = (
         f"there is no {name}: its evaluation {why}"
         for name in ("heldout_loss", "initial_heldout_loss")
     )
-    assert judging.verdict(FLATS) == (None, None, "; ".join(words))
+    verdict = judging.verdict(FLATS)
+    assert losses_of(verdict) == (None, 2.4, None)
+    assert verdict.why == "; ".join(words)
 
 
 def test_an_evaluator_that_dies_at_the_end_is_asked_again_when_it_is_back(
@@ -167,7 +174,7 @@ def test_an_evaluator_that_dies_at_the_end_is_asked_again_when_it_is_back(
 ) -> None:
     died = ActorUnavailableError("restarting", None)
     evaluator.does["loss"] = [died, died, 2.5]
-    assert judging.verdict(FLATS) == (2.5, 5.5, None)
+    assert losses_of(judging.verdict(FLATS)) == (2.5, 2.4, 5.5)
     evaluator.asked.clear()
     evaluator.does["loss"] = [died]
     assert judging.verdict(FLATS).losses["heldout_loss"] is None
@@ -180,4 +187,4 @@ def test_a_look_under_way_at_the_end_is_not_waited_for(
     evaluator.does["judge"] = [(float("inf"), None)]
     evaluator.now_s += EVERY_S
     assert judging.look() is None
-    assert judging.verdict(FLATS) == (2.5, 5.5, None)
+    assert losses_of(judging.verdict(FLATS)) == (2.5, 2.4, 5.5)

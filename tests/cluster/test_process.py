@@ -33,6 +33,7 @@ from coordinator.protocol import (
     Fragment,
     Incarnation,
     Island,
+    Known,
     LeaseWanted,
     Life,
     Publication,
@@ -44,6 +45,7 @@ from islands.learner import Learner
 WAIT_S = 20.0
 LIFE = Life(Island("local-0"), Incarnation(1))
 F0 = Fragment(0)
+UNKNOWN = Known((0, 1))
 SAID = Publication(F0, Version(0, 1), Version(0, 0), ())
 CONFIG = """
 [task]
@@ -52,7 +54,7 @@ preset = "byte-tiny"
 count = 2
 """
 CALLS: dict[str, tuple[Reason, tuple[object, ...]]] = {
-    "hand_in": (Reason.HAND_IN, (LIFE, F0)),
+    "hand_in": (Reason.HAND_IN, (LIFE, F0, UNKNOWN)),
     "moments": (Reason.MOMENTS, (LIFE,)),
     "offer": (Reason.OFFER, (LIFE, SAID, [np.ones(3, np.float32)])),
     "refused": (Reason.WORDS, (ContributionId(LIFE, F0, 0, 4),)),
@@ -147,7 +149,7 @@ def test_also_what_ray_would_not_bring_over_as_an_error_of_the_call(
 ) -> None:
     """A coroutine that gets a `StopIteration` raises something that is no `RayError`."""
     with pytest.raises(Ended):
-        island(raising(error)).hand_in(LIFE, F0)
+        island(raising(error)).hand_in(LIFE, F0, UNKNOWN)
     assert len(fleet.words) == 1
 
 
@@ -159,7 +161,7 @@ def test_an_error_that_cannot_even_be_shown_ends_the_process(
             raise ValueError
 
     with pytest.raises(Ended):
-        island(raising(Unshowable())).hand_in(LIFE, F0)
+        island(raising(Unshowable())).hand_in(LIFE, F0, UNKNOWN)
 
 
 def test_a_device_that_fails_under_many_calls_at_once_is_one_failure(
@@ -170,7 +172,7 @@ def test_a_device_that_fails_under_many_calls_at_once_is_one_failure(
     fleet.hear.clear()
     waiting = [threading.Thread(target=actor.moments, args=(LIFE,), daemon=True) for _ in range(3)]
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(actor.hand_in, LIFE, F0)
+        first = pool.submit(actor.hand_in, LIFE, F0, UNKNOWN)
         assert fleet.heard.wait(WAIT_S)
         for thread in waiting:
             thread.start()
