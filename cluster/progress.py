@@ -96,7 +96,7 @@ def _of_the_run(before: Status | None, after: Status) -> Iterator[str]:
     phases: dict[Phase, str] = {
         "starting": f"{after['run']} is starting {after['wanted']} islands",
         "running": f"{after['run']} is running",
-        "stopping": "stopping: open rounds are completed, no new ones begin",
+        "stopping": "stopping: each fragment has its last round",
         "finished": f"finished at t {after['t']} after {after['merges']} merges",
     }
     if before is None or before["phase"] != after["phase"]:

@@ -148,7 +148,7 @@ class Syncer:
         self._ports, self._now_s, self._tape, self._failed = ports, now_s, tape, failed
         self._noted = measures.failed if noted is None else noted
         self._tasks: set[asyncio.Task[None]] = set()
-        self._parking: dict[Life, asyncio.Task[None]] = {}
+        self._parking: dict[Life, asyncio.Event] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._flushed: Future[None] | None = None  # the last flush, if it took its time
         self._held: deque[tuple[Future[None] | None, tuple[Effect, ...]]] = deque()
@@ -309,9 +309,12 @@ class Syncer:
 
     async def _parked(self, life: Life) -> None:
         """Park the learner, once for all fragments, and return when it knows."""
-        if life not in self._parking:
-            self._parking[life] = asyncio.get_running_loop().create_task(self._ports.park(life))
-        await asyncio.shield(self._parking[life])
+        if (parked := self._parking.get(life)) is not None:
+            await parked.wait()
+            return
+        parked = self._parking[life] = asyncio.Event()
+        await self._ports.park(life)
+        parked.set()
 
     async def _merge(self, order: Merge) -> None:
         """Have the order carried out, unless its shard has died while this was held back: then its
@@ -374,7 +377,7 @@ class Syncer:
         """End all tasks, such as watching over lives."""
         if self._alarm is not None:
             self._alarm.cancel()
-        for task in (*self._tasks, *self._parking.values()):
+        for task in self._tasks:
             task.cancel()
 
 

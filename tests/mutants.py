@@ -683,7 +683,7 @@ MUTANTS = (
     Mutant(
         "the end of a grace window goes unnoticed",
         ROUNDS,
-        "and now_s < deadline_s(rule, state, fragment.round)",
+        "and now_s < deadline_s(rule, state, round_)",
         "and now_s >= 0",
     ),
     Mutant(

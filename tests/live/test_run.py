@@ -158,6 +158,13 @@ def test_the_tokens_add_up_in_the_summary_and_in_every_fragment(killed: Killed) 
         assert ledger.trained == row.merged + row.all_discarded + row.lost + outstanding
 
 
+def test_in_the_end_nothing_that_was_trained_is_outstanding(killed: Killed) -> None:
+    """... since all were asked for everything once more, and trained nothing after that."""
+    assert killed.summary["tokens_outstanding"] == 0
+    last = [e for _, e in killed.events if isinstance(e, Merged)][-len(killed.layout.fragments) :]
+    assert {e.fragment for e in last} == {Fragment(p) for p in range(len(killed.layout.fragments))}
+
+
 def test_the_fault_happened_and_the_island_contributes_again(killed: Killed) -> None:
     assert killed.summary["faults"] == 1
     assert len(killed.summary["recovery_s"]) == 1
@@ -216,18 +223,24 @@ def test_replay_rebuilds_it_to_the_last_bit(killed: Killed) -> None:
 
 def test_the_simulator_answers_every_event_of_it_alike(killed: Killed) -> None:
     """... and its shell does for each effect what the shell on Ray is there for, in that order."""
-    orders = 0
+    orders, parked = 0, set[Life]()
     rule = rule_of(load(killed.run_dir / "config.toml"), killed.layout)
     for row, effects, deeds in again(rule, killed.recording.events):
         assert checksum(effects) == row.answer, f"event {row.seq}: {row.event}"
-        assert deeds == [deed for effect in effects if (deed := wanted(effect))]
+        assert deeds == [deed for effect in effects if (deed := wanted(effect, parked))]
         orders += len(deeds)
     assert orders > 100
 
 
-def wanted(effect: Effect) -> tuple[object, ...]:
-    """What the world must be asked for; nothing where the effect is an answer."""
+def wanted(effect: Effect, parked: set[Life]) -> tuple[object, ...]:
+    """What the world must be asked for; nothing where the effect is an answer. Who is asked for the
+    last time is parked first, and collects nothing while it has not said that it is."""
     match effect:
+        case Ask(life, _, last=True):
+            if life in parked:
+                return ()
+            parked.add(life)
+            return "park", life
         case Granted():
             return "watch", effect.life
         case Ask():
