@@ -7,7 +7,6 @@ tape that shows it where the events alone do; it is kept in a file.
 from __future__ import annotations
 
 import gc
-import json
 import math
 import random
 import time
@@ -18,6 +17,7 @@ from itertools import count, islice, takewhile
 from multiprocessing import get_context
 from pathlib import Path
 
+from cluster.files import write_json
 from cluster.judge import Judge
 from cluster.sim_coverage import EFFECTS, NEVER, PAIRS, Pair
 from cluster.sim_plan import EVENTS_WANTED, draw
@@ -159,7 +159,7 @@ def keep(failure: Failure, folder: Path = KEPT) -> str:
     """Write down a failure; how to repeat it, in words."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{failure.seed.replace('/', '-')}.json"
-    path.write_text(json.dumps(asdict(failure), indent=1), encoding="utf-8")
+    write_json(path, asdict(failure))
     return f"repeat it: archipelago simulate --schedule {failure.seed} (kept in {path})"
 
 

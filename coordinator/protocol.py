@@ -192,7 +192,7 @@ class Missing:
 class Merged:
     """The shard has applied the outer step: `version` exists, though not yet durably.
 
-    `norm`: of the step that the public fragment will take, NaN if it was not measured. `cosines`:
+    `norm`: of the step that the public fragment will take, None if it was not measured. `cosines`:
     of each contribution of the merge, in its order, to the weighted mean of the others, then of
     each one on trial to the mean of all; None where there is none. `measured`: from so many
     elements; 0 if nobody has looked.
@@ -200,7 +200,7 @@ class Merged:
 
     fragment: Fragment
     version: Version
-    norm: float = math.nan
+    norm: float | None = None
     cosines: tuple[float | None, ...] = ()
     measured: int = 0
 

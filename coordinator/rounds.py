@@ -269,7 +269,7 @@ def _order(rule: Rule, fragment: FragmentState, p: Fragment, round_: Round) -> M
 
 def _span_steps(items: tuple[Contribution, ...]) -> int:
     """Over how many inner steps a merge moves its fragment: as many as its longest contribution."""
-    return max(c.spans_steps for c in items)
+    return max((c.spans_steps for c in items), default=1)
 
 
 def _merge_order(contribution: Contribution) -> tuple[str, int, int]:
@@ -303,7 +303,7 @@ def merged(rule: Rule, state: State, event: Merged) -> Step:
         accounts = ledger.merge(accounts, contribution)
     participants = tuple(sorted({c.id.life.island for c in round_.items}))
     moves = fragment.moves
-    if math.isfinite(event.norm):
+    if event.norm is not None:
         moves = norms.admit(moves, event.norm, _span_steps(round_.items))
     items, trial = round_.items, round_.trial
     round_ = replace(round_, stage=Stage.STORING, trial=())

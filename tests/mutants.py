@@ -292,8 +292,8 @@ MUTANTS = (
     Mutant(
         "the last merge goes through the outer optimizer",
         ROUNDS,
-        "weigh(items), round_.why, round_.last)",
-        "weigh(items), round_.why)",
+        "last=round_.last,",
+        "last=False,",
     ),
     Mutant("who is asked last steps on", ROUNDS, "Ask(life, p, round_.last)", "Ask(life, p)"),
     Mutant(
@@ -514,8 +514,8 @@ MUTANTS = (
     Mutant(
         "steps may be of any length",
         ROUNDS,
-        "limit=norms.limit(fragment.moves",
-        "limit=norms.limit(norms.NONE",
+        "else norms.limit(fragment.moves,",
+        "else norms.limit(norms.NONE,",
     ),
     Mutant(
         "the quietest one is dropped",

@@ -246,7 +246,7 @@ class Story:
     def merged(self, p: str, version: Version, options: dict[str, str]) -> Merged:
         said = [word for word in options.get("cosines", "").split(",") if word]
         cosines = tuple(None if word == "none" else float(word) for word in said)
-        norm = float(options.get("moved", "nan"))
+        norm = float(options["moved"]) if "moved" in options else None
         return Merged(fragment(p), version, norm, cosines, MEASURED if cosines else 0)
 
     def adoption(self, life: Life, p: Fragment, span: str) -> Adopted:
