@@ -779,7 +779,7 @@ class Judge:
                 if live:
                     raise Violation("the last round", f"f{p} has none, though there are {live}")
             elif round_.stage is Stage.OPEN:
-                held = {c.id.life.island for c in new.inbox}
+                held = self._held(after, new, round_)
                 waits_for = new.asked.keys() & {life.island for life in live}
                 if len(held) >= self.rule.min_quorum:
                     raise Violation("the last round", f"f{p} was given up with {sorted(held)}")
