@@ -194,6 +194,17 @@ class Run:
                 await self.status()  # which raises what ends a run
                 await asyncio.sleep(0.001)
 
+    async def counts(self, reason: str, times: int = 1) -> Any:
+        """Go on until so many failures of this reason are told; the status then, two merges on."""
+        await self.until(lambda status: status["failures"].get(reason, 0) >= times)
+        await self.merges()
+        return await self.status()
+
+    async def until(self, happened: Callable[[Any], bool]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not happened(await self.status()):
+                await self.merges(1)
+
     async def status(self) -> Any:
         return await self.syncer.status()
 
@@ -219,6 +230,11 @@ def plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return play
 
 
+def has_contributed(status: Any) -> bool:
+    """Has B, at all?"""
+    return any(e["contributions"] for e in status["islands"] if e["island"] == B)
+
+
 class Device(Exception):
     """What a user's code raises."""
 
@@ -240,8 +256,7 @@ def test_an_island_that_raises_when_it_is_asked_is_lost_and_no_other(
     plays: Any, error: BaseException, reason: str, why: str
 ) -> None:
     async def scene(run: Run) -> None:
-        await run.merges()
-        status = await run.status()
+        status = await run.counts(reason)
         assert status["failures"] == {reason: 1}, "asked once: then its life is over"
         assert status["alive"] == 1
         state, said = await run.why()
@@ -261,24 +276,20 @@ def test_what_died_on_its_way_is_asked_for_again(plays: Any, error: BaseExceptio
         assert (await run.status())["failures"] == {}
         assert await run.why() == ("live", "steps")
         run.hands[B].does.clear()
-        await run.merges(4)
-        assert run.hands[B].given
-        contributed = {e["island"]: e["contributions"] for e in (await run.status())["islands"]}
-        assert contributed[B] > 0
+        await run.until(has_contributed)
 
     plays(scene, hand_in=raises(error))
 
 
 def test_a_full_object_store_is_nobodys_fault_and_is_shown_until_it_has_room(plays: Any) -> None:
     async def scene(run: Run) -> None:
-        await run.merges()
-        status = await run.status()
-        assert status["failures"]["store"] >= 2
+        status = await run.counts("store", 2)
+        assert status["failures"].keys() == {"store"}
         why = "OutOfDiskError in hand_in: the object store had no room"
         assert await run.why() == ("live", f"steps, after {why}")
         assert not run.hands[B].told
         run.hands[B].does.clear()
-        await run.merges()
+        await run.until(has_contributed)
         assert await run.why() == ("live", "steps")
 
     plays(scene, hand_in=raises(FULL))
@@ -325,8 +336,7 @@ def test_what_an_island_sends_that_is_no_contribution_ends_its_life_alone(
     plays: Any, strange: str
 ) -> None:
     async def scene(run: Run) -> None:
-        await run.merges()
-        status = await run.status()
+        status = await run.counts("sent")
         assert status["failures"] == {"sent": 1}
         state, why = await run.why()
         assert state == "lost"
@@ -343,9 +353,7 @@ def test_a_payload_of_another_length_or_kind_is_refused_at_the_gate(plays: Any) 
         return None if facts is None else (facts, made[hands.steps % 3])
 
     async def scene(run: Run) -> None:
-        await run.merges(8)
-        status = await run.status()
-        assert status["refusals"]["gate"] >= 3
+        await run.until(lambda status: status["refusals"].get("gate", 0) >= 3)
         assert (await run.why())[0] == "quarantined"
 
     plays(scene, hand_in=does)
@@ -357,9 +365,8 @@ def test_an_island_that_raises_when_it_is_offered_a_version_is_lost_and_the_next
     """... told with the answer to the publication after."""
 
     async def scene(run: Run) -> None:
-        await run.merges(4)
+        await run.counts("offer")
         assert await run.why() == ("lost", "Device in offer: ECC")
-        assert (await run.status())["failures"]["offer"] >= 1
         assert ("break_down", "Device in offer: ECC") in run.hands[B].told
         versions = [said.version.number for said, _ in run.hands[A].offers if said.fragment == 0]
         assert versions == [*range(1, len(versions) + 1)]
@@ -373,8 +380,7 @@ def test_an_island_that_could_not_fetch_a_version_says_so_and_lives(plays: Any) 
     )
 
     async def scene(run: Run) -> None:
-        await run.merges(4)
-        assert (await run.status())["failures"]["store"] >= 1
+        await run.counts("store")
         assert (await run.why())[0] == "live"
 
     plays(scene, offer=lambda _: full)
@@ -395,8 +401,8 @@ def test_a_version_that_the_shard_has_no_room_to_publish_is_offered_all_the_same
     monkeypatch.setattr("cluster.actors.ray.put", put)
 
     async def scene(run: Run) -> None:
-        await run.merges(4)
-        assert (await run.status())["failures"] == {"store": 1}
+        status = await run.counts("store")
+        assert status["failures"] == {"store": 1}
         for hands in run.hands.values():
             assert [count for _, count in hands.offers][:3] == [0, 1, 1]
 
@@ -454,7 +460,7 @@ def test_a_process_that_breaks_says_so_before_it_ends(plays: Any) -> None:
         status = await run.status()
         assert status["failures"] == {"train": 2}, "that was a spare"
         assert status["alive"] == 1, "and B has not stepped yet"
-        await run.merges(8)
+        await run.until(has_contributed)
         assert await run.why() == ("live", "steps")
 
     plays(scene)
