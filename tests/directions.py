@@ -11,8 +11,8 @@ and when its island is noticed. Seeds are printed.
 from __future__ import annotations
 
 import argparse
+import email
 import encodings
-import json
 import random
 import sys
 import unittest
@@ -37,8 +37,8 @@ from islands.adopt import AdoptRule, FragmentPort
 from islands.inner import Inner
 
 ISLANDS, FROM = 4, 50
-KINDS = (None, encodings.__file__, unittest.__file__, json.__file__)
-"""Of skewed data, for each island: the whole standard library, tables, tests, a small package."""
+KINDS = (None, encodings.__file__, unittest.__file__, email.__file__)
+"""Of skewed data, for each island: the whole standard library, tables, tests, mail."""
 
 Fault = Callable[[Flat, int, np.random.Generator], Flat]
 
