@@ -212,11 +212,9 @@ class Shard:
         holding, pieces = self._holdings[p], self._layout.fragments[p]
         copies = None if before else (holding.master.copy(), holding.momentum.copy())
         parts = [self._part(holding, item) for item in order.items]
-        pointing = self._directions(holding, order, parts)
-        if order.last:
-            holding.master += merged_of(self._merge_rule, pieces, parts, self._spread)
-        elif isinstance(self._outer, OuterRule):
-            merge_into(
+        trial = self._on_trial(holding, order)
+        if isinstance(self._outer, OuterRule) and not order.last:
+            pointing = merge_into(
                 holding.master,
                 holding.momentum,
                 rule=self._merge_rule,
@@ -224,10 +222,17 @@ class Shard:
                 pieces=pieces,
                 parts=parts,
                 spread=self._spread,
+                trial=trial,
             )
         else:
+            pointing = Directions((), 0)
+            if trial is not None:
+                pointing = directions(pieces, parts, trial, self._spread)
             delta = merged_of(self._merge_rule, pieces, parts, self._spread)
-            self._outer.step(holding.master, holding.momentum, delta)
+            if order.last or isinstance(self._outer, OuterRule):
+                holding.master += delta
+            else:
+                self._outer.step(holding.master, holding.momentum, delta)
         payload, norm = encode_difference(self._wire_down, holding.master, holding.public)
         if not norm <= order.limit or not math.isfinite(norm):
             if before is not None:
@@ -252,12 +257,13 @@ class Shard:
             if norms(each.payload, pieces, self._spread) != each.norms
         )
 
-    def _directions(self, holding: _Holding, order: Merge, parts: Sequence[Part]) -> Directions:
-        """Where the contributions of a merge point, if that is wanted and there are enough."""
-        if not order.measure or len(parts) + len(order.trial) < PARTICIPANTS or len(parts) < 2:
-            return Directions((), 0)
-        trial = [self._part(holding, Item(c, 0.0)).payload for c in order.trial]
-        return directions(self._layout.fragments[order.fragment], parts, trial, self._spread)
+    def _on_trial(self, holding: _Holding, order: Merge) -> Sequence[Payload] | None:
+        """What is measured beside a merge; None if directions are not wanted, or there are too few
+        contributions to say who points the wrong way."""
+        few = len(order.items) + len(order.trial) < PARTICIPANTS or len(order.items) < 2
+        if few or not order.measure:
+            return None
+        return [self._part(holding, Item(c, 0.0)).payload for c in order.trial]
 
     def _part(self, holding: _Holding, item: Item) -> Part:
         """Return what was handed in, as a difference to the anchor."""

@@ -127,13 +127,18 @@ def merge_into(
     pieces: Sequence[Piece],
     parts: Sequence[Part],
     spread: Spread = map,
-) -> None:
-    """Merge, and take the outer step with the result; `master` and `momentum` change in place."""
+    trial: Sequence[Payload] | None = None,
+) -> Directions:
+    """Merge, and take the outer step with the result; `master` and `momentum` change in place.
+
+    `trial`: payloads to be measured beside the parts (`directions`), while those are in cache; None:
+    nothing is measured.
+    """
 
     def use(inside: slice, delta: Flat, factor: float) -> None:
         step(outer, master[inside], momentum[inside], delta, factor)
 
-    _merge(rule, pieces, parts, use, spread)
+    return _merge(rule, pieces, parts, use, spread, trial)
 
 
 def directions(
@@ -147,30 +152,65 @@ def directions(
     On a sixteenth of a fragment, the same for everyone: the tiles that begin in the first TILE of
     every SHARE * TILE elements. A fragment of one tile or less is looked at whole.
     """
-    payloads, size = [part.payload for part in parts], sum(piece.size for piece in pieces)
-    weights = np.array([part.weight for part in parts], np.float32)
-    everyone = [*payloads, *trial]
+    everyone, size = _everyone(parts, trial), sum(piece.size for piece in pieces)
 
     def look(job: Sequence[_Tile]) -> NDArray[np.float64]:
-        sums = np.zeros((len(everyone), 2))
-        with room_of_my_own() as room, room_of_my_own() as other:
-            for _, start, stop in job:
-                mean = frozen(weighted(payloads, weights, start, stop, size, room))
-                for i, payload in enumerate(everyone):
-                    values = frozen(decoded(payload, start, stop, size, other))
-                    sums[i] += kernels.products(values, mean, other.lanes)
+        sums, payloads = _nothing(everyone), everyone.payloads[: len(parts)]
+        with room_of_my_own() as room:
+            for tile in job:
+                _, start, stop = tile
+                mean = weighted(payloads, everyone.weights, start, stop, size, room)
+                sums += _look(everyone, mean, tile, size)
         return sums
 
-    measured, sums = 0, np.zeros((len(everyone), 2))
     jobs = [
-        [tile for tile in job if tile.start // TILE % SHARE == 0]
-        for job in _jobs(pieces, range(len(pieces)))
+        [tile for tile in job if _is_looked_at(tile)] for job in _jobs(pieces, range(len(pieces)))
     ]
-    jobs = [job for job in jobs if job]
-    for job, each in zip(jobs, spread(look, jobs), strict=True):
-        measured += sum(tile.stop - tile.start for tile in job)
-        sums += each
-    return Directions(_cosines(sums, [part.weight for part in parts]), measured)
+    return _pointing(everyone, spread(look, jobs), pieces)
+
+
+class _Everyone(NamedTuple):
+    """Whose directions are measured: the parts, then those on trial; and the shares of the parts."""
+
+    payloads: Sequence[Payload]
+    weights: Flat
+
+
+def _everyone(parts: Sequence[Part], trial: Sequence[Payload]) -> _Everyone:
+    return _Everyone([*(part.payload for part in parts), *trial], _shares(parts))
+
+
+def _shares(parts: Sequence[Part]) -> Flat:
+    return np.array([part.weight for part in parts], np.float32)
+
+
+def _nothing(everyone: _Everyone) -> NDArray[np.float64]:
+    return np.zeros((len(everyone.payloads), 2))
+
+
+def _is_looked_at(tile: _Tile) -> bool:
+    return tile.start // TILE % SHARE == 0
+
+
+def _look(everyone: _Everyone, mean: Flat, tile: _Tile, size: int) -> NDArray[np.float64]:
+    """Return, of each payload on this tile, its product with the parts' weighted `mean`, and with
+    itself: [n, 2]."""
+    sums, mean = _nothing(everyone), frozen(mean)
+    with room_of_my_own() as room:
+        for i, payload in enumerate(everyone.payloads):
+            values = decoded(payload, tile.start, tile.stop, size, room)
+            sums[i] = kernels.products(frozen(values), mean, room.lanes)
+    return sums
+
+
+def _pointing(
+    everyone: _Everyone, sums: Iterable[NDArray[np.float64]], pieces: Sequence[Piece]
+) -> Directions:
+    """Return the cosines, from what each job has found."""
+    total = sum(sums, _nothing(everyone))
+    tiles = [tile for job in _jobs(pieces, range(len(pieces))) for tile in job]
+    measured = sum(tile.stop - tile.start for tile in tiles if _is_looked_at(tile))
+    return Directions(_cosines(total, everyone.weights.tolist()), measured)
 
 
 def _cosines(sums: NDArray[np.float64], weights: Sequence[float]) -> tuple[float | None, ...]:
@@ -203,26 +243,41 @@ def _merge(
     parts: Sequence[Part],
     use: Callable[[slice, Flat, float], None],
     spread: Spread,
-) -> None:
-    """Make each tile of the merged delta and have it used."""
-    payloads = [part.payload for part in parts]
-    recipes, size = _recipes(rule, pieces, parts, spread), sum(piece.size for piece in pieces)
+    trial: Sequence[Payload] | None = None,
+) -> Directions:
+    """Make each tile of the merged delta and have it used; `trial` as in `merge_into`."""
+    everyone, size = _everyone(parts, trial or ()), sum(piece.size for piece in pieces)
+    payloads = everyone.payloads[: len(parts)]
+    plain = _Recipe(everyone.weights, 1.0)
+    recipes = _recipes(rule, pieces, parts, plain, spread)
 
-    def work(job: Sequence[_Tile]) -> None:
+    def work(job: Sequence[_Tile]) -> NDArray[np.float64]:
+        sums = _nothing(everyone)
         with room_of_my_own() as room:
-            for i, start, stop in job:
-                delta = weighted(payloads, recipes[i].weights, start, stop, size, room)
-                use(slice(start, stop), delta, recipes[i].factor)
+            for tile in job:
+                recipe, (_, start, stop) = recipes[tile.piece], tile
+                looked_at = trial is not None and _is_looked_at(tile)
+                first = plain if looked_at else recipe
+                delta = weighted(payloads, first.weights, start, stop, size, room)
+                if looked_at:
+                    sums += _look(everyone, delta, tile, size)
+                if first is not recipe:
+                    delta = weighted(payloads, recipe.weights, start, stop, size, room)
+                use(slice(start, stop), delta, recipe.factor)
+        return sums
 
-    for _ in spread(work, _jobs(pieces, range(len(pieces)))):
-        pass
+    found = list(spread(work, _jobs(pieces, range(len(pieces)))))
+    return Directions((), 0) if trial is None else _pointing(everyone, found, pieces)
 
 
 def _recipes(
-    rule: MergeRule, pieces: Sequence[Piece], parts: Sequence[Part], spread: Spread
+    rule: MergeRule,
+    pieces: Sequence[Piece],
+    parts: Sequence[Part],
+    plain: _Recipe,
+    spread: Spread,
 ) -> list[_Recipe]:
-    """For each piece, from its norms and the length of its mean direction."""
-    plain = _Recipe(np.array([part.weight for part in parts], np.float32), 1.0)
+    """For each piece, from its norms and the length of its mean direction; `plain`: the mean."""
     recipes = [plain for _ in pieces]
     if rule is MergeRule.MEAN:
         return recipes
