@@ -251,9 +251,7 @@ def test_the_phases_of_a_run() -> None:
         island["state"] = "starting"
     starting["phase"], stopping["phase"], finished["phase"] = "starting", "stopping", "finished"
     assert announce(None, starting) == ["2:07  demo-1 is starting 4 islands"]
-    assert announce(a_status(), stopping) == [
-        "2:07  stopping: each fragment has its last round"
-    ]
+    assert announce(a_status(), stopping) == ["2:07  stopping: each fragment has its last round"]
     assert announce(stopping, finished) == ["2:07  finished at t 150 after 47 merges"]
 
 
