@@ -381,10 +381,15 @@ def _fuzz(
     on standard error."""
     from cluster import fuzz
 
+    def found(failure: fuzz.Failure) -> None:
+        typer.echo(f"{failure.seed}: {failure.words}\n{fuzz.keep(failure)}", err=True)
+
     if schedule is not None:
         if not (schedules is for_s is seed is None):
             raise UserMistake("--schedule SEED/NUMBER is one schedule: it needs nothing else")
         result = fuzz.again(schedule)
+        for failure in result.failures:
+            found(failure)
     else:
         if seed is None:
             seed = 0 if for_s is None else fuzz.new_seed()
@@ -392,9 +397,7 @@ def _fuzz(
         if schedules is None and for_s is None:
             schedules = 100
         for_s = math.inf if for_s is None else for_s
-        result = fuzz.fuzz(schedules, seed, jobs=jobs, for_s=for_s)
-    for failure in result.failures:
-        typer.echo(f"{failure.seed}: {failure.words}\n{fuzz.keep(failure)}", err=True)
+        result = fuzz.fuzz(schedules, seed, jobs=jobs, for_s=for_s, found=found)
     return asdict(result)
 
 

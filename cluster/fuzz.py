@@ -124,10 +124,11 @@ def fuzz(
     jobs: int = 1,
     for_s: float = math.inf,
     now_s: Callable[[], float] = time.monotonic,
-    progress: Callable[[int, int], None] = lambda done, violations: None,
+    found: Callable[[Failure], None] = lambda failure: None,
 ) -> FuzzResult:
     """Run that many schedules (None: no end of them), on `jobs` cores, and begin none when `for_s`
-    seconds are over; the same seed gives the same schedules."""
+    seconds are over; the same seed gives the same schedules. Each failure is told when it is
+    `found`."""
     total, until_s = Sum(), now_s() + for_s
     numbers = count(0, ROUND) if schedules is None else range(0, schedules, ROUND)
     last = math.inf if schedules is None else schedules
@@ -137,7 +138,8 @@ def fuzz(
     )
     for part in map(_some, batches) if jobs == 1 else _spread(batches, jobs):
         total.add(part)
-        progress(total.schedules, total.violations)
+        for failure in part.failures:
+            found(failure)
     total.failures.sort(key=lambda failure: int(failure.seed.rpartition("/")[2]))
     return _result(total, seed)
 

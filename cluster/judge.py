@@ -368,25 +368,16 @@ class Judge:
             raise Violation("the last round", f"f{p} in {after.phase}: {round_}")
 
     def _stays_open(self, p: int, after: State, round_: Round, now_s: float) -> None:
-        """A round with its quorum waits for somebody, and not past the grace; when the run ends one
-        without it does so neither."""
+        """A round with its quorum waits for somebody, and not past the grace."""
         fragment = after.fragments[p]
-        waits_for = self._waits_for(after, fragment, round_)
-        with_quorum = len(self._held(after, fragment, round_)) >= self.rule.min_quorum
-        if not waits_for and (with_quorum or after.phase is not Phase.RUNNING):
+        if len(self._held(after, fragment, round_)) < self.rule.min_quorum:
+            return
+        if not self._waits_for(after, fragment, round_):
             raise Violation("rounds close", f"f{p} has all of {sorted(round_.arrived)} and waits")
-        over_s = math.inf
-        if with_quorum and round_.quorum_since_s is not None:
+        if round_.quorum_since_s is not None and not round_.last:
             over_s = round_.quorum_since_s + self._grace_s(after)
-        if after.phase is not Phase.RUNNING and (round_.last or not with_quorum):
-            steps_s = [m.step_s for m in after.members.values() if m.status is Status.LIVE]
-            quorum_s, count = after.pace.quorum_s, self.rule.schedule.fragments
-            handed_in_s = LEARNT_S if quorum_s is None else count * quorum_s
-            boundary_s = max(SILENCE_S, IN_PACE * max(steps_s, default=0.0))
-            ended_s = max(round_.opened_s, self._ending_s) + boundary_s + handed_in_s
-            over_s = max(over_s, ended_s) if with_quorum and over_s < math.inf else ended_s
-        if now_s > over_s + ALMOST:
-            raise Violation("rounds close", f"f{p} waits at {now_s}, its grace was {over_s}")
+            if now_s > over_s + ALMOST:
+                raise Violation("rounds close", f"f{p} waits at {now_s}, its grace was {over_s}")
 
     def _held(self, state: State, fragment: FragmentState, round_: Round) -> AbstractSet[Island]:
         """Who counts for the quorum; in a last round also whoever came too late before."""
@@ -771,6 +762,8 @@ class Judge:
         was nobody to wait for, or nobody who could be waited for any longer."""
         live = [m.life for m in after.members.values() if m.status is Status.LIVE]
         for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
+            if new.round and new.round.stage is Stage.OPEN:
+                self._does_not_wait_for_ever(p, after, new, new.round, now_s)
             if self._last_rounds[p] or new.round or new.due:
                 continue
             self._last_rounds[p] = True
@@ -788,6 +781,26 @@ class Judge:
                     raise Violation("the last round", words)
             elif not any(isinstance(e, Publish) and e.fragment == p for e in effects):
                 raise Violation("the last round", f"f{p} was merged, and is not public")
+
+    def _does_not_wait_for_ever(
+        self, p: int, after: State, fragment: FragmentState, round_: Round, now_s: float
+    ) -> None:
+        """... for one that is stuck, nor for nobody; with its quorum a round that was under way has
+        its usual grace."""
+        with_quorum = len(self._held(fragment, round_)) >= self.rule.min_quorum
+        if with_quorum and not round_.last:
+            return
+        if not self._waits_for(after, fragment, round_):
+            raise Violation("rounds close", f"f{p} waits for nobody: {round_}")
+        steps_s = [m.step_s for m in after.members.values() if m.status is Status.LIVE]
+        quorum_s, count = after.pace.quorum_s, self.rule.schedule.fragments
+        handed_in_s = LEARNT_S if quorum_s is None else count * quorum_s
+        over_s = max(round_.opened_s, self._ending_s) + handed_in_s
+        over_s += max(SILENCE_S, IN_PACE * max(steps_s, default=0.0))
+        if with_quorum and round_.quorum_since_s is not None:
+            over_s = max(over_s, round_.quorum_since_s + (self.rule.grace_s or 0.0))
+        if now_s > over_s + ALMOST:
+            raise Violation("rounds close", f"f{p} waits at {now_s}, the end of it was {over_s}")
 
     def _waited_for_s(self, round_: Round) -> float:
         """Until then at least a last round waits for whoever was asked."""

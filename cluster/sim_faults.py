@@ -29,6 +29,8 @@ from coordinator.protocol import (
 
 UNNOTICED_S = 40.0
 """So long after its end a process is known to be dead, where nobody notices."""
+STUCK_S = 200.0
+"""So long at most a learner is stuck when the run ends."""
 LONGEST_JUMP_S = 60.0
 """Of the syncer's clock."""
 DRAINING_STEPS = 2.0
@@ -71,6 +73,9 @@ class Faults:
             case Trouble.HANG:
                 if process is not None:
                     process.frozen_s = until_s
+            case Trouble.STUCK:
+                if process is not None:
+                    process.stuck_s = until_s
             case Trouble.SLOW:
                 if process is not None:
                     process.drag, process.dragged_s = fault.factor, until_s
@@ -218,7 +223,7 @@ class Faults:
         """Something happens that does not matter any more: the run is ending, or has ended."""
         island = self.site.rng.choice(self.site.plan.traits).island
         self.site.suspect(island)
-        match self.site.rng.randrange(7):
+        match self.site.rng.randrange(8):
             case 0 if self.site.syncer is not None:
                 self.site.syncer.stop("once more")
             case 1 if self.site.syncer is not None:
@@ -230,6 +235,12 @@ class Faults:
                 now_s, slack_s = self.site.now_s(), self.site.plan.aftermath_s
                 self.site.everywhere.append((now_s - slack_s, now_s + slack_s))
                 self._shard_dies(self.site.loop.now_s + 1)
+            case 4 if (process := self.site.machines[island].process) is not None:
+                lasts_s = self.site.rng.uniform(0, STUCK_S)
+                process.stuck_s = self.site.loop.now_s + lasts_s
+                now_s, slack_s = self.site.now_s(), self.site.plan.aftermath_s
+                span = (now_s - slack_s, now_s + lasts_s + slack_s)
+                self.site.machines[island].troubles.append(span)
             case _:
                 self.echo(ECHOES)
 

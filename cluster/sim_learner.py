@@ -88,6 +88,7 @@ class Process:
         self.layout = self.joining_as = LAYOUT
         self.dead = self.let_go = False
         self.frozen_s = 0.0  # stands still until then
+        self.stuck_s = 0.0  # no step of it ends before
         self.drag, self.dragged_s = 1.0, 0.0  # its steps take so many times as long, until then
         self.life: Life | None = None
         self.over: Void | None = None
@@ -259,8 +260,8 @@ class Process:
         if self.dead or self.life is not life:
             return
         now_s = self.loop.now_s
-        if now_s < self.frozen_s:
-            self.loop.at(self.frozen_s, self._stepped, life)
+        if now_s < (held_s := max(self.frozen_s, self.stuck_s)):
+            self.loop.at(held_s, self._stepped, life)
             return
         clock = self.steps + 1 + self.offset
         self.steps += 1

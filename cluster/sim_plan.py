@@ -44,6 +44,7 @@ class Trouble(StrEnum):
     CRASH = "crash"  # a process dies, and Ray says so
     VANISH = "vanish"  # ... and nobody says so for a while
     HANG = "hang"  # a process stands still, then goes on as if nothing had been
+    STUCK = "stuck"  # its step does not end for a while, and it says that it is there
     SLOW = "slow"  # its steps take so many times as long
     CUT_UP = "cut-up"  # the learner cannot be heard
     CUT_DOWN = "cut-down"  # the learner cannot hear

@@ -131,8 +131,8 @@ def merge_into(
 ) -> Directions:
     """Merge, and take the outer step with the result; `master` and `momentum` change in place.
 
-    `trial`: payloads to be measured beside the parts (`directions`), while those are in cache; None:
-    nothing is measured.
+    `trial`: payloads to be measured beside the parts (`directions`), while those are in cache;
+    None: nothing is measured.
     """
 
     def use(inside: slice, delta: Flat, factor: float) -> None:
