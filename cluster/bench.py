@@ -1,15 +1,13 @@
-"""`archipelago bench`: figures, each against its baseline, interleaved, with their spread."""
+"""What all of `archipelago bench` need: medians with their spread, and the demo's configuration."""
 
 from __future__ import annotations
 
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from cluster.config import Config, parse
 from cluster.files import read_figures
@@ -53,52 +51,6 @@ def told(name: str, middle: Median) -> dict[str, float]:
 def _coverage(n: int, cut: int) -> float:
     """That the median lies between the order statistics `cut` places from either end."""
     return 1 - 2 * sum(comb(n, k) for k in range(cut + 1)) / 2**n
-
-
-def parity(
-    *,
-    preset: str,
-    steps: int,
-    seeds: int,
-    overrides: Sequence[str],
-    lock_step: bool,
-    say: Callable[[str], None],
-) -> dict[str, object]:
-    """Held-out loss of islands with overlap and of data-parallel training, at equal tokens.
-
-    For each seed in turn: the islands for `steps` syncer steps, then data-parallel in one process
-    for as many steps of the islands' summed batch as they trained tokens. Same model, corpus,
-    optimizer, schedule and held-out text. `lock_step`: the islands in step and in one process, to
-    see what the method costs without the system.
-    """
-    decoupled, baseline, gaps = list[float](), list[float](), list[float]()
-    for seed in range(seeds):
-        config = demo(preset, steps=steps, seed=seed, overrides=overrides)
-        with TemporaryDirectory(prefix="archipelago-parity-") as folder:
-            path = Path(folder) / "parity.toml"
-            path.write_text(config.toml())
-            run = ["-m", "cluster", "run", str(path), "--json", "--run-dir", f"{folder}/run"]
-            ours = child(["-m", "cluster.lockstep", str(path)] if lock_step else run)
-            batch = sum(group.count * group.batch_size for group in config.islands)
-            equal = round(ours["tokens_trained"] / (batch * config.data.window))
-            theirs = child(["-m", "cluster.data_parallel", str(path), str(equal)])
-        decoupled.append(ours["heldout_loss"])
-        baseline.append(theirs["heldout_loss"])
-        gaps.append(100 * (ours["heldout_loss"] / theirs["heldout_loss"] - 1))
-        say(
-            f"seed {seed}: data-parallel {baseline[-1]:.4f} after {equal} steps, "
-            f"decoupled {decoupled[-1]:.4f}, gap {gaps[-1]:+.2f} %"
-        )
-    result: dict[str, object] = {"steps": steps, "samples": seeds}
-    for name, samples in (
-        ("data_parallel_loss", baseline),
-        ("decoupled_loss", decoupled),
-        ("gap_percent", gaps),
-    ):
-        middle = median(samples)
-        result |= told(name, middle)
-        result["coverage"] = middle.coverage
-    return result
 
 
 def demo(preset: str, *, steps: int, seed: int, overrides: Sequence[str]) -> Config:

@@ -34,16 +34,16 @@ def parity(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Does it learn as well as data-parallel? Held-out loss of both at equal tokens.
+    """Does it learn as well as data-parallel at its best? Held-out loss of both at equal tokens.
 
     Example: archipelago bench parity --seeds 3 --json
     """
-    from cluster import bench as benches
+    from cluster import bench_parity
 
     preset = "byte-tiny" if quick else "byte-1m"
     steps, seeds = (40, 1) if quick else (steps, seeds)
     talk = Console(stderr=as_json)
-    figures = benches.parity(
+    figures = bench_parity.parity(
         preset=preset,
         steps=steps,
         seeds=seeds,

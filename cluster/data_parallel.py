@@ -23,7 +23,8 @@ from islands.inner import Inner
 
 
 def train(config: Config, steps: int) -> dict[str, float]:
-    """AdamW on a global batch, the sum of the islands', with the schedule ending at `steps`."""
+    """The configured optimizer on a global batch, the sum of the islands', with the schedule ending
+    at `steps`."""
     task = task_of(config)
     batch_size = sum(group.count * group.batch_size for group in config.islands)
     stream = task.stream(batch_size)

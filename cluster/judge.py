@@ -787,7 +787,7 @@ class Judge:
     ) -> None:
         """... for one that is stuck, nor for nobody; with its quorum a round that was under way has
         its usual grace."""
-        with_quorum = len(self._held(fragment, round_)) >= self.rule.min_quorum
+        with_quorum = len(self._held(after, fragment, round_)) >= self.rule.min_quorum
         if with_quorum and not round_.last:
             return
         if not self._waits_for(after, fragment, round_):

@@ -170,7 +170,7 @@ def directions(
 
 
 class _Everyone(NamedTuple):
-    """Whose directions are measured: the parts, then those on trial; and the shares of the parts."""
+    """Whose directions are measured: the parts, then those on trial; the shares of the parts."""
 
     payloads: Sequence[Payload]
     weights: Flat
