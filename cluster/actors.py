@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from uuid import uuid4
 
 import ray
 from numpy.typing import NDArray
@@ -62,6 +63,7 @@ from cluster.names import (
     shards_of,
 )
 from cluster.notes import Notes
+from cluster.ownership import Fence
 from cluster.placement import NODE_ID
 from cluster.process import IslandProcess
 from cluster.shard import Shard, warm_up
@@ -490,12 +492,16 @@ class ShardActor(Breakable):
     A new process has no model until it is told to `seed` or to `recover`.
     """
 
-    def __init__(self, config: str, namespace: str, run_dir: str, code: str = "") -> None:
-        """`code`: of its outer optimizer, when the run began (`user_sha256`)."""
+    def __init__(
+        self, config: str, namespace: str, run_dir: str, code: str = "", owner: int = 0
+    ) -> None:
+        """`code`: of its outer optimizer, when the run began (`user_sha256`). `owner`: for its
+        `Fence`."""
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
         self._code = code
         self._depot = depot_of(self._config, Path(run_dir))
+        self._fence = Fence(self._depot, owner)
         self._actors = _Directory(namespace)
         self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
         self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
@@ -545,6 +551,7 @@ class ShardActor(Breakable):
         self, wanted: Mapping[Fragment, Version], generation: int
     ) -> dict[Fragment, Version]:
         self._obey(generation)
+        self._fence.check()
         self._generation = generation
         layout = load_layout(self._depot)
         files = self._files(layout)
@@ -658,6 +665,7 @@ class ShardActor(Breakable):
             _start_over(f"{version} of fragment {p} cannot be had again: {error}")
 
     def _keep(self, order: Merge) -> None:
+        self._fence.check()
         for item in order.items:
             payload = self._there.payload(item.contribution.reference)
             layout = item.contribution.fingerprint
@@ -667,6 +675,7 @@ class ShardActor(Breakable):
                 logging.error("%s is not kept: %s", item.contribution.id, error)
 
     def _store(self, order: Merge) -> None:
+        self._fence.check()
         self._files(self._layout).save(order.fragment, self._there.staged(order.fragment))
 
     @functools.cached_property
@@ -949,12 +958,15 @@ class SyncerActor(Breakable):
     A process that finds a tape in the depot is a restart: it goes on as a new generation.
     """
 
-    def __init__(self, config: str, run: str, namespace: str, run_dir: str, code: str = "") -> None:
-        """`code`: of the task, when the run began (`user_sha256`)."""
+    def __init__(
+        self, config: str, run: str, namespace: str, run_dir: str, code: str = "", owner: int = 0
+    ) -> None:
+        """`code`: of the task, when the run began (`user_sha256`). `owner`: for its `Fence`."""
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
         self._run, self._namespace, self._code = run, namespace, code
         self._depot = depot_of(self._config, Path(run_dir))
+        self._fence = Fence(self._depot, owner)
         self._ports = RayPorts(namespace, holder_of(self._config))
         self._opening = asyncio.Lock()
         self._syncer: Syncer | None = None
@@ -965,6 +977,7 @@ class SyncerActor(Breakable):
 
     async def open(self, layout: Layout) -> None:
         """Begin: from here on learners may join."""
+        self._fence.check()
         save_layout(self._depot, layout)
         await self._ready()
 
@@ -991,6 +1004,7 @@ class SyncerActor(Breakable):
         return self._syncer
 
     async def _bring_up(self) -> Syncer:
+        self._fence.check()
         config, layout = self._config, load_layout(self._depot)
         rule = rule_of(config, layout)
         groups = {island: group_name(island) for island in config.island_names}
@@ -1062,6 +1076,10 @@ class SyncerActor(Breakable):
             await loop.run_in_executor(None, self._keep, snapshot, syncer.rule.fingerprint)
 
     def _keep(self, snapshot: Snapshot, layout: str) -> None:
+        try:
+            self._fence.check()
+        except RunFailed as error:  # the next process says so to whoever asks, and writes nothing
+            _start_over(str(error))
         try:
             if self._depot.has(tape_name(snapshot.state.generation + 1)):
                 _start_over("a later generation writes the tape")
@@ -1246,13 +1264,28 @@ class FleetActor(Breakable):
     """The fleet of a run: keeps it on a thread of its own, and can always answer."""
 
     def __init__(
-        self, config: str, run_dir: str, namespace: str, detached: bool, auth: str
+        self,
+        config: str,
+        run_dir: str,
+        namespace: str,
+        detached: bool,
+        auth: str,
+        token: str,
+        resumes: bool,
     ) -> None:
         setup_logging()
         from cluster.steward import Fleet  # which needs this module
 
         plain = Config.model_validate_json(config, strict=False)
-        self._fleet = Fleet(plain, Path(run_dir), namespace, detached=detached, auth=auth)
+        self._fleet = Fleet(
+            plain,
+            Path(run_dir),
+            namespace,
+            detached=detached,
+            auth=auth,
+            token=token,
+            resumes=resumes,
+        )
         threading.Thread(target=self._fleet.keep, name="keep", daemon=True).start()
 
     def status(self) -> Status:
@@ -1332,28 +1365,34 @@ class Home:
         return {"label_selector": here, "fallback_strategy": [{"label_selector": {}}]}
 
 
-def start_fleet(config: Config, run_dir: Path, home: Home, auth: str) -> Actor:
-    """The fleet starts everything else. One that is not detached ends with its run's process."""
+def start_fleet(
+    config: Config, run_dir: Path, home: Home, auth: str, *, resumes: bool = False
+) -> Actor:
+    """The fleet starts everything else. One that is not detached ends with its run's process.
+    `resumes`: a run that another one has begun."""
     options = home.options(FLEET, {})
     if not home.detached:
         options["max_restarts"] = 0  # what it had started has ended with it
     actor = ray.remote(FleetActor).options(
         **options, **home.near(), num_cpus=0, max_concurrency=FLEET_THREADS
     )
-    return actor.remote(config.model_dump_json(), str(run_dir), home.namespace, home.detached, auth)
+    token, plain = uuid4().hex, config.model_dump_json()
+    return actor.remote(plain, str(run_dir), home.namespace, home.detached, auth, token, resumes)
 
 
-def start_syncer(config: Config, run: str, home: Home, run_dir: Path) -> Actor:
+def start_syncer(config: Config, run: str, home: Home, run_dir: Path, owner: int = 0) -> Actor:
+    """`owner`: number of whom the run is; 0: nobody asks."""
     code = user_sha256(config.task.target)
     return _start(SyncerActor, SYNCER, home, {}).remote(
-        config.model_dump_json(), run, home.namespace, str(run_dir), code
+        config.model_dump_json(), run, home.namespace, str(run_dir), code, owner
     )
 
 
 def start_shard(
-    config: Config, name: str, home: Home, run_dir: Path, node: str | None = None
+    config: Config, name: str, home: Home, run_dir: Path, node: str | None = None, owner: int = 0
 ) -> Actor:
-    """`node`: Ray's name of where it shall be, while that is there; None: the fleet's."""
+    """`node`: Ray's name of where it shall be, while that is there; None: the fleet's. `owner`:
+    number of whom the run is; 0: nobody asks."""
     env = KEEP_PAGES | (CPU_ENV if config.sync.outer.target else {})  # an optax one needs JAX
     there: dict[str, Any] = {}
     if node is not None:
@@ -1361,7 +1400,7 @@ def start_shard(
         there = {"label_selector": {NODE_ID: node}, "fallback_strategy": [else_]}
     code = user_sha256(config.sync.outer.target)
     return _start(ShardActor, name, home, env, there).remote(
-        config.model_dump_json(), home.namespace, str(run_dir), code
+        config.model_dump_json(), home.namespace, str(run_dir), code, owner
     )
 
 

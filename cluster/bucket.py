@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ READERS = 16
 SMALL_AT_ONCE = "allow_delayed_open=true"
 """For pyarrow's S3: an object of less than 10 MB is one request, not three."""
 PROBE = "probe"
+SETTLE_S = 2.0
+"""A write that is under way when another one has ended is over then."""
 
 
 class Bucket(Depot):
@@ -60,6 +63,15 @@ class Bucket(Depot):
             files, root = self._there
             with files.open_output_stream(f"{root}/{name}") as stream:
                 stream.write(content)
+
+    def claim(self, name: str, content: bytes) -> bool:
+        """Nothing here can be written on condition. Whoever finds it written waits until others who
+        found nothing have written too; the last one has it."""
+        if self.has(name):
+            return False
+        self.write(name, content)
+        time.sleep(SETTLE_S)
+        return self.read(name) == content
 
     def read(self, name: str) -> bytes:
         with _plainly():

@@ -78,8 +78,6 @@ def run(
 
     draft, now = read(config_path, overrides), datetime.now().astimezone()
     config, chosen, layout = enter(draft, config_path, run_dir, now, resume=resume, owned=True)
-    if resume:
-        runs.reopen(chosen, config)
     from cluster import launch
 
     console = Console(file=sys.stderr if as_json else sys.stdout)  # as it is now: see launch.run
@@ -88,7 +86,13 @@ def run(
         console.print(config.toml(), style="dim", markup=False, highlight=False)
     with launch.Interrupts() as interrupts, progress.Display(console) as display:
         outcome = launch.run(
-            config, chosen, layout, address=address, show=display.show, interrupts=interrupts
+            config,
+            chosen,
+            layout,
+            address=address,
+            show=display.show,
+            interrupts=interrupts,
+            resumes=resume,
         )
     if as_json:
         print(json_text(outcome.summary))

@@ -4,7 +4,7 @@
     tape-0.arrow                 the events that the rules heard, one name a generation
     state.json, notes.jsonl      a moment of the rules and the measures, and what no event says
     fragments/, contributions/   arrays
-    fleet.json                   what the fleet must remember
+    fleet.json, owner-1.json     what the fleet must remember, and whose the run is
 
 Without `durability.dir` the depot is the run directory itself. All of it raises `OSError` when it
 cannot be had, which whoever asks must be able to live with.
@@ -81,6 +81,10 @@ class Depot(Protocol):
 
     def write(self, name: str, content: bytes) -> None:
         """Put this in place of what was there; it survives a crash once this returns."""
+        ...
+
+    def claim(self, name: str, content: bytes) -> bool:
+        """Put this where nothing was; of all that do so one is told that it has."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -164,6 +168,17 @@ class Folder(Depot):
 
     def write(self, name: str, content: bytes) -> None:
         write(self.path / name, content)
+
+    def claim(self, name: str, content: bytes) -> bool:
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with (self.path / name).open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            return False
+        return True
 
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()

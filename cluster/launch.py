@@ -188,8 +188,9 @@ def run(
     address: str | None,
     show: Callable[[Status], None],
     interrupts: Interrupts,
+    resumes: bool = False,
 ) -> Outcome:
-    """One training run to its end, owned by this process.
+    """One training run to its end, owned by this process. `resumes`: another one has begun it.
 
     Errors: `UserMistake` before anything was started; `RunFailed` after.
     """
@@ -207,7 +208,7 @@ def run(
         words = stack.enter_context((run_dir / "ray.log").open("a", buffering=1))
         stack.enter_context(redirect_stdout(words))
         home = actors.Home(namespace, detached=False)
-        fleet = actors.start_fleet(config, run_dir.absolute(), home, _auth())
+        fleet = actors.start_fleet(config, run_dir.absolute(), home, _auth(), resumes=resumes)
         return follow(fleet, config, show, interrupts)
 
 

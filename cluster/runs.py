@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from cluster.depot import Depot, Folder, depot_of
 from cluster.files import json_bytes, write, write_json
 from cluster.names import namespace_of
+from cluster.ownership import lives_here
+from cluster.pids import is_alive
 from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -121,10 +123,13 @@ def resume(config: Config, run_dir: Path | None) -> Path:
         over = [there for there in (depot, Folder(chosen)) if there.has(SUMMARY)]
         was = _binding(_begun(depot))
         depot.probe()
+        owner = lives_here(depot)
     except OSError as error:
         raise UserMistake(_unusable(config, error)) from error
     if (live := live_of(chosen)) is not None:
         raise UserMistake(f"--resume: run {chosen} is going on, as process {live.pid}")
+    if owner is not None:
+        raise UserMistake(f"--resume: run {chosen} is going on, as {owner}")
     if over:
         raise UserMistake(f"--resume: run {chosen} has ended; see {SUMMARY} in {over[0]}")
     now = _binding(config)
@@ -230,29 +235,4 @@ def live_of(run_dir: Path) -> Live | None:
         live = Live(**json.loads((run_dir / LIVE).read_text()))
     except FileNotFoundError:
         return None
-    return live if _is_alive(live.pid, live.born) else None
-
-
-def born(pid: int) -> int | None:
-    """When this process began, in ticks since its machine was started; None if that is not told."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return None
-
-
-def _is_alive(pid: int, began: int | None) -> bool:
-    """... and no zombie, which nobody may wait for after a kill, and no other one of its number,
-    which after a restart of the machine there may well be."""
-    if began is not None and born(pid) not in (began, None):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # somebody else's
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return True  # a system without /proc, or one that hides others
+    return live if is_alive(live.pid, live.born) else None

@@ -21,7 +21,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
-from cluster import actors, faults, placement, runs
+from cluster import actors, faults, ownership, placement, runs
 from cluster.calls import STORE_FULL
 from cluster.config import SERVICES, Config, Harm
 from cluster.depot import Folder, depot_of, patiently
@@ -42,6 +42,8 @@ from cluster.judging import Evaluating, Judging, Pending
 from cluster.meaning import group_of, load_layout
 from cluster.metrics import Exporter
 from cluster.names import EVALUATOR, FLEET, SYNCER, Seat, free_seat, shards_of
+from cluster.ownership import Ownership
+from cluster.pids import born
 from cluster.remote import answer
 from cluster.spares import Spare, Spares
 from cluster.status import IslandStatus, Status
@@ -102,8 +104,20 @@ class Fleet:
     """One run and everything that belongs to it. `keep` is the body of its thread."""
 
     def __init__(
-        self, config: Config, run_dir: Path, namespace: str, *, detached: bool, auth: str
+        self,
+        config: Config,
+        run_dir: Path,
+        namespace: str,
+        *,
+        detached: bool,
+        auth: str,
+        token: str,
+        resumes: bool,
     ) -> None:
+        """`token`: the same for all processes that Ray starts of this fleet, and of no other's.
+        `resumes`: a run that another fleet has begun."""
+        self._token, self._resumes = token, resumes
+        self._own: Ownership | None = None
         self._config, self._run_dir, self._namespace = config, run_dir, namespace
         self._depot = depot_of(config, run_dir)
         self._detached, self._auth = detached, auth
@@ -268,15 +282,31 @@ class Fleet:
             log.exception("the fleet cannot go on")
             outcome = Outcome({}, f"{type(error).__name__}: {error}")
         try:
-            self._keep_in_mind(outcome)  # it is over, also for a process that comes after this one
-            self._clean_up()
+            self._let_go(outcome)
         finally:
             self.outcome = outcome
         self._dismissed.wait(LINGER_S)
         if self._detached:  # nobody else will
             ray.kill(ray.get_actor(FLEET, namespace=self._namespace), no_restart=True)
 
+    def _let_go(self, outcome: Outcome) -> None:
+        """End what is this fleet's, and nothing else; leave the run to whoever comes next."""
+        if (own := self._own) is None:
+            return  # nothing was begun
+        if own.relieved:
+            log.error("this process of the fleet ends, and nothing else: %s", own.lost)
+            logging.shutdown()
+            os._exit(1)
+        self._keep_in_mind(outcome)  # it is over, also for a process that comes after this one
+        self._clean_up()
+        own.leave(begun=runs.CONFIG)
+
     def _to_the_end(self) -> Outcome:
+        run, mine = self._run_dir.name, ownership.me(self._token)
+        self._own = own = patiently(lambda: ownership.take(self._depot, run, mine))
+        own.start()
+        if self._resumes and own.life == 1:
+            runs.reopen(self._run_dir, self._config)
         if (kept := patiently(lambda: runs.kept_of(self._depot))) is not None:
             if (outcome := self._take_over(kept)) is not None:
                 return outcome
@@ -286,12 +316,13 @@ class Fleet:
         self._keep_in_mind()
         gcs = ray.get_runtime_context().gcs_address
         me = os.getpid()
-        live = runs.Live(self._run_dir.name, self._namespace, gcs, me, self._auth, runs.born(me))
+        live = runs.Live(self._run_dir.name, self._namespace, gcs, me, self._auth, born(me))
         runs.announce(self._run_dir, live)
         self._exporter.start()
         with closing(Lines(self._run_dir / "metrics.jsonl")) as metrics:
             while True:
                 time.sleep(self._config.monitor.refresh_s)
+                own.check()
                 if (status := self._look()) is None:
                     continue
                 metrics.write(json_text(status))
@@ -324,17 +355,18 @@ class Fleet:
     def _core(self) -> None:
         """The actors that hold no island: started, or found if an earlier fleet started them."""
         config, run_dir, namespace = self._config, self._run_dir, self._namespace
-        home = actors.Home(namespace, detached=self._detached)
+        assert self._own is not None
+        owner, home = self._own.number, actors.Home(namespace, detached=self._detached)
         self._evaluator = actors.start_evaluator(config, home)
         evaluate_every_s = config.monitor.evaluate_every_s
         self._judging = Judging(_Evaluator(self._evaluator), evaluate_every_s)
         labels = config.sync.shard_labels
         nodes = [] if labels is None else placement.hosts(labels, placement.cluster_nodes())
         self._shards = {
-            name: actors.start_shard(config, name, home, run_dir, node)
+            name: actors.start_shard(config, name, home, run_dir, node, owner=owner)
             for name, node in zip(self._fragments_of, cycle(nodes or [None]), strict=False)
         }
-        self._syncer = actors.start_syncer(config, run_dir.name, home, run_dir)
+        self._syncer = actors.start_syncer(config, run_dir.name, home, run_dir, owner=owner)
 
     def _take_over(self, kept: runs.Kept) -> Outcome | None:
         """This process comes after another: find what that one has started, if it is still there.
@@ -569,6 +601,8 @@ class Fleet:
             whole |= dict(zip(own, found, strict=True))
         versions, flats = zip(*(whole[p] for p in sorted(whole)), strict=True)
         model = model_bytes(self._layout, flats, versions)
+        assert self._own is not None
+        self._own.check(again=True)  # what another one trains on has no model yet
         self._leave(MODEL, model)
         losses, missing = self._judging.verdict(flats)
         measured |= losses
@@ -590,7 +624,8 @@ class Fleet:
     def _clean_up(self) -> None:
         """End everything that belongs to the run; nothing else."""
         self._exporter.stop()
-        runs.retire(self._run_dir)
+        if self._writes():
+            runs.retire(self._run_dir)
         for it in self._islands.values():
             self._free(it)
         self._spares.give_all_back()
@@ -603,7 +638,7 @@ class Fleet:
     def _keep_in_mind(self, outcome: Outcome | None = None) -> None:
         """For a process that comes after this one; before there is anything to take over, there is
         nothing to keep."""
-        if not self._up.is_set():
+        if not self._up.is_set() or not self._writes():
             return
         with self._lock:
             kept = runs.Kept(
@@ -619,6 +654,10 @@ class Fleet:
                 runs.keep(self._depot, kept)
             except OSError as error:  # the run goes on; only a fleet that died now would not know
                 log.error("what the fleet must remember could not be written: %s", error)
+
+    def _writes(self) -> bool:
+        """Is the run this process's still?"""
+        return self._own is not None and self._own.lost is None
 
     def _get(self, reference: ray.ObjectRef) -> Any:
         try:

@@ -16,6 +16,8 @@ from cluster import runs
 from cluster.config import Config, load, parse
 from cluster.depot import Folder
 from cluster.names import Seat
+from cluster.ownership import me, take
+from cluster.pids import born
 from cluster.runs import Live
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island
@@ -134,7 +136,7 @@ def test_a_run_whose_process_has_gone_is_not_live(elsewhere: Path, gone: int) ->
 
 def test_another_process_of_the_same_number_is_not_the_run() -> None:
     folder, me = begun(Path("runs/mine")), os.getpid()
-    live = Live("mine", runs.namespace_of("mine"), "1.2.3.4:5", me, born=runs.born(me))
+    live = Live("mine", runs.namespace_of("mine"), "1.2.3.4:5", me, born=born(me))
     runs.announce(folder, live)
     assert runs.live_of(folder) == live
     assert live.born is not None
@@ -186,6 +188,11 @@ def test_a_run_that_is_over_or_going_on_is_not_begun_again() -> None:
     with pytest.raises(UserMistake, match=f"is going on, as process {os.getpid()}"):
         runs.resume(config(), folder)
     runs.retire(folder)
+    took = take(Folder(folder), "mine", me("a fleet's"))
+    with pytest.raises(UserMistake, match=f"is going on, as process {os.getpid()} on "):
+        runs.resume(config(), folder)
+    took.leave(begun=runs.CONFIG)
+    assert runs.resume(config(), folder) == folder
     (folder / "summary.json").touch()
     with pytest.raises(UserMistake, match="has ended"):
         runs.resume(config(), folder)

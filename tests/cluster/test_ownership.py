@@ -1,0 +1,297 @@
+"""Two writers in one depot: while the first lives the second is refused; else the first stops."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from cluster import bucket, ownership, runs
+from cluster.actors import ShardActor, SyncerActor
+from cluster.bucket import Bucket
+from cluster.config import load, parse
+from cluster.depot import Depot, Folder
+from cluster.ownership import SILENCE_S, Fence, Owner, Ownership, lives_here, me, take
+from cluster.steward import Fleet, Outcome
+from coordinator.errors import RunFailed, UserMistake
+from coordinator.protocol import Fragment, Item, Merge, Version
+from tests.cluster.played import LAYOUT, Played
+from tests.cluster.s3 import served
+
+RUN = "mine"
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def s3() -> Generator[str]:
+    with served() as uri:
+        yield uri
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def depot(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Depot:
+    if request.param == "folder":
+        return Folder(request.getfixturevalue("tmp_path") / "runs" / RUN)
+    monkeypatch.setattr(bucket, "SETTLE_S", 0.3)
+    return Bucket(request.getfixturevalue("s3"), f"own-{next(NUMBERS)}")
+
+
+@dataclass
+class Elsewhere:
+    """A clock of its own; whoever waits has this done meanwhile."""
+
+    meanwhile: Callable[[], None] = lambda: None
+    now_s: float = 0.0
+    waited_s: list[float] = field(default_factory=list[float])
+
+    def sleep(self, for_s: float) -> None:
+        self.now_s += for_s
+        self.waited_s.append(for_s)
+        self.meanwhile()
+
+    def take(self, depot: Depot, owner: Owner) -> Ownership:
+        return take(depot, RUN, owner, now_s=lambda: self.now_s, sleep=self.sleep)
+
+
+def foreign(token: str) -> Owner:
+    """On another machine, of which nothing can be known here."""
+    return replace(me(token), host="another", machine="far-away", pid=1)
+
+
+def dead(token: str) -> Owner:
+    """A process of this machine that has ended."""
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    return replace(me(token), pid=done.pid, born=None)
+
+
+# --- who may have it ------------------------------------------------------------------------------
+
+
+def test_while_the_first_lives_a_second_is_refused(depot: Depot) -> None:
+    here = Elsewhere()
+    first = here.take(depot, me("a"))
+    with pytest.raises(
+        UserMistake, match=rf"run {RUN} is going on: process [0-9]+ on .*two cannot"
+    ):
+        here.take(depot, me("b"))
+    assert (first.number, here.waited_s) == (1, [])
+    first.beat()
+    first.check()
+
+
+def test_one_on_another_machine_lives_as_long_as_it_says_so(depot: Depot) -> None:
+    far = Elsewhere().take(depot, foreign("a"))
+    here = Elsewhere(meanwhile=far.beat)
+    with pytest.raises(UserMistake, match="going on: process 1 on far-away"):
+        here.take(depot, me("b"))
+    assert len(here.waited_s) == 1, "one beat says enough"
+    here.meanwhile = lambda: None
+    assert here.take(depot, me("b")).number == 2
+    assert sum(here.waited_s) >= SILENCE_S
+    with pytest.raises(RunFailed, match="taken over by process"):
+        far.check(again=True)
+
+
+def test_of_one_that_died_here_or_has_left_nobody_waits(depot: Depot) -> None:
+    here = Elsewhere()
+    here.take(depot, dead("a"))
+    second = here.take(depot, me("b"))
+    depot.write(runs.CONFIG, b"it was begun")
+    second.leave(begun=runs.CONFIG)
+    assert here.take(depot, me("c")).number == 3
+    assert here.waited_s == []
+
+
+def test_where_nothing_was_begun_nothing_is_left(depot: Depot) -> None:
+    Elsewhere().take(depot, me("a")).leave(begun=runs.CONFIG)
+    assert depot.names() == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"token": "a"}'])
+def test_one_that_died_while_it_took_the_run_is_waited_for(depot: Depot, content: bytes) -> None:
+    depot.write("owner-1.json", content)
+    here = Elsewhere()
+    assert here.take(depot, me("b")).number == 2
+    assert sum(here.waited_s) >= SILENCE_S
+
+
+def test_who_watches_is_refused_when_another_takes_it_meanwhile(depot: Depot) -> None:
+    Elsewhere().take(depot, foreign("a"))
+    second = Elsewhere(meanwhile=lambda: assert_that(depot.claim("owner-2.json", b"")))
+    with pytest.raises(UserMistake, match="another process, which has just taken it"):
+        second.take(depot, me("b"))
+
+
+def assert_that(true: bool) -> None:
+    assert true
+
+
+def test_what_is_claimed_by_many_is_ones(depot: Depot) -> None:
+    depot.write("folder/other", b"")
+    start = threading.Barrier(6)
+
+    def claims(content: bytes) -> bool:
+        start.wait()
+        return depot.claim("wanted", content)
+
+    with ThreadPoolExecutor(6) as threads:
+        took = [*threads.map(claims, contents := [bytes([n]) for n in range(6)])]
+    assert took.count(True) == 1
+    assert depot.read("wanted") == contents[took.index(True)]
+    assert not depot.claim("wanted", b"too late")
+
+
+def test_of_many_that_want_it_at_once_one_has_it(depot: Depot) -> None:
+    tokens, start = [f"token {n}" for n in range(6)], threading.Barrier(6)
+
+    def wants(token: str) -> Ownership | None:
+        start.wait()
+        try:
+            return take(depot, RUN, me(token))
+        except UserMistake:
+            return None
+
+    with ThreadPoolExecutor(6) as threads:
+        took = [each for each in threads.map(wants, tokens) if each is not None]
+    for each in took:
+        each.beat()
+    assert sum(each.lost is None for each in took) == 1
+
+
+def test_a_fleet_that_ray_has_restarted_goes_on_and_its_former_process_ends(depot: Depot) -> None:
+    """... which may live, cut off; all else that the fleet has started belongs to the later one."""
+    here = Elsewhere()
+    former = here.take(depot, foreign("a"))
+    later = here.take(depot, me("a"))
+    assert (later.number, later.life, here.waited_s) == (1, 2, [])
+    former.beat()
+    assert (former.relieved, former.lost is None) == (True, False)
+    later.beat()
+    later.check()
+    former.leave(begun=runs.CONFIG)
+    assert lives_here(depot) is not None, "the later one"
+    Fence(depot, 1).check()
+
+
+def test_who_lives_here_is_known_at_the_door(depot: Depot) -> None:
+    assert lives_here(depot) is None
+    Elsewhere().take(depot, foreign("a"))
+    assert lives_here(depot) is None
+    Elsewhere().take(depot, mine := me("b"))
+    assert lives_here(depot) == mine
+
+
+def test_a_depot_that_takes_no_more_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "archipelago")
+    own = Elsewhere().take(Folder(folder := tmp_path / RUN), me("a"))
+    (folder / "owner-1.json").unlink()
+    folder.rmdir()
+    folder.write_text("no folder any more")
+    for _ in range(3):
+        own.check(again=True)
+    assert len(caplog.messages) == 1, "it is said once"
+
+
+# --- what an owner has started --------------------------------------------------------------------
+
+
+def test_an_owner_says_that_it_is_there_on_a_thread_of_its_own(
+    depot: Depot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "BEAT_S", 0.01)
+    far = Elsewhere().take(depot, foreign("a"))
+    far.start()
+    with pytest.raises(UserMistake, match="far-away"):
+        take(depot, RUN, me("b"))
+    depot.claim("owner-2.json", b"")
+    far._thread.join(20)
+    with pytest.raises(RunFailed, match="taken over by another process"):
+        far.check()
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_fleet_whose_run_is_anothers_by_now_leaves_its_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool
+) -> None:
+    """... and ends what it has started itself, if any of that is there."""
+    sought: list[str] = []
+
+    def get_actor(name: str, **_: str) -> None:
+        sought.append(name)
+        raise ValueError(f"there is no {name}")
+
+    monkeypatch.setattr("cluster.actors.ray.get_actor", get_actor)
+    folder = tmp_path / RUN
+    fleet = Fleet(
+        parse({"task": {"preset": "byte-tiny"}, "islands": [{"count": 1}]}),
+        folder,
+        "nowhere",
+        detached=False,
+        auth="disabled",
+        token="a",
+        resumes=False,
+    )
+    fleet._let_go(Outcome({}))
+    assert not folder.exists(), "it had not even begun"
+    fleet._own = Elsewhere().take(Folder(folder), foreign("a"))
+    fleet._up.set()
+    fleet._keep_in_mind()
+    runs.announce(folder, runs.Live(RUN, "nowhere", "1.2.3.4:5", 1))
+    if over:
+        Elsewhere().take(Folder(folder), me("b"))
+    before = (folder / runs.KEPT).read_bytes()
+    with pytest.raises(RunFailed) if over else nullcontext():
+        fleet._own.check(again=True)
+    fleet._let_go(Outcome({}, "for a reason"))
+    assert ((folder / runs.KEPT).read_bytes() == before) is over
+    assert (folder / runs.LIVE).exists() is over
+    assert sought == ["syncer", "shard-0", "evaluator"]
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Played:
+    run = Played(tmp_path / RUN)
+    run.to_the_end(24)
+    return run
+
+
+def test_what_a_former_owner_has_started_writes_nothing(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "BEAT_S", 0.0)
+    config = load(played.run_dir / "config.toml").model_dump_json()
+    where, p = str(played.run_dir), Fragment(0)
+    wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
+    shards = [ShardActor(config, "nowhere", where, "", owner) for owner in (1, 1, 2)]
+    asyncio.run(shards[0].recover(wanted, 1))
+    depot = Folder(played.run_dir)
+    Elsewhere().take(depot, dead("a"))
+    Fence(depot, 1).check()
+    Elsewhere().take(depot, me("b"))
+    before = sorted(played.run_dir.rglob("*"))
+    following = Version(1, wanted[p].number + 1)
+    order = Merge(p, following, tuple[Item, ...](), "nobody is needed")
+    for asked in (
+        lambda: shards[0]._keep(order),
+        lambda: shards[0]._store(order),
+        lambda: asyncio.run(shards[1].recover(wanted, 1)),
+        lambda: asyncio.run(SyncerActor(config, RUN, "nowhere", where, "", 1).status()),
+        lambda: asyncio.run(SyncerActor(config, RUN, "nowhere", where, "", 1).open(LAYOUT)),
+    ):
+        with pytest.raises(RunFailed, match="taken over by process"):
+            asked()
+    assert sorted(played.run_dir.rglob("*")) == before
+    assert asyncio.run(shards[2].recover(wanted, 1)) == wanted

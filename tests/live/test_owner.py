@@ -1,0 +1,65 @@
+"""Two processes want one run: the second is told so, and the first does not notice."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+import pytest
+
+from tests.live.cli import TINY, Place, finish, place, until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+
+ENDLESS = ("--set", "run.steps=1000000", "--set", "islands.0.speed=0.3")
+
+
+def asks(here: Place, *more: str) -> tuple[str, ...]:
+    return ("run", str(TINY), "--json", "--run-dir", str(here.run_dir), *ENDLESS, *more)
+
+
+def test_a_run_that_goes_on_cannot_be_resumed_although_its_directory_does_not_say_where() -> None:
+    """As if it was on another machine, with a directory of its own and the same depot."""
+    with place() as here:
+        (there := here.folder / "depots").mkdir()
+        depot = ("--set", f"durability.dir={there}")
+        first = here.start(*asks(here, *depot))
+        until(lambda: here.merges > 4 or first.poll() is not None)
+        assert first.poll() is None
+        (here.run_dir / "live.json").rename(here.folder / "live.json")
+        second = here.run(*asks(here, *depot), "--resume")
+        assert second.code == 2
+        assert "is going on, as process" in second.err
+        (here.folder / "live.json").rename(here.run_dir / "live.json")
+        merges = here.merges
+        until(lambda: here.merges > merges + 4)
+        assert here.run("stop", str(here.run_dir)).code == 0
+        finished = finish(first)
+        assert finished.code == 0, finished.err
+
+
+@pytest.mark.long
+def test_of_two_that_resume_a_run_at_once_one_goes_on() -> None:
+    with place() as here:
+        process = here.start(*asks(here))
+        until(lambda: here.merges > 4 or process.poll() is not None)
+        for number in here.left_running():
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        finish(process)
+        before = here.last_status
+        both = [here.start(*asks(here), "--resume") for _ in range(2)]
+        until(lambda: any(each.poll() is not None for each in both))
+        (refused,) = (each for each in both if each.poll() is not None)
+        (goes_on,) = (each for each in both if each is not refused)
+        told = finish(refused)
+        assert told.code == 2
+        assert "is going on: process" in told.err
+        assert "two cannot write one run" in told.err
+        until(lambda: here.merges > before["merges"] + 8 or goes_on.poll() is not None)
+        assert here.run("stop", str(here.run_dir)).code == 0
+        finished = finish(goes_on)
+        assert finished.code == 0, finished.err
+        again = here.run("replay", str(here.run_dir), "--json").json
+        assert again["compared"] == {"effects": True, "state": True}
