@@ -175,7 +175,7 @@ def _tasks(workload: Workload, spread: Spread) -> dict[str, Callable[[], object]
     def copy(start: int) -> None:
         np.copyto(target[start : start + JOB], source[start : start + JOB])
 
-    def merging(rule: MergeRule, w: Wire, pieces: Sequence[Piece]) -> Callable[[], None]:
+    def merging(rule: MergeRule, w: Wire, pieces: Sequence[Piece]) -> Callable[[], object]:
         parts = [Part(payload, 1 / m, norms(payload, pieces)) for payload in by_wire[w]]
         return lambda: merge_into(
             master,
@@ -185,6 +185,7 @@ def _tasks(workload: Workload, spread: Spread) -> dict[str, Callable[[], object]
             pieces=pieces,
             parts=parts,
             spread=spread,
+            trial=(),  # directions are measured, as in a run
         )
 
     def gating(w: Wire, pieces: Sequence[Piece]) -> Callable[[], object]:

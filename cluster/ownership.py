@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cluster.depot import Depot
+from cluster.files import json_text
 from cluster.pids import born, is_alive
 from coordinator.errors import RunFailed, UserMistake
 
@@ -266,4 +267,4 @@ def _going_on(run: str, owner: Owner | None) -> str:
 
 
 def _bytes(owner: Owner) -> bytes:
-    return json.dumps(asdict(owner)).encode()
+    return json_text(asdict(owner)).encode()

@@ -337,7 +337,8 @@ def test_what_an_island_sends_that_is_no_contribution_ends_its_life_alone(
 ) -> None:
     async def scene(run: Run) -> None:
         status = await run.counts("sent")
-        assert status["failures"] == {"sent": 1}
+        assert [*status["failures"]] == ["sent"]
+        assert status["failures"]["sent"] <= len(LAYOUT.fragments), "what was asked for at once"
         state, why = await run.why()
         assert state == "lost"
         assert ("break_down", why) in run.hands[B].told

@@ -455,7 +455,7 @@ def test_what_devices_do_for_the_syncer_is_not_computing(
     """It is dispatched before a step, and done when that begins: a step's time is its own."""
     alive = begin()
     alive.script.step(3)
-    learner, made, done = alive.learner, list[jax.Array](), list[bool]()
+    learner, made, done = alive.learner, list[Any](), list[bool]()
     jax.block_until_ready(jax.tree.map(after_long, learner._state))  # compiled
 
     def slowly(real: Callable[..., Any]) -> Callable[..., Any]:
