@@ -433,9 +433,9 @@ class IslandActor(Breakable):
             learner.cease(over)
 
     @_its_own("control", Reason.WORDS)
-    def park(self) -> None:
+    def park(self, life: Life) -> None:
         if (learner := self._learner) is not None:
-            learner.park()
+            learner.park(life)
 
     @_its_own("control", Reason.WORDS)
     def leave(self) -> Progress | None:
@@ -902,7 +902,7 @@ class RayPorts(Ports):
         await self._tell(order.life, "cease", order)
 
     async def park(self, life: Life) -> None:
-        await self._tell(life, "park")
+        await self._tell(life, "park", life)
 
     async def leave(self, life: Life) -> Progress | None:
         return await self._tell(life, "leave")

@@ -152,6 +152,9 @@ class CrewActor:
     async def cease(self, over: Void) -> None:
         self._learners[over.life.island].leave()
 
+    async def park(self, life: Life) -> None:
+        self._learners[life.island].park()
+
     async def watch(self, life: Life) -> str:
         return await self._learners[life.island].outlive(life)
 

@@ -193,7 +193,7 @@ class LocalCluster:
         self.learners[order.life.island].cease(order)
 
     async def park(self, life: Life) -> None:
-        self.learners[life.island].park()
+        self.learners[life.island].park(life)
 
     async def leave(self, life: Life) -> Progress:
         return self.learners[life.island].leave()

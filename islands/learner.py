@@ -355,11 +355,12 @@ class Learner:
                 self._over = over
                 self._mail.notify_all()
 
-    def park(self) -> None:
-        """Step no more; go on handing in and adopting."""
+    def park(self, life: Life) -> None:
+        """Step no more in this life; go on handing in and adopting."""
         with self._mail:
-            self._stepping = False
-            self._mail.notify_all()
+            if self._life == life:
+                self._stepping = False
+                self._mail.notify_all()
 
     def leave(self) -> Progress:
         """End this life and begin no other; how far it came."""

@@ -59,7 +59,7 @@ CALLS: dict[str, tuple[Reason, tuple[object, ...]]] = {
     "offer": (Reason.OFFER, (LIFE, SAID, [np.ones(3, np.float32)])),
     "refused": (Reason.WORDS, (ContributionId(LIFE, F0, 0, 4),)),
     "cease": (Reason.WORDS, (Void(LIFE, "enough"),)),
-    "park": (Reason.WORDS, ()),
+    "park": (Reason.WORDS, (LIFE,)),
     "leave": (Reason.WORDS, ()),
     "watch": (Reason.WORDS, (LIFE,)),
 }

@@ -1042,7 +1042,7 @@ def test_when_the_run_stops_it_steps_no_more_and_still_hands_in(begin: Begin) ->
 def test_a_parked_learner_steps_no_more_and_still_hands_in(begin: Begin) -> None:
     alive = begin()
     alive.script.step(2)
-    alive.learner.park()
+    alive.learner.park(alive.script.life)
     alive.script.allow(5)
     assert span(alive.hand_in(F0)) == (0, 2)
     assert alive.asked(F0).result(WAIT_S) is None
@@ -1075,7 +1075,7 @@ def is_starved(alive: Alive) -> None:
 
 def is_parked(alive: Alive) -> None:
     alive.script.step(1)
-    alive.learner.park()
+    alive.learner.park(alive.script.life)
 
 
 def waits_for_adoption(alive: Alive) -> None:
