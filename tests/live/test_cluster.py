@@ -409,7 +409,7 @@ def test_the_board_and_the_alerts_are_answered(story: Raylets, prometheus: Prome
         prometheus.ask(expression)  # which raises if it is not understood
     with urllib.request.urlopen(f"{prometheus.url}/api/v1/rules", timeout=10) as answer:
         (group,) = json.load(answer)["data"]["groups"]
-    assert [rule["health"] for rule in group["rules"]] == ["ok"] * 6
+    assert [rule["health"] for rule in group["rules"]] == ["ok"] * 7
 
 
 def test_promtool_has_nothing_to_say() -> None:
@@ -419,7 +419,7 @@ def test_promtool_has_nothing_to_say() -> None:
     command = [program, "check", "rules", alerts]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "SUCCESS: 6 rules found" in done.stdout
+    assert "SUCCESS: 7 rules found" in done.stdout
 
 
 def test_stopped_by_ray_it_hands_in_adds_up_and_leaves_nothing(story: Raylets) -> None:
