@@ -175,7 +175,9 @@ def _tasks(workload: Workload, spread: Spread) -> dict[str, Callable[[], object]
     def copy(start: int) -> None:
         np.copyto(target[start : start + JOB], source[start : start + JOB])
 
-    def merging(rule: MergeRule, w: Wire, pieces: Sequence[Piece]) -> Callable[[], object]:
+    def merging(
+        rule: MergeRule, w: Wire, pieces: Sequence[Piece], *, measure: bool = True
+    ) -> Callable[[], object]:
         parts = [Part(payload, 1 / m, norms(payload, pieces)) for payload in by_wire[w]]
         return lambda: merge_into(
             master,
@@ -185,7 +187,7 @@ def _tasks(workload: Workload, spread: Spread) -> dict[str, Callable[[], object]
             pieces=pieces,
             parts=parts,
             spread=spread,
-            trial=(),  # directions are measured, as in a run
+            trial=() if measure else None,  # directions are measured, as in a run
         )
 
     def gating(w: Wire, pieces: Sequence[Piece]) -> Callable[[], object]:
@@ -196,6 +198,7 @@ def _tasks(workload: Workload, spread: Spread) -> dict[str, Callable[[], object]
         "memcpy": lambda: list(spread(copy, range(0, n, JOB))),
         "sum": lambda: list(spread(summed, range(0, n, JOB))),
         "mean": merging(MergeRule.MEAN, Wire.F32, one),
+        "mean_alone": merging(MergeRule.MEAN, Wire.F32, one, measure=False),
         "rda": merging(MergeRule.RDA, Wire.F32, one),
         "gate": gating(Wire.F32, one),
         "mean_in_pieces": merging(MergeRule.MEAN, Wire.F32, many),
@@ -263,6 +266,8 @@ def _figures(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, o
         middle = median([ours / copied for ours, copied in pairs])
         figures |= told(f"{name}_fraction", middle) | {"coverage": middle.coverage}
     figures |= _against_roofline(workload, seconds)
+    pairs = zip(seconds["mean"], seconds["mean_alone"], strict=True)
+    figures |= told("directions_cost", median([whole_s / alone_s for whole_s, alone_s in pairs]))
     for name, task in (("f32", "rda"), ("wire", "wire_rda")):
         figures[f"{name}_contributions_per_s"] = median([m / s for s in seconds[task]]).value
     pairs = zip(seconds["rda"], seconds["wire_rda"], strict=True)
