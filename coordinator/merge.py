@@ -41,6 +41,9 @@ JOB = 8 * TILE
 
 SHARE = 16
 """One tile in so many is looked at to learn where contributions point."""
+LOOK = TILE // 4
+"""Elements of a tile that are looked at together: as many contributions of them as a merge has are
+still in the second level cache, 64 kB each, when they are read again."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -164,7 +167,8 @@ def directions(
         return sums
 
     jobs = [
-        [tile for tile in job if _is_looked_at(tile)] for job in _jobs(pieces, range(len(pieces)))
+        [part for tile in job if _is_looked_at(tile) for part in _by_look(tile)]
+        for job in _jobs(pieces, range(len(pieces)))
     ]
     return _pointing(everyone, spread(look, jobs), pieces)
 
@@ -190,6 +194,12 @@ def _nothing(everyone: _Everyone) -> NDArray[np.float64]:
 
 def _is_looked_at(tile: _Tile) -> bool:
     return tile.start // TILE % SHARE == 0
+
+
+def _by_look(tile: _Tile) -> list[_Tile]:
+    """Cut a tile into such as are looked at together."""
+    cuts = range(tile.start, tile.stop, LOOK)
+    return [_Tile(tile.piece, start, min(tile.stop, start + LOOK)) for start in cuts]
 
 
 def _look(everyone: _Everyone, mean: Flat, tile: _Tile, size: int) -> NDArray[np.float64]:
@@ -254,16 +264,17 @@ def _merge(
     def work(job: Sequence[_Tile]) -> NDArray[np.float64]:
         sums = _nothing(everyone)
         with room_of_my_own() as room:
-            for tile in job:
-                recipe, (_, start, stop) = recipes[tile.piece], tile
-                looked_at = trial is not None and _is_looked_at(tile)
+            for whole in job:
+                recipe, looked_at = recipes[whole.piece], trial is not None and _is_looked_at(whole)
                 first = plain if looked_at else recipe
-                delta = weighted(payloads, first.weights, start, stop, size, room)
-                if looked_at:
-                    sums += _look(everyone, delta, tile, size)
-                if first is not recipe:
-                    delta = weighted(payloads, recipe.weights, start, stop, size, room)
-                use(slice(start, stop), delta, recipe.factor)
+                for tile in _by_look(whole) if looked_at else (whole,):
+                    _, start, stop = tile
+                    delta = weighted(payloads, first.weights, start, stop, size, room)
+                    if looked_at:
+                        sums += _look(everyone, delta, tile, size)
+                    if first is not recipe:
+                        delta = weighted(payloads, recipe.weights, start, stop, size, room)
+                    use(slice(start, stop), delta, recipe.factor)
         return sums
 
     found = list(spread(work, _jobs(pieces, range(len(pieces)))))
