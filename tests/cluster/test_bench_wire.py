@@ -84,7 +84,7 @@ def test_against_the_roofline_every_stream_is_counted_that_moves() -> None:
 
 def test_the_roofline_is_a_sum_of_all_streams() -> None:
     chance = np.random.default_rng(7)
-    streams = [chance.standard_normal(100_001, np.float32) for _ in range(7)]
+    streams = chance.standard_normal((7, 100_001), np.float32)
     target = np.ones(100_001, np.float32)
     work = _summing(streams, target)
     for start in range(0, target.size, JOB):
