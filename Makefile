@@ -40,7 +40,7 @@ soak: $(STAMP) ## half an hour of faults of all kinds, and what grew or stayed (
 	$(BIN)/python -m tests.soak --for $(or $(FOR),1800)
 
 bench: $(STAMP) ## measure, and write the tables of docs/benchmarks.md (BENCH="merge wire": only these)
-	$(BIN)/python -m cluster.bench_tables docs/benchmarks.md $(BENCH)
+	$(BIN)/python -m cluster.bench.tables docs/benchmarks.md $(BENCH)
 
 pins: ## write constraints.txt anew, from fresh installs on each Python found
 	$(PYTHON) .ci/pin

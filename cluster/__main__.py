@@ -6,7 +6,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - a job runs on whatever the clust
     sys.exit("archipelago: Python 3.11 or newer is needed")
 
 try:
-    from cluster.cli import main
+    from cluster.cli.main import main
 except ModuleNotFoundError as error:
     print(
         f"archipelago: this Python ({sys.executable}) lacks {error.name}: "

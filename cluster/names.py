@@ -1,4 +1,4 @@
-"""What a run's actors are called, in the namespace of the run."""
+"""What islands, seats and actors of a run are called, in the namespace of the run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from coordinator.protocol import Fragment, Island
 Seat = NewType("Seat", str)
 """Where a learner runs: an actor and its devices. The first one of an island has its name; a spare
 that has taken it over keeps its own."""
+
+
 FLEET, SYNCER, EVALUATOR = "fleet", "syncer", "evaluator"
+
+
 SHARD = "shard-0"
 """The first; a run with `sync.shards` has as many."""
+
+
 CALL_TIMEOUT_S = 30.0
 """A call to one of them that takes longer is given up, and perhaps tried again."""
 
@@ -49,3 +55,17 @@ def shards_of(shards: int, fragments: int) -> dict[str, list[Fragment]]:
 
 def namespace_of(run: str) -> str:
     return f"archipelago-{run}"
+
+
+def group_name(island: Island) -> str:
+    """`eu-west-3` -> `eu-west`."""
+    return island.rpartition("-")[0]
+
+
+def number_of(island: Island) -> int:
+    return int(island.rpartition("-")[2])
+
+
+def island_names(group: str, count: int) -> tuple[Island, ...]:
+    """`eu`, 3 -> `eu-0`, `eu-1`, `eu-2`."""
+    return tuple(Island(f"{group}-{index}") for index in range(count))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-Phase = Literal["starting", "running", "stopping", "finished"]
+PhaseName = Literal["starting", "running", "stopping", "finished"]
 IslandState = Literal[
     "waiting", "starting", "joining", "live", "draining", "quarantined", "lost", "left", "set aside"
 ]
@@ -65,13 +65,13 @@ class FragmentStatus(TypedDict):
     round: RoundStatus | None
 
 
-class Status(TypedDict):
+class RunStatus(TypedDict):
     run: str
     t: int
     steps: int  # T
     elapsed_s: float
     left_s: float | None  # None: not known yet
-    phase: Phase
+    phase: PhaseName
     islands: list[IslandStatus]
     fragments: list[FragmentStatus]
     participants: float  # mean of the recent merges

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.sim_plan import draw
-from cluster.simulated import World
+from cluster.sim.plan import draw
+from cluster.sim.world import World
 from coordinator.advance import advance
 from coordinator.membership import Status
 from coordinator.protocol import (

@@ -23,10 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.config import Config, parse
-from cluster.evaluate import Evaluator
-from cluster.island import optimizer_of, task_of
-from cluster.meaning import schedule_of
+from cluster.config.load import parse
+from cluster.config.rule import schedule_of
+from cluster.config.schema import Config
+from cluster.host.build import optimizer_of, task_of
+from cluster.host.evaluator import Evaluator
 from coordinator import norms as usual
 from coordinator.direction import RUN, against, bound
 from coordinator.fragments import Flat

@@ -23,12 +23,13 @@ import numpy as np
 import ray
 from ray._private.internal_api import node_stats
 
-from cluster import launch, meter
-from cluster.bench_scale import boarded, config_of, ended
-from cluster.bench_stage import Stage, staged
-from cluster.crew import CrewActor, pid_of
-from cluster.light import Pace
-from cluster.remote import answer
+from cluster.actors.calls import answer
+from cluster.bench import procfs
+from cluster.bench.scale import boarded, config_of, ended
+from cluster.bench.stage import BenchStage, staged
+from cluster.bench.stub_actor import CrewActor, pid_of
+from cluster.bench.stub_learner import StubPace
+from cluster.launch.ray_cluster import store_bytes
 from coordinator.codec import Payload
 from coordinator.fragments import Leaf, cut
 from coordinator.protocol import Life, Publication
@@ -104,7 +105,7 @@ class Leaks:
 class Watch:
     """Looks at the processes while rounds go by."""
 
-    def __init__(self, stage: Stage, crews: Sequence[Any]) -> None:
+    def __init__(self, stage: BenchStage, crews: Sequence[Any]) -> None:
         self._stage, self._crews = stage, crews
         self._pids = {"syncer": stage.syncer_pid, "shard": stage.shard_pids[0]}
         self._pids |= {f"crew-{n}": answer(pid_of(crew)) for n, crew in enumerate(crews)}
@@ -115,19 +116,19 @@ class Watch:
         while (closed := self._stage.status()["merges"]) < rounds:
             for crew in self._crews:
                 answer(crew.take.remote())  # errors are heard, and latencies forgotten
-            own_bytes = {name: meter.own_bytes(pid) for name, pid in self._pids.items()}
+            own_bytes = {name: procfs.own_bytes(pid) for name, pid in self._pids.items()}
             self._own.append((closed, own_bytes))
             time.sleep(LOOK_S)
         return closed
 
     def rested(self) -> Resting:
-        self._go(Pace(LOOK_S, resting=True))
+        self._go(StubPace(LOOK_S, resting=True))
         looks: list[Any] = []
         for _ in range(int(REST_S / LOOK_S)):
             time.sleep(LOOK_S)
             looks.append(_stats())
         rounds = self._stage.status()["merges"]
-        self._go(Pace(1 / STEPS_PER_S))
+        self._go(StubPace(1 / STEPS_PER_S))
         workers = [worker for look in looks for worker in look.core_workers_stats]
         return Resting(
             rounds,
@@ -139,7 +140,7 @@ class Watch:
             },
         )
 
-    def _go(self, pace: Pace) -> None:
+    def _go(self, pace: StubPace) -> None:
         for crew in self._crews:
             answer(crew.pace.remote(pace))
 
@@ -163,7 +164,7 @@ def leaks(rounds: int) -> tuple[Leaks, list[str]]:
     count = config.sync.fragments
     layout = cut([Leaf(f"block-{p}", (SIDE, SIDE)) for p in range(count)], count)
     flats = [np.zeros(size, np.float32) for size in layout.sizes]
-    with staged(config, layout, flats, launch.store_bytes(config, layout)) as stage:
+    with staged(config, layout, flats, store_bytes(config, layout)) as stage:
         crews = boarded(stage, LEARNERS, LEARNERS * STEPS_PER_S, DeafCrew)
         watch, began_s = Watch(stage, crews), time.monotonic()
         watch.until(min(FIRST, rounds // 4))
@@ -172,7 +173,7 @@ def leaks(rounds: int) -> tuple[Leaks, list[str]]:
         seconds = time.monotonic() - began_s
         last, own_mib = watch.rested(), watch.thirds(rounds)
         caught_up = sum((answer(crew.caught_up.remote()) for crew in crews), Counter[str]())
-        ended(stage, crews, Pace(1 / STEPS_PER_S))
+        ended(stage, crews, StubPace(1 / STEPS_PER_S))
     found = Leaks(closed, seconds, dict(caught_up), first, last, own_mib)
     return found, [*found.wrong(slack=count * (LEARNERS + 1))]
 

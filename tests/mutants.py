@@ -36,7 +36,7 @@ that Hypothesis plays: it takes minutes to shrink what it finds."""
 
 FUZZ = """
 import sys
-from cluster.fuzz import Sum, one_schedule
+from cluster.sim.fuzz import Sum, one_schedule
 total = Sum()
 for number in range(int(sys.argv[1])):
     one_schedule(f"{sys.argv[2]}/{number}", total, shrink=False)
@@ -70,7 +70,7 @@ CONTRIBUTIONS, MEMBERSHIP = "coordinator/contributions.py", "coordinator/members
 ROSTER = "coordinator/roster.py"
 QUORUM, GRACE, LEASES = "coordinator/quorum.py", "coordinator/grace.py", "coordinator/leases.py"
 LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
-ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer.py"
+ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction.py"
 

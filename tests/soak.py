@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster import meter
-from cluster.config import load
+from cluster.bench import procfs
+from cluster.config.load import load
 from tests.live.cli import TINY, until
 from tests.live.test_cluster import RUN, WITHIN_S, Raylets, held, told, up
 
@@ -77,7 +77,7 @@ def strike(cluster: Raylets, kind: str, whom: str) -> str:
 def look(cluster: Raylets, third: int, known: dict[int, Watched]) -> None:
     for pid, command in cluster.here.left_running().items():
         try:
-            own_bytes = meter.own_bytes(pid)
+            own_bytes = procfs.own_bytes(pid)
             files = len(os.listdir(f"/proc/{pid}/fd"))
         except OSError:
             continue  # it has just ended

@@ -79,17 +79,20 @@ def test_no_file_names_a_machine_or_an_index() -> None:
 
 OTHER_JSON = {
     "coordinator/fragments.py": "a fingerprint",
-    "cluster/bench_wire.py": "a value of TOML",
-    "cluster/config.py": "values of TOML, and a fingerprint",
-    "cluster/files.py": "the one place",
-    "cluster/notes.py": "read by us only, NaN as NaN",
-    "cluster/store.py": "tape and snapshots: read by us only, NaN as NaN",
+    "cluster/bench/wire.py": "a value of TOML",
+    "cluster/config/schema.py": "a fingerprint",
+    "cluster/config/toml.py": "values of TOML",
+    "cluster/storage/files.py": "the one place",
+    "cluster/syncer/journal.py": "read by us only, NaN as NaN",
+    "cluster/storage/model_file.py": "versions, which are whole numbers",
+    "cluster/storage/snapshots.py": "read by us only, NaN as NaN",
+    "cluster/storage/tape.py": "read by us only, NaN as NaN",
 }
 """Where the standard library writes JSON, and why it may."""
 
 
 def test_whatever_is_printed_or_written_as_json_is_strict() -> None:
-    """... by `cluster.files.json_text`: what writes NaN is read by Python alone."""
+    """... by `cluster.storage.files.json_text`: what writes NaN is read by Python alone."""
     paths = [path for name in OURS for path in (ROOT / name).rglob("*.py")]
     files = {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
     writes = re.compile(r"json\.dumps?\(|from json import|JSONEncoder|to_json\(|print_json\(")

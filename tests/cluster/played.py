@@ -11,21 +11,20 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.comeback import rules_sha256
-from cluster.config import load
-from cluster.depot import Folder
-from cluster.files import write, write_json
-from cluster.meaning import rule_of, save_layout, shard_of
-from cluster.runs import SUMMARY
-from cluster.shard import fresh
-from cluster.store import (
-    FragmentStore,
-    Snapshot,
-    Tape,
-    fingerprint,
-    save_contribution,
-    save_snapshot,
-)
+from cluster.config.load import load
+from cluster.config.rule import rule_of
+from cluster.shard.build import shard_of
+from cluster.shard.shard import fresh
+from cluster.storage.contributions import save_contribution
+from cluster.storage.files import write, write_json
+from cluster.storage.folder import Folder
+from cluster.storage.fragments import FragmentStore
+from cluster.storage.layout import save_layout
+from cluster.storage.model_file import fingerprint
+from cluster.storage.runs import SUMMARY
+from cluster.storage.snapshots import Snapshot, save_snapshot
+from cluster.storage.tape import Tape
+from cluster.syncer.restore import rules_sha256
 from coordinator.advance import advance
 from coordinator.codec import encode
 from coordinator.fragments import Flat, Leaf, cut

@@ -14,13 +14,16 @@ import numpy as np
 import pytest
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from cluster.actors import RayPorts, ShardActor, SyncerActor, _Directory
-from cluster.config import load
-from cluster.depot import Folder
-from cluster.gather import Gatherer
+from cluster.actors.directory import Directory
+from cluster.actors.ports import RayPorts
+from cluster.actors.shard import ShardActor
+from cluster.actors.syncer import SyncerActor
+from cluster.config.load import load
 from cluster.names import Seat
 from cluster.source import source_sha256, user_sha256
-from cluster.store import FragmentStore
+from cluster.storage.folder import Folder
+from cluster.storage.fragments import FragmentStore
+from cluster.syncer.collect import Gatherer
 from coordinator.codec import Payload, Wire, encode
 from coordinator.errors import NoModel, Outdated, RunFailed, UserMistake
 from coordinator.protocol import (
@@ -159,8 +162,8 @@ def test_what_is_asked_of_a_dead_shard_is_not_done_and_fails_no_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     f0, v1, shard = Fragment(0), Version(0, 1), Mortal(2)
-    monkeypatch.setattr("cluster.actors.ray.get_actor", lambda *_, **__: shard)
-    monkeypatch.setattr("cluster.actors.AGAIN_S", 0.01)
+    monkeypatch.setattr("ray.get_actor", lambda *_, **__: shard)
+    monkeypatch.setattr("cluster.actors.ports.AGAIN_S", 0.01)
     ports, merge = RayPorts("nowhere", {f0: "shard-0"}), Merge(f0, v1, (), "all delivered")
 
     async def story() -> None:
@@ -228,7 +231,7 @@ def test_who_is_asked_for_more_hears_what_has_become_of_all_before(
         shard._actors._known[f"island {who.island}"] = island
 
     async def begins(shard: ShardActor) -> None:
-        monkeypatch.setattr("cluster.actors.ray.get_actor", lambda *_, **__: reached(shard))
+        monkeypatch.setattr("ray.get_actor", lambda *_, **__: reached(shard))
         await ports.have_back("shard-0", wanted, 0)
 
     async def asked() -> Contribution:
@@ -301,7 +304,7 @@ def test_while_the_head_is_away_a_join_does_not_stop_all_hearing(
     """Who has joined is looked up before it can be watched; who was there before is heard."""
     f0, v1 = Fragment(0), Version(0, 1)
     head = Head({"island a": Willing(), "island b": Willing(), "shard-0": Willing()}, "island b")
-    monkeypatch.setattr("cluster.actors.ray.get_actor", head.get_actor)
+    monkeypatch.setattr("ray.get_actor", head.get_actor)
     ports = RayPorts("nowhere", {f0: "shard-0"})
 
     async def story() -> None:
@@ -330,7 +333,7 @@ def test_a_life_is_not_over_because_the_head_does_not_answer_in_time(
             raise answer
         return answer
 
-    monkeypatch.setattr("cluster.actors.ray.get_actor", get_actor)
+    monkeypatch.setattr("ray.get_actor", get_actor)
     assert asyncio.run(RayPorts("nowhere", {}).watch(life())) == "watch"
 
 
@@ -340,8 +343,8 @@ def test_an_actor_that_is_forgotten_while_it_is_sought_is_sought_again(
     """It is another one by then, of the same name: the first answer is not kept."""
     first, second = Willing(), Willing()
     head = Head({"island a": first}, "island a")
-    monkeypatch.setattr("cluster.actors.ray.get_actor", head.get_actor)
-    directory = _Directory("nowhere")
+    monkeypatch.setattr("ray.get_actor", head.get_actor)
+    directory = Directory("nowhere")
 
     async def story() -> None:
         seeking = asyncio.create_task(directory.find("island a"))
@@ -362,7 +365,7 @@ def test_a_shard_hears_others_while_nobody_knows_where_one_is(
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     p, a, b = Fragment(0), life("a"), life("b")
     head = Head({"island a": Training(wanted[p]), "island b": Training(wanted[p])}, "island b")
-    monkeypatch.setattr("cluster.actors.ray.get_actor", head.get_actor)
+    monkeypatch.setattr("ray.get_actor", head.get_actor)
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
 
     async def story() -> None:
@@ -447,7 +450,7 @@ def test_who_is_no_island_of_the_run_is_not_let_in_and_leaves_nothing_behind(
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
     lives = SimpleNamespace(remote=asyncio.Event().wait)
     handle = SimpleNamespace(recover=SimpleNamespace(remote=shard.recover), watch=lives)
-    monkeypatch.setattr("cluster.actors.ray.get_actor", lambda *_, **__: handle)
+    monkeypatch.setattr("ray.get_actor", lambda *_, **__: handle)
     syncer = syncer_of(played)
 
     async def story() -> None:

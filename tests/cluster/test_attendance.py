@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.attendance import Attendance, Away
+from cluster.syncer.shard_liveness import Attendance, Away
 
 NAME, OTHER = "shard-0", "shard-1"
 

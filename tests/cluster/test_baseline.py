@@ -7,9 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from cluster.baseline import TABLE, Setting, Sweep, Trained, at, facts_of, found, read, written
-from cluster.bench import demo
-from cluster.bench_parity import opponent
+from cluster.bench.baseline import (
+    TABLE,
+    Setting,
+    Sweep,
+    Trained,
+    at,
+    facts_of,
+    found,
+    read,
+    written,
+)
+from cluster.bench.parity import opponent
+from cluster.bench.stats import demo
 
 CONFIG = demo("byte-1m", steps=300, seed=0, overrides=[])
 

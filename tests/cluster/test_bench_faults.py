@@ -7,13 +7,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.bench import Median
-from cluster.bench_faults import PLANS, LostMerges, Window, advancing, compared, lost_of, plan_of
-from cluster.bench_recovery import between
-from cluster.chaos import ANY
-from cluster.goals import GOALS
+from cluster.bench.faults import (
+    PLANS,
+    FaultWindow,
+    LostMerges,
+    advancing,
+    compared,
+    lost_of,
+    plan_of,
+)
+from cluster.bench.goals import GOALS
+from cluster.bench.recovery import between
+from cluster.bench.stats import Median
+from cluster.launch.chaos import ANY
 from cluster.names import SHARD, SYNCER
-from cluster.store import Row
+from cluster.storage.tape import TapeRow
 from coordinator.protocol import (
     Arrived,
     Contribution,
@@ -38,8 +46,8 @@ from coordinator.protocol import (
 F0, F1 = Fragment(0), Fragment(1)
 
 
-def tape(*events: tuple[float, Event]) -> list[Row]:
-    return [Row(seq, at_s, event, 0) for seq, (at_s, event) in enumerate(events)]
+def tape(*events: tuple[float, Event]) -> list[TapeRow]:
+    return [TapeRow(seq, at_s, event, 0) for seq, (at_s, event) in enumerate(events)]
 
 
 def v(number: int, generation: int = 0) -> Version:
@@ -129,7 +137,9 @@ def test_a_long_silence_is_not_advancing_and_another_life_counts_its_steps_anew(
 # --- figures --------------------------------------------------------------------------------------
 
 
-def window(merged_per_s: float, back_s: Sequence[float], hits: int, lost: LostMerges) -> Window:
+def window(
+    merged_per_s: float, back_s: Sequence[float], hits: int, lost: LostMerges
+) -> FaultWindow:
     told = {
         "recovery_s": list(back_s),
         "uptime": 1.0,
@@ -137,7 +147,7 @@ def window(merged_per_s: float, back_s: Sequence[float], hits: int, lost: LostMe
         "heldout_loss": 2.0,
         "faults": hits,
     }
-    return Window(merged_per_s, 1.0, 100.0, told, hits, lost, advancing=0.9)
+    return FaultWindow(merged_per_s, 1.0, 100.0, told, hits, lost, advancing=0.9)
 
 
 CALM = window(100.0, [], 0, LostMerges(0, 0))

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from cluster import meter
-from cluster.bench_overhead import SETTINGS, Window, compared, config_of, measured
-from cluster.config import parse
-from cluster.goals import GOALS
-from cluster.solo import Counted
+from cluster.bench import procfs
+from cluster.bench.baseline_actor import Counted
+from cluster.bench.goals import GOALS
+from cluster.bench.overhead import SETTINGS, OverheadWindow, compared, config_of, measured
+from cluster.config.load import parse
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
 
@@ -37,14 +37,14 @@ def test_a_window_without_a_step_is_refused() -> None:
 
 def test_pairs_are_compared_one_by_one() -> None:
     with_us = [
-        Window(9.0, 0.11, 0.01, 10, 0.5, 0.3),
-        Window(99.0, 0.22, 0.02, 20, 1.1, 0.5),
-        Window(0.9, 0.33, 0.03, 30, 1.3, 0.7),
+        OverheadWindow(9.0, 0.11, 0.01, 10, 0.5, 0.3),
+        OverheadWindow(99.0, 0.22, 0.02, 20, 1.1, 0.5),
+        OverheadWindow(0.9, 0.33, 0.03, 30, 1.3, 0.7),
     ]
     without = [
-        Window(10.0, 0.1, 0.0, 0, 0.1, 0.1),
-        Window(100.0, 0.2, 0.0, 0, 0.1, 0.1),
-        Window(1.0, 0.3, 0.0, 0, 0.1, 0.1),
+        OverheadWindow(10.0, 0.1, 0.0, 0, 0.1, 0.1),
+        OverheadWindow(100.0, 0.2, 0.0, 0, 0.1, 0.1),
+        OverheadWindow(1.0, 0.3, 0.0, 0, 0.1, 0.1),
     ]
     told = compared(with_us, without)
     assert told["samples"] == 3
@@ -60,7 +60,7 @@ def test_pairs_are_compared_one_by_one() -> None:
 
 def test_a_window_without_a_merge_is_refused() -> None:
     with pytest.raises(RunFailed, match="longer, with --for"):
-        compared([Window(9.0, 0.11, 0.01)], [Window(10.0, 0.1, 0.0)])
+        compared([OverheadWindow(9.0, 0.11, 0.01)], [OverheadWindow(10.0, 0.1, 0.0)])
 
 
 def test_its_islands_are_what_the_goal_is_about_and_once_more_as_shipped() -> None:
@@ -74,7 +74,7 @@ def test_its_islands_are_what_the_goal_is_about_and_once_more_as_shipped() -> No
 
 
 def test_the_seconds_of_a_family_are_those_of_its_children_too() -> None:
-    before = meter.family(os.getpid())
+    before = procfs.family(os.getpid())
     burn = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n"
     child = subprocess.Popen(
         [sys.executable, "-c", burn + "print('done', flush=True); input()"],
@@ -84,10 +84,10 @@ def test_the_seconds_of_a_family_are_those_of_its_children_too() -> None:
     assert child.stdout is not None
     try:
         assert child.stdout.readline() == b"done\n"
-        after = meter.family(os.getpid())
+        after = procfs.family(os.getpid())
         assert child.pid in after
-        assert meter.used_s(before, after) >= 0.15
-        assert meter.rss_bytes(child.pid) > 0
+        assert procfs.used_s(before, after) >= 0.15
+        assert procfs.rss_bytes(child.pid) > 0
     finally:
         child.communicate(b"\n")
 
@@ -95,6 +95,6 @@ def test_the_seconds_of_a_family_are_those_of_its_children_too() -> None:
 def test_a_process_that_is_gone_has_used_nothing() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert meter.cpu_s(child.pid) == 0.0
-    assert meter.used_s({1: 5.0, 2: 1.0}, {2: 4.0, 3: 0.5}) == 3.5
-    assert meter.cpu_s(os.getpid()) <= time.process_time() + 1.0
+    assert procfs.cpu_s(child.pid) == 0.0
+    assert procfs.used_s({1: 5.0, 2: 1.0}, {2: 4.0, 3: 0.5}) == 3.5
+    assert procfs.cpu_s(os.getpid()) <= time.process_time() + 1.0

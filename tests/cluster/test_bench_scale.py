@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
-from cluster.bench_scale import (
-    Window,
+from cluster.bench.scale import (
+    LoadWindow,
     climbed,
     config_of,
     figures,
@@ -18,7 +18,7 @@ from cluster.bench_scale import (
     material_of,
     names_of,
 )
-from cluster.light import LightLearner, Link, Pace
+from cluster.bench.stub_learner import LightLearner, StubLink, StubPace
 from cluster.names import seat_of
 from coordinator.codec import Payload, decode, encode
 from coordinator.errors import RunFailed
@@ -55,7 +55,7 @@ STEP_S = 1e-4
 """Of a learner that shall not be waited for."""
 
 
-class Script(Link):
+class Script(StubLink):
     """A coordinator that grants everything, and keeps what it hears."""
 
     def __init__(self, refusal: str | None = None, over: bool = False) -> None:
@@ -99,7 +99,7 @@ def lived(script: Script, story: Callable[[LightLearner], Awaitable[None]]) -> N
     """A learner that steps while the story is told, and then is let go."""
 
     async def whole() -> None:
-        learner = LightLearner(LIFE.island, MATERIAL, Pace(STEP_S), script, time.perf_counter)
+        learner = LightLearner(LIFE.island, MATERIAL, StubPace(STEP_S), script, time.perf_counter)
         running = asyncio.create_task(learner.run())
         try:
             await until(lambda: learner.steps > 0 or running.done())
@@ -227,25 +227,25 @@ def test_learners_that_share_a_process_are_called_there() -> None:
         assert {seat_of(island) for island in islands} == {seat_of(crew)}
 
 
-def window(seconds: float, reports: int, syncer_cpu_s: float, rounds: int = 0) -> Window:
-    return Window(seconds, 100.0, reports, [0.002] * reports, 1.0, syncer_cpu_s, 1.0, rounds)
+def window(seconds: float, reports: int, syncer_cpu_s: float, rounds: int = 0) -> LoadWindow:
+    return LoadWindow(seconds, 100.0, reports, [0.002] * reports, 1.0, syncer_cpu_s, 1.0, rounds)
 
 
 def test_a_rate_is_held_if_it_is_reached_and_answers_come_in_time() -> None:
     assert window(10, 960, 1.0).held
     assert not window(10, 940, 1.0).held
-    late = Window(10, 100.0, 1000, [0.002] * 980 + [0.06] * 20, 1.0, 1.0, 1.0, 0)
+    late = LoadWindow(10, 100.0, 1000, [0.002] * 980 + [0.06] * 20, 1.0, 1.0, 1.0, 0)
     assert not late.held
 
 
 def test_the_highest_rate_is_looked_for_with_two_chances_each() -> None:
     seen: list[float] = []
 
-    def look(rate: float) -> Window:
+    def look(rate: float) -> LoadWindow:
         """Held up to 200, at the second attempt; never above."""
         seen.append(rate)
         reports = int(10 * rate) if rate <= 200 and seen.count(rate) == 2 else 0
-        return Window(10.0, rate, reports, [0.001] * reports, 1.0, 1.0, 1.0, 0)
+        return LoadWindow(10.0, rate, reports, [0.001] * reports, 1.0, 1.0, 1.0, 0)
 
     assert climbed([100.0, 200.0, 300.0, 400.0], look).asked_per_s == 200.0
     assert seen == [100.0, 100.0, 200.0, 200.0, 300.0, 300.0]

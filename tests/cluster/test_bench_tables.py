@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.bench_tables import rewrite, table, where
-from cluster.goals import GOALS, Goal, verdict
+from cluster.bench.goals import GOALS, Goal, verdict
+from cluster.bench.tables import rewrite, table, where
 from coordinator.errors import RunFailed
 
 TEXT = """# Figures

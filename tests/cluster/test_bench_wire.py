@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.bench import demo
-from cluster.bench_merge import Workload, _against_roofline, _summing, merge
-from cluster.bench_wire import Traffic, message_bytes, moments_bytes_per_parameter
-from cluster.goals import GOALS
+from cluster.bench.goals import GOALS
+from cluster.bench.merge import Workload, _against_roofline, _summing, merge
+from cluster.bench.stats import demo
+from cluster.bench.wire import Traffic, message_bytes, moments_bytes_per_parameter
 from coordinator.codec import Wire, encode
 from coordinator.merge import JOB
 
@@ -49,7 +49,7 @@ def test_a_shard_takes_what_it_says_it_takes() -> None:
     """12 bytes a parameter, four differences and two contributions; in a process of its own, since
     memory that others have given back would be used again."""
     script = (
-        "from cluster.bench_merge import Workload, Wire, memory\n"
+        "from cluster.bench.merge import Workload, Wire, memory\n"
         "print(json.dumps(memory(Workload(2, 4_000_000, Wire.INT4, 1))))"
     )
     done = subprocess.run(

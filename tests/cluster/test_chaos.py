@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import faults
-from cluster.chaos import ANY, at_random, read_plan
-from cluster.config import Fault, Harm
+from cluster.config.schema import Harm, PlannedFault
+from cluster.fleet.fault_plan import FaultPlan
+from cluster.launch.chaos import ANY, at_random, read_plan
 from coordinator.errors import UserMistake
 from tests.cluster.test_progress import a_status
 
@@ -77,7 +77,7 @@ def test_each_fault_of_a_plan_happens_once_also_after_a_restart() -> None:
     first, second = (each["island"] for each in status["islands"])
     table = {"kind": "kill", "at_step": status["t"]}
     harms = [
-        Fault.model_validate({**table, **more})
+        PlannedFault.model_validate({**table, **more})
         for more in (
             {"island": first},
             {"island": first},
@@ -85,7 +85,7 @@ def test_each_fault_of_a_plan_happens_once_also_after_a_restart() -> None:
             {"island": second, "at_step": status["t"] + 1},
         )
     ]
-    plan = faults.Plan(harms)
+    plan = FaultPlan(harms)
     status["islands"][0]["state"] = "joining"
     assert plan.due(status) == {2: harms[2]}, "an island that is not live waits"
     assert plan.due(status) == {2: harms[2]}, "it could not be done: it is due until it is"
@@ -95,7 +95,7 @@ def test_each_fault_of_a_plan_happens_once_also_after_a_restart() -> None:
     plan.struck(0)
     plan.struck(1)
     assert plan.due(status) == {}
-    again = faults.Plan(harms, plan.done)
+    again = FaultPlan(harms, plan.done)
     assert again.due(status) == {}
     status["t"] += 1
     assert again.due(status) == {3: harms[3]}

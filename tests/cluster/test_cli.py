@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from cluster.cli import main
-from cluster.config import load
-from cluster.evaluate import Evaluator
-from cluster.island import task_of
-from cluster.launch import store_bytes
-from cluster.steward import nothing_yet
+from cluster.cli.main import main
+from cluster.config.load import load
+from cluster.fleet.shown import nothing_yet
+from cluster.host.build import task_of
+from cluster.host.evaluator import Evaluator
+from cluster.launch.ray_cluster import store_bytes
 from coordinator.errors import UserMistake
 from islands.adopt import layout_of
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.comeback import Comeback, come_back, rules_sha256
-from cluster.depot import Folder
-from cluster.measures import Measures
-from cluster.store import Snapshot, Tape, load_snapshot, save_snapshot
+from cluster.storage.folder import Folder
+from cluster.storage.snapshots import Snapshot, load_snapshot, save_snapshot
+from cluster.storage.tape import Tape
+from cluster.syncer.measures import Measures
+from cluster.syncer.restore import Comeback, come_back, rules_sha256
 from coordinator.protocol import Effect, Event, Fragment, Lost, Resume, Version
 from tests.cluster.test_notes import A, Story, figures, measures_from
 from tests.coordinator.given import LAYOUT, rule

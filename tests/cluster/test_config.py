@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cluster.config import Config, Table, island_names, load, parse, toml_value
+from cluster.config.load import load, parse
+from cluster.config.schema import Config, Table
+from cluster.config.toml import toml_value
+from cluster.names import island_names
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
 

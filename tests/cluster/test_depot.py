@@ -14,23 +14,21 @@ from typing import Any
 
 import pytest
 
-from cluster import runs
-from cluster.actors import ShardActor
-from cluster.bucket import SEGMENT_BYTES, Bucket
-from cluster.comeback import come_back
-from cluster.config import Config, load
-from cluster.depot import Depot, Folder, depot_of
-from cluster.measures import Measures
-from cluster.replay import replay
-from cluster.store import (
-    STATE,
-    Damaged,
-    FragmentStore,
-    Tape,
-    load_snapshot,
-    read_tape,
-    save_snapshot,
-)
+from cluster.actors.shard import ShardActor
+from cluster.checks.replay import replay
+from cluster.config.load import load
+from cluster.config.schema import Config
+from cluster.storage import runs
+from cluster.storage.bucket import SEGMENT_BYTES, Bucket
+from cluster.storage.depot import Depot
+from cluster.storage.folder import Folder
+from cluster.storage.format import Damaged
+from cluster.storage.fragments import FragmentStore
+from cluster.storage.open import depot_of
+from cluster.storage.snapshots import STATE, load_snapshot, save_snapshot
+from cluster.storage.tape import Tape, read_tape
+from cluster.syncer.measures import Measures
+from cluster.syncer.restore import come_back
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
 from coordinator.protocol import Event, Fragment
@@ -71,7 +69,7 @@ def test_what_a_writer_had_begun_when_it_was_killed_goes_and_nothing_else(tmp_pa
     folder.write("fragments/f0001-a", b"whole")
     for name in ("f0000-b", "f0001-b"):
         dying = (
-            "import os, signal; from pathlib import Path; from cluster.files import write\n"
+            "import os, signal; from pathlib import Path; from cluster.storage.files import write\n"
             "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
             f"write(Path({str(tmp_path / 'fragments' / name)!r}), b'half')"
         )
@@ -157,7 +155,7 @@ def taped(depot: Depot, told: Sequence[Event], generation: int = 0, first_seq: i
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every flush is a segment of its own."""
-    monkeypatch.setattr("cluster.bucket.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("cluster.storage.bucket.SEGMENT_BYTES", 1)
 
 
 def test_a_tape_is_durable_when_it_says_so_and_goes_on_in_the_next_generation(
@@ -271,7 +269,7 @@ def test_a_bucket_that_hangs_is_not_waited_for(
         assert answered.wait(WAIT_S)
         write(name, content)
 
-    monkeypatch.setattr("cluster.store.SILENCE_S", 0.05)
+    monkeypatch.setattr("cluster.storage.tape.SILENCE_S", 0.05)
     monkeypatch.setattr(bucket, "write", hangs)
     for event in OF_EVERY_KIND[2:4]:
         tape.append(1.0, event, ())

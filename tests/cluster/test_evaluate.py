@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.config import parse
-from cluster.evaluate import Evaluator
+from cluster.config.load import parse
+from cluster.host.evaluator import Evaluator
 
 TASK = """
 import dataclasses

@@ -23,8 +23,9 @@ from ray.exceptions import (
     UnserializableException,
 )
 
-from cluster.actors import ShardActor, SyncerActor
-from cluster.config import load
+from cluster.actors.shard import ShardActor
+from cluster.actors.syncer import SyncerActor
+from cluster.config.load import load
 from cluster.failures import Failure, Reason, Unjudged
 from cluster.names import Seat, island_actor
 from cluster.source import source_sha256
@@ -149,7 +150,7 @@ class Run:
         self.lives: dict[Island, Life] = {}
         known = {island_actor(Seat(island)): Handle(each) for island, each in self.hands.items()}
         known["shard-0"] = Handle(self.shard)
-        monkeypatch.setattr("cluster.actors.ray.get_actor", lambda name, **_: known[name])
+        monkeypatch.setattr("ray.get_actor", lambda name, **_: known[name])
 
     async def begins(self) -> None:
         flats = {Fragment(p): np.zeros(size, np.float32) for p, size in enumerate(LAYOUT.sizes)}
@@ -398,8 +399,8 @@ def test_a_version_that_the_shard_has_no_room_to_publish_is_offered_all_the_same
             raise error
         return payload
 
-    monkeypatch.setattr("cluster.actors.INLINE_BYTES", 0)
-    monkeypatch.setattr("cluster.actors.ray.put", put)
+    monkeypatch.setattr("cluster.actors.shard.INLINE_BYTES", 0)
+    monkeypatch.setattr("ray.put", put)
 
     async def scene(run: Run) -> None:
         status = await run.counts("store")

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.fates import MERGED_KEPT, Fates
+from cluster.shard.fates import MERGED_KEPT, Fates
 from coordinator.codec import Wire, decode
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.protocol import (

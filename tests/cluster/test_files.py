@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 import pytest
 
-from cluster.files import NAMED, json_bytes, json_text, read_figures
+from cluster.storage.files import NAMED, json_bytes, json_text, read_figures
 
 
 class Colour(StrEnum):

@@ -8,19 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster import config
-from cluster.fleet import (
-    Action,
-    Deed,
-    Hold,
-    Holding,
-    Policy,
-    group_name,
-    reconcile,
-    relief,
-    resized,
-)
-from cluster.names import Seat, free_seat
+from cluster.config.schema import FailurePolicy
+from cluster.fleet.reconcile import Action, Deed, Hold, Holding, Policy, reconcile, relief, resized
+from cluster.names import Seat, free_seat, group_name
 from cluster.status import IslandState
 from coordinator.protocol import Island
 
@@ -116,9 +106,9 @@ def test_one_that_is_silent_and_not_dead_is_replaced_if_that_is_the_policy() -> 
 
 def test_the_configured_policy_is_this_one() -> None:
     """... with the same defaults."""
-    configured = config.Policy()
+    configured = FailurePolicy()
     assert Policy(**configured.model_dump()) == Policy()
-    strict = config.Policy(deaths=1, exceptions=2, first_delay_s=1.0, longest_delay_s=3.0)
+    strict = FailurePolicy(deaths=1, exceptions=2, first_delay_s=1.0, longest_delay_s=3.0)
     policy = Policy(**strict.model_dump())
     assert [policy.delay_s(n) for n in range(5)] == [0, 0, 1, 2, 3]
     assert policy.failing(Holding(A, Hold.RUNNING, 0.0, failures=1)) is not None

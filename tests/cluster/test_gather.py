@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from cluster.gather import Answers, Asker, Gatherer
+from cluster.syncer.collect import Answers, Asker, Gatherer
 from coordinator.protocol import Contribution, Fragment, Incarnation, Island, Life
 
 A, B, C = (Life(Island(name), Incarnation(1)) for name in "abc")

@@ -16,7 +16,8 @@ from ray.exceptions import (
 )
 
 from cluster.failures import Unjudged
-from cluster.judging import DEATHS, HUNG_S, PATIENCE, Evaluating, Judged, Judging, Pending, Verdict
+from cluster.fleet.judging import DEATHS, HUNG_S, PATIENCE, Evaluating, Judgement, Judging, Pending
+from cluster.host.evaluator import Judged
 
 EVERY_S = 10.0
 FLATS = [np.zeros(3, np.float32)]
@@ -69,7 +70,7 @@ def judging(evaluator: Evaluator) -> Judging:
     return Judging(evaluator, EVERY_S, lambda: evaluator.now_s)
 
 
-def losses_of(verdict: Verdict) -> tuple[float | None, ...]:
+def losses_of(verdict: Judgement) -> tuple[float | None, ...]:
     names = ("heldout_loss", "sample_heldout_loss", "initial_heldout_loss")
     return tuple(verdict.losses[name] for name in names)
 

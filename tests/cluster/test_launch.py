@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from cluster.launch import Interrupts
+from cluster.launch.interrupts import Interrupts
 
 
 @pytest.fixture

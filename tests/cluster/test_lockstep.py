@@ -15,9 +15,8 @@ import numpy as np
 import optax
 import pytest
 
-from cluster.local import LocalCluster, LocalLink
-from cluster.measures import Measures
-from cluster.shard import Shard, fresh
+from cluster.shard.shard import Shard, fresh
+from cluster.syncer.measures import Measures
 from coordinator.codec import Wire
 from coordinator.fragments import Layout, sew, take
 from coordinator.merge import MergeRule
@@ -46,6 +45,7 @@ from islands.inner import Inner
 from islands.learner import Habits, Learner
 from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Params, Task, load_task
+from tests.cluster.inprocess import LocalCluster, LocalLink
 from tests.cluster.twin import twin
 
 pytestmark = pytest.mark.slow

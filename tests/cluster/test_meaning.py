@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.config import Config
-from cluster.light import GROUP
-from cluster.meaning import stranger
+from cluster.bench.stub_learner import GROUP
+from cluster.config.admission import stranger
+from cluster.config.schema import Config
 from coordinator.protocol import Island, Join, Region
 
 CONFIG = Config.model_validate(

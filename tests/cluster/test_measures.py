@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cluster.measures import Measures
-from cluster.status import Status
+from cluster.status import RunStatus
+from cluster.syncer.measures import Measures
 from coordinator import ledger
 from coordinator.advance import advance
 from coordinator.codec import Wire
@@ -75,7 +75,7 @@ class Told:
     def hopeless(self) -> RunFailed | None:
         return self.measures.hopeless(self.state.phase)
 
-    def status(self, now_s: float) -> Status:
+    def status(self, now_s: float) -> RunStatus:
         return self.measures.status(self.rule, self.state, now_s)
 
 

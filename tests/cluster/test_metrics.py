@@ -11,8 +11,9 @@ from typing import Any, get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.config import Monitor
-from cluster.metrics import METRICS, PREFIX, TARGET, Exporter
+from cluster.config.schema import MonitorConfig
+from cluster.fleet.exporter import TARGET, Exporter
+from cluster.fleet.metrics import METRICS, PREFIX
 from cluster.status import Figures, IslandState
 from coordinator.errors import UserMistake
 from tests.cluster.test_progress import a_status
@@ -35,8 +36,8 @@ def a_full_status() -> Any:
 
 
 @pytest.fixture
-def monitor(tmp_path: Path) -> Monitor:
-    return Monitor(targets=str(tmp_path / "targets"))
+def monitor(tmp_path: Path) -> MonitorConfig:
+    return MonitorConfig(targets=str(tmp_path / "targets"))
 
 
 def scraped(run_dir: Path) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -51,7 +52,7 @@ def scraped(run_dir: Path) -> dict[str, list[tuple[dict[str, str], float]]]:
     return found
 
 
-def test_every_metric_is_scraped_with_its_labels(tmp_path: Path, monitor: Monitor) -> None:
+def test_every_metric_is_scraped_with_its_labels(tmp_path: Path, monitor: MonitorConfig) -> None:
     status = a_full_status()
     exporter = Exporter(tmp_path / "demo-1", monitor, lambda: status)
     exporter.start()
@@ -73,14 +74,14 @@ def test_every_metric_is_scraped_with_its_labels(tmp_path: Path, monitor: Monito
     assert not (tmp_path / "demo-1" / TARGET).exists()
 
 
-def test_before_anything_is_known_nothing_is_said(tmp_path: Path, monitor: Monitor) -> None:
+def test_before_anything_is_known_nothing_is_said(tmp_path: Path, monitor: MonitorConfig) -> None:
     exporter = Exporter(tmp_path / "demo-1", monitor, lambda: None)
     exporter.start()
     assert scraped(tmp_path / "demo-1") == {}
     exporter.stop()
 
 
-def test_a_port_in_use_is_a_users_mistake(tmp_path: Path, monitor: Monitor) -> None:
+def test_a_port_in_use_is_a_users_mistake(tmp_path: Path, monitor: MonitorConfig) -> None:
     first = Exporter(tmp_path / "one", monitor, lambda: None)
     first.start()
     port = int(json.loads((tmp_path / "one" / TARGET).read_text())[0]["targets"][0].split(":")[1])

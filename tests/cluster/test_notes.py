@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cluster.clock import Clock
-from cluster.depot import Folder
 from cluster.failures import Failure, Reason, Unjudged
-from cluster.measures import Measures
-from cluster.notes import NOTES, Notes, read_notes, retell
-from cluster.replay import Heard
+from cluster.storage.folder import Folder
+from cluster.storage.history import Heard
+from cluster.syncer.clock import Clock
+from cluster.syncer.journal import NOTES, Notes, read_notes, retell
+from cluster.syncer.measures import Measures
 from coordinator.advance import advance
 from coordinator.codec import Wire
 from coordinator.protocol import (

@@ -10,11 +10,11 @@ import numpy as np
 import optax
 import pytest
 
-from cluster.config import load, parse
-from cluster.meaning import first_of, outer_of
-from cluster.outer_optax import OptaxOuter
-from cluster.shard import Shard, fresh
-from cluster.store import Arrays
+from cluster.config.load import load, parse
+from cluster.shard.build import first_of, outer_of
+from cluster.shard.outer_optax import OptaxOuter
+from cluster.shard.shard import Shard, fresh
+from cluster.storage.fragments import Arrays
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Leaf, cut

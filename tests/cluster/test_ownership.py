@@ -16,13 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from cluster import bucket, ownership, runs
-from cluster.actors import ShardActor, SyncerActor
-from cluster.bucket import Bucket
-from cluster.config import load, parse
-from cluster.depot import Depot, Folder
-from cluster.ownership import SILENCE_S, Fence, Owner, Ownership, lives_here, me, take
-from cluster.steward import Fleet, Outcome
+from cluster.actors.shard import ShardActor
+from cluster.actors.syncer import SyncerActor
+from cluster.config.load import load, parse
+from cluster.fleet.controller import Fleet
+from cluster.fleet.outcome import Outcome
+from cluster.storage import bucket, ownership, runs
+from cluster.storage.bucket import Bucket
+from cluster.storage.depot import Depot
+from cluster.storage.folder import Folder
+from cluster.storage.ownership import SILENCE_S, Fence, Owner, Ownership, lives_here, me, take
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.protocol import Fragment, Item, Merge, Version
 from tests.cluster.played import LAYOUT, Played
@@ -233,7 +236,7 @@ def test_a_fleet_whose_run_is_anothers_by_now_leaves_its_files_alone(
         sought.append(name)
         raise ValueError(f"there is no {name}")
 
-    monkeypatch.setattr("cluster.actors.ray.get_actor", get_actor)
+    monkeypatch.setattr("ray.get_actor", get_actor)
     folder = tmp_path / RUN
     fleet = Fleet(
         parse({"task": {"preset": "byte-tiny"}, "islands": [{"count": 1}]}),

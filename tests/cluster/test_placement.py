@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.config import IslandGroup
-from cluster.placement import Node, bundle, hosts, impossible, matches, room, selector, wish
+from cluster.config.schema import IslandGroup
+from cluster.fleet.placement import Node, bundle, hosts, impossible, matches, room, selector, wish
 
 EU = Node("10.0.0.1", {"CPU": 8.0, "GPU": 2.0, "memory": 1e9}, {"region": "eu"})
 US = Node("10.0.0.2", {"CPU": 4.0}, {"region": "us", "ray.io/node-id": "x"})

@@ -21,12 +21,13 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from cluster.actors import THREADS, IslandActor, RayLink
-from cluster.config import load
+from cluster.actors.inject import Cable
+from cluster.actors.island import THREADS, IslandActor
+from cluster.actors.link import RayLink
+from cluster.config.load import load
 from cluster.failures import Failure, Reason
-from cluster.faults import Cable
+from cluster.host.process import IslandProcess
 from cluster.names import Seat
-from cluster.process import IslandProcess
 from coordinator.errors import Malformed, Rejected, Unreachable
 from coordinator.protocol import (
     ContributionId,
@@ -113,8 +114,8 @@ def island(
     def ends(code: int) -> NoReturn:
         raise Ended(code)
 
-    monkeypatch.setattr("cluster.process.os._exit", ends)
-    monkeypatch.setattr("cluster.process.logging.shutdown", lambda: None)
+    monkeypatch.setattr("cluster.host.process.os._exit", ends)
+    monkeypatch.setattr("cluster.host.process.logging.shutdown", lambda: None)
     (tmp_path / "config.toml").write_text(CONFIG)
     config = load(tmp_path / "config.toml")
 
@@ -238,8 +239,8 @@ def test_a_payload_that_cannot_be_fetched_is_asked_of_the_shard(
     def get(_: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr("cluster.actors.ray.ObjectRef", Reference)
-    monkeypatch.setattr("cluster.actors.ray.get", get)
+    monkeypatch.setattr("ray.ObjectRef", Reference)
+    monkeypatch.setattr("ray.get", get)
     offered = Offered()
     failure = island(offered).offer(LIFE, SAID, cast("Any", [Reference()]))
     assert offered.payloads == [None]
@@ -263,7 +264,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> RayLink:
         def __getattr__(self, method: str) -> SimpleNamespace:
             return SimpleNamespace(remote=lambda *_: method)
 
-    monkeypatch.setattr("cluster.actors.ray.get_actor", lambda *_, **__: Anyone())
+    monkeypatch.setattr("ray.get_actor", lambda *_, **__: Anyone())
     return RayLink("nowhere", Cable(), Seat("local-1"), {F0: "shard-0"}, relievable=False)
 
 
@@ -282,7 +283,7 @@ def test_a_donor_that_raises_is_no_affair_of_whoever_joins(
     def get(*_: object, **__: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr("cluster.actors.ray.get", get)
+    monkeypatch.setattr("ray.get", get)
     with pytest.raises(Unreachable):
         link.moments(LIFE)
 
@@ -291,16 +292,16 @@ def test_a_donor_that_raises_is_no_affair_of_whoever_joins(
 def test_a_donor_that_sends_something_else_is_passed_over(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, given: object
 ) -> None:
-    monkeypatch.setattr("cluster.actors.ray.get", lambda *_, **__: given)
+    monkeypatch.setattr("ray.get", lambda *_, **__: given)
     with pytest.raises(Malformed):
         link.moments(LIFE)
 
 
 def test_moments_that_are_some_are_taken(link: RayLink, monkeypatch: pytest.MonkeyPatch) -> None:
     given = [np.ones(3, np.float32), np.array(1, np.int32)]
-    monkeypatch.setattr("cluster.actors.ray.get", lambda *_, **__: given)
+    monkeypatch.setattr("ray.get", lambda *_, **__: given)
     assert link.moments(LIFE) is given
-    monkeypatch.setattr("cluster.actors.ray.get", lambda *_, **__: None)
+    monkeypatch.setattr("ray.get", lambda *_, **__: None)
     assert link.moments(LIFE) is None
 
 
@@ -315,8 +316,8 @@ def test_a_full_store_is_waited_for_by_who_fetches_the_model(
             raise error
         return model
 
-    monkeypatch.setattr("cluster.actors.ray.get", get)
-    monkeypatch.setattr("cluster.actors.AGAIN_S", 0.001)
+    monkeypatch.setattr("ray.get", get)
+    monkeypatch.setattr("cluster.actors.link.AGAIN_S", 0.001)
     assert link.whole([F0]) == model
 
 
@@ -326,7 +327,7 @@ def test_what_the_syncer_refuses_is_no_matter_of_trying_again(
     def get(*_: object, **__: object) -> NoReturn:
         raise remotely(Malformed("progress.tokens is 0.5 (float), not a count"))
 
-    monkeypatch.setattr("cluster.actors.ray.get", get)
+    monkeypatch.setattr("ray.get", get)
     with pytest.raises(Malformed):
         link.lease(LeaseWanted(LIFE))
 
@@ -341,6 +342,6 @@ def test_last_words_reach_the_fleet_also_if_the_syncer_does_not_hear(
             raise answer
         return answer
 
-    monkeypatch.setattr("cluster.actors.ray.get", get)
+    monkeypatch.setattr("ray.get", get)
     link.broke(Failure(Reason.TRAIN, "RuntimeError in train"), "Traceback ...")
     assert not answers

@@ -8,18 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from cluster.progress import (
-    WIDTH,
-    Display,
-    amount,
-    announce,
-    duration,
-    line,
-    render,
-    sparkline,
-    summary_table,
-)
-from cluster.status import Status
+from cluster.cli.display import Display, announce, line, render
+from cluster.cli.figures import WIDTH, amount, duration, sparkline
+from cluster.cli.summary import summary_table
+from cluster.status import RunStatus
 
 SUMMARY: dict[str, Any] = {
     "heldout_loss": 2.3118,
@@ -48,7 +40,7 @@ SUMMARY: dict[str, Any] = {
 def a_status(islands: int = 4, fragments: int = 8) -> Any:
     """A run half-way, to be bent as a test wants it (hence no type)."""
     names = [f"local-{index}" for index in range(islands)]
-    status: Status = {
+    status: RunStatus = {
         "run": "demo-1",
         "t": 150,
         "steps": 300,

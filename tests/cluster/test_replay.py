@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cluster.cli import main
-from cluster.config import load
-from cluster.depot import Folder
-from cluster.meaning import rule_of
-from cluster.replay import OtherRules, relive
-from cluster.store import read_tape
+from cluster.cli.main import main
+from cluster.config.load import load
+from cluster.config.rule import rule_of
+from cluster.storage.folder import Folder
+from cluster.storage.history import OtherRules, relive
+from cluster.storage.tape import read_tape
 from coordinator import advance as rules
 from coordinator import roster, rounds
 from coordinator.protocol import Item

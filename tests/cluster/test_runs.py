@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster import runs
-from cluster.config import Config, load, parse
-from cluster.depot import Folder
+from cluster.config.load import load, parse
+from cluster.config.schema import Config
 from cluster.names import Seat
-from cluster.ownership import me, take
-from cluster.pids import born
-from cluster.runs import Live
+from cluster.storage import runs
+from cluster.storage.folder import Folder
+from cluster.storage.ownership import me, take
+from cluster.storage.pids import born
+from cluster.storage.runs import Live
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island
 
@@ -159,7 +160,7 @@ def died(folder: Path, *overrides: str) -> Path:
     """The directory of a run with this configuration, the fleet of which has gone."""
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(config(*overrides).toml())
-    kept = runs.Kept(
+    kept = runs.FleetMemory(
         desired=[Island("local-0"), Island("local-3")],
         held={Island("local-0"): Seat("local+0")},
         spares={Seat("local-0"): "local"},

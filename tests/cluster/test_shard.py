@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.shard import Shard, fresh
-from cluster.store import Arrays
+from cluster.shard.shard import Shard, fresh
+from cluster.storage.fragments import Arrays
 from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.merge import MergeRule

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cluster.failures import Failure, Losses
-from cluster.measures import Measures
-from cluster.syncer import Ports, Syncer
+from cluster.syncer.measures import Measures
+from cluster.syncer.shell import Ports, Syncer
 from coordinator.codec import Wire
 from coordinator.membership import Status
 from coordinator.protocol import (

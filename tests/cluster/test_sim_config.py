@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from cluster.cli import main
-from cluster.config import Config, Harm, load, parse
-from cluster.sim_config import counterpart, plan_of, simulate
-from cluster.sim_plan import Fault, Trouble
+from cluster.checks.truth import Trouble
+from cluster.cli.main import main
+from cluster.config.load import load, parse
+from cluster.config.schema import Config, Harm
+from cluster.sim.from_config import counterpart, plan_of, simulate
+from cluster.sim.plan import SimFault
 from coordinator import contributions, rounds
 from coordinator.protocol import Item
 
@@ -92,7 +94,7 @@ def test_each_kind_has_its_counterpart_or_is_left_out(
 ) -> None:
     found = counterpart(Harm.model_validate({"kind": kind, "island": island, **more}), config())
     if isinstance(expected, Trouble):
-        assert isinstance(found, Fault)
+        assert isinstance(found, SimFault)
         assert found.trouble is expected
     else:
         assert isinstance(found, str)

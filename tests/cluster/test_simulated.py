@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
-from cluster import sim_learner, sim_shard
-from cluster.cli import main
-from cluster.fuzz import (
+from cluster.checks.coverage import NEVER, PAIRS
+from cluster.checks.truth import Trouble
+from cluster.cli.main import main
+from cluster.sim import learner as sim_learner
+from cluster.sim import shard
+from cluster.sim.fuzz import (
     BREAKAGES,
     ROUND,
     FuzzResult,
@@ -27,20 +30,18 @@ from cluster.fuzz import (
     shortest,
     violated,
 )
-from cluster.sim_coverage import NEVER, PAIRS
-from cluster.sim_loop import VirtualLoop, running
-from cluster.sim_plan import (
+from cluster.sim.loop import VirtualLoop, running
+from cluster.sim.plan import (
     EVENTS_WANTED,
     FAULTS_WANTED,
     LAYOUT,
     ROUNDS_WANTED,
-    Fault,
-    Plan,
+    SimFault,
+    SimPlan,
     Trait,
-    Trouble,
     draw,
 )
-from cluster.simulated import World
+from cluster.sim.world import World
 from coordinator import advance as rules
 from coordinator import contributions, lives, recovery, roster, rounds
 from coordinator.gate import Refusal
@@ -106,19 +107,19 @@ def test_every_trouble_is_drawn() -> None:
 
 def test_learners_that_missed_something_get_it_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """... by differences or whole, and the judge would see a difference too few."""
-    came, give = Counter[str](), sim_shard.between
+    came, give = Counter[str](), shard.between
 
     def counted(*asked: Any) -> list[Any] | None:
         found = give(*asked)
         came["whole" if found is None else "differences"] += 1
         return found
 
-    monkeypatch.setattr(sim_shard, "between", counted)
+    monkeypatch.setattr(shard, "between", counted)
     for number in range(FEW // 2):
         one_schedule(f"{SEED}/{number}", total := Sum())
         assert total.violations == 0
     assert min(came["whole"], came["differences"]) > 0
-    monkeypatch.setattr(sim_shard, "between", lambda *asked: (give(*asked) or [None])[1:])
+    monkeypatch.setattr(shard, "between", lambda *asked: (give(*asked) or [None])[1:])
     total = Sum()
     for number in range(FEW // 2):
         one_schedule(f"{SEED}/{number}", total, shrink=False)
@@ -134,7 +135,7 @@ def test_a_seed_gives_the_same_run() -> None:
 
 
 ISLAND = Island("a")
-ALONE = Plan(
+ALONE = SimPlan(
     "one island",
     Rule(Schedule(4, 2), LAYOUT, steps=40, lease_windows=20),
     (Trait(ISLAND, 0.0, step_s=1.0, jitter=0.0, tokens=3, windows=1, latency_s=0.3),),
@@ -152,15 +153,18 @@ ALONE = Plan(
 def test_an_island_comes_back_whenever_its_layout_is_mended(healed_s: int) -> None:
     """... also while the refusal of its join is on its way."""
     traits = (replace(ALONE.traits[0], latency_s=4.0),)
-    faults = (Fault(15.0, Trouble.LAYOUT, ISLAND, 1.0), Fault(16.0, Trouble.RUMOUR, ISLAND, 1.0))
+    faults = (
+        SimFault(15.0, Trouble.LAYOUT, ISLAND, 1.0),
+        SimFault(16.0, Trouble.RUMOUR, ISLAND, 1.0),
+    )
     World(replace(ALONE, traits=traits, healed_s=healed_s, faults=faults)).run()
 
 
 @pytest.mark.parametrize("tenth", range(0, 150, 3))
 def test_an_island_comes_back_whenever_it_was_drained(tenth: int) -> None:
     """... also if it was barred by then, and in no life."""
-    ill = Fault(3.0, Trouble.INCURABLE, ISLAND, 1.0)
-    drained = Fault(5 + tenth / 10, Trouble.DRAIN, ISLAND, 1.0)
+    ill = SimFault(3.0, Trouble.INCURABLE, ISLAND, 1.0)
+    drained = SimFault(5 + tenth / 10, Trouble.DRAIN, ISLAND, 1.0)
     World(replace(ALONE, faults=(ill, drained))).run()
 
 

@@ -9,7 +9,7 @@ from ray._private.accelerators.tpu import (
     get_num_chips_from_topology,
 )
 
-from cluster.slices import chips, chips_per_host, hosts, largest_of_one_host
+from cluster.config.slices import chips, chips_per_host, hosts, largest_of_one_host
 
 KNOWN = [(kind, shape) for kind, shapes in VALID_TPU_TOPOLOGY.items() for shape in sorted(shapes)]
 

@@ -16,24 +16,14 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from cluster.depot import Folder
-from cluster.files import write, write_json
-from cluster.store import (
-    FLUSH_EVENTS,
-    Arrays,
-    Damaged,
-    FragmentStore,
-    Snapshot,
-    Tape,
-    checksum,
-    fingerprint,
-    load_contribution,
-    load_snapshot,
-    model_bytes,
-    read_tape,
-    save_contribution,
-    save_snapshot,
-)
+from cluster.storage.contributions import load_contribution, save_contribution
+from cluster.storage.files import write, write_json
+from cluster.storage.folder import Folder
+from cluster.storage.format import Damaged
+from cluster.storage.fragments import Arrays, FragmentStore
+from cluster.storage.model_file import fingerprint, model_bytes
+from cluster.storage.snapshots import Snapshot, load_snapshot, save_snapshot
+from cluster.storage.tape import FLUSH_EVENTS, Tape, checksum, read_tape
 from coordinator.advance import advance
 from coordinator.codec import Wire, encode
 from coordinator.fragments import Flat, Layout, Leaf, cut, take

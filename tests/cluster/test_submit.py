@@ -12,8 +12,8 @@ from threading import Thread
 import pytest
 import ray
 
-from cluster.config import load
-from cluster.submit import submit
+from cluster.config.load import load
+from cluster.launch.job import submit
 from coordinator.errors import UserMistake
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"

@@ -28,7 +28,7 @@ seconds and what happens. `a` is the present life of island a, `a#1` a certain o
                                         public, or at these, one for each fragment
     show t|round f0|tokens f0|pool|a    what the syncer believes
 
-A learner reads one window of its leases a step. The judge looks on (`cluster/judge.py`).
+A learner reads one window of its leases a step. The judge looks on (`cluster/checks`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from cluster.judge import Judge
-from cluster.truth import Truth
+from cluster.checks.judge import Judge
+from cluster.checks.truth import Truth
 from coordinator.advance import advance
 from coordinator.membership import live
 from coordinator.protocol import (

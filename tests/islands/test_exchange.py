@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.shard import Shard, fresh
+from cluster.shard.shard import Shard, fresh
 from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.fragments import Flat, Layout, Leaf, cut
 from coordinator.merge import MergeRule

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cluster.failures import Losses
-from cluster.measures import Measures
-from cluster.sim_loop import VirtualLoop, running
-from cluster.store import Row
-from cluster.syncer import Log, Ports, Syncer
+from cluster.sim.loop import VirtualLoop, running
+from cluster.storage.tape import TapeRow
+from cluster.syncer.measures import Measures
+from cluster.syncer.shell import Log, Ports, Syncer
 from coordinator.codec import Wire
 from coordinator.protocol import (
     Contribution,
@@ -83,7 +83,9 @@ class Blank(Log):
     def flush(self) -> None: ...
 
 
-def again(rule: Rule, rows: Sequence[Row]) -> Iterator[tuple[Row, tuple[Effect, ...], list[Deed]]]:
+def again(
+    rule: Rule, rows: Sequence[TapeRow]
+) -> Iterator[tuple[TapeRow, tuple[Effect, ...], list[Deed]]]:
     """Each event, what the rules answer now, and what the shell then does."""
     loop = VirtualLoop()
     world = Deaf(loop)

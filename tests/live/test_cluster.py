@@ -25,10 +25,11 @@ from typing import Any
 
 import pytest
 
-from cluster.config import load
-from cluster.depot import Folder
-from cluster.meaning import load_layout, rule_of
-from cluster.store import read_tape
+from cluster.config.load import load
+from cluster.config.rule import rule_of
+from cluster.storage.folder import Folder
+from cluster.storage.layout import load_layout
+from cluster.storage.tape import read_tape
 from coordinator.advance import advance
 from coordinator.protocol import Fragment
 from coordinator.state import initial, validate

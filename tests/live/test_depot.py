@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.depot import Folder
-from cluster.meaning import load_layout
-from cluster.metrics import TARGET
-from cluster.store import generations, read_tape
+from cluster.fleet.exporter import TARGET
+from cluster.storage.folder import Folder
+from cluster.storage.layout import load_layout
+from cluster.storage.tape import generations, read_tape
 from coordinator.protocol import Event, ShardBack, ShardLost
 from tests.live.cli import TINY, until
 from tests.live.test_cluster import RUN, SLOWLY, WITHIN_S, Raylets, held, processes, up

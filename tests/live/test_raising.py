@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from cluster.config import load
-from cluster.depot import Folder
-from cluster.meaning import load_layout, rule_of
-from cluster.replay import relive
-from cluster.store import read_tape
+from cluster.config.load import load
+from cluster.config.rule import rule_of
+from cluster.storage.folder import Folder
+from cluster.storage.history import relive
+from cluster.storage.layout import load_layout
+from cluster.storage.tape import read_tape
 from coordinator.protocol import Lost
 from tests.live.cli import TINY, Place, finish, place, until
 
@@ -26,7 +27,8 @@ each time."""
 import os
 from pathlib import Path
 
-import cluster.evaluate, islands.exchange, islands.learner
+import islands.exchange
+from cluster.host.evaluator import Evaluator
 from coordinator.errors import CorruptPayload
 from islands.learner import Learner
 from islands.task import load_task
@@ -58,8 +60,8 @@ class Device(Exception):
 
 def task(data):
     hand_in, offer, moments = Learner.hand_in, Learner.offer, Learner.moments
-    decode, sample = islands.exchange.decode, cluster.evaluate.Evaluator.sample
-    loss = cluster.evaluate.Evaluator.loss
+    decode, sample = islands.exchange.decode, Evaluator.sample
+    loss = Evaluator.loss
     mine = []
 
     def raising_hand_in(self, life, fragment, known):
@@ -100,8 +102,8 @@ def task(data):
         raising_hand_in, raising_offer, raising_moments
     )
     islands.exchange.decode = raising_decode
-    cluster.evaluate.Evaluator.sample = raising_sample
-    cluster.evaluate.Evaluator.loss = raising_loss
+    Evaluator.sample = raising_sample
+    Evaluator.loss = raising_loss
     return load_task("byte-tiny", None, {}, data)
 '''
 ALL = {"hand_in", "offer", "moments", "decode", "sent", "judge"}

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from cluster.config import load
-from cluster.depot import Folder
-from cluster.meaning import load_layout, rule_of
-from cluster.replay import Heard, relive
-from cluster.store import Recording, checksum, fingerprint, read_tape
+from cluster.config.load import load
+from cluster.config.rule import rule_of
+from cluster.storage.folder import Folder
+from cluster.storage.history import Heard, relive
+from cluster.storage.layout import load_layout
+from cluster.storage.model_file import fingerprint
+from cluster.storage.tape import Recording, checksum, read_tape
 from coordinator.fragments import Layout, take
 from coordinator.protocol import (
     Arrived,

@@ -1,0 +1,58 @@
+"""How a process breaks itself on purpose: what each kind of fault does where it happens.
+
+kill    SIGKILL, as the kernel does it to whoever takes too much memory
+stop    SIGSTOP, and SIGCONT after `for_s`: a process that hangs
+nan     what the island hands in from then on is not a number
+scale   it is `factor` times too large
+slow    its steps take `factor` times as long, for `for_s`
+cut     none of our calls reach it or leave it, for `for_s`
+node    SIGKILL to the raylet of its node, and so to everything on it
+drain   it hands in what it has and leaves, as for a preemption
+disk    the process can write no file beyond 4 KiB, for `for_s`: the kernel's own errors
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+
+FULL_BYTES = 4096
+
+
+class Breakable:
+    """What every actor of a run can be told to do to its own process."""
+
+    def kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def halt(self, for_s: float) -> None:
+        wake = f"sleep {for_s:g}; kill -CONT {os.getpid()}"
+        waker = subprocess.Popen(["sh", "-c", wake], start_new_session=True)
+        threading.Thread(target=waker.wait, daemon=True).start()  # else it stays as a zombie
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def fill(self, for_s: float) -> None:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, before[1]))
+        restore = (resource.RLIMIT_FSIZE, before)
+        threading.Timer(for_s, resource.setrlimit, restore).start()
+
+
+class Cable:
+    """An island's connection, which can be cut for a while: calls hang, as on a dead link."""
+
+    def __init__(self) -> None:
+        self._healed_s = 0.0
+
+    def cut(self, for_s: float) -> None:
+        self._healed_s = time.monotonic() + for_s
+
+    def passes(self, within_s: float = float("inf")) -> bool:
+        """Wait until it is whole; False if that takes too long."""
+        left_s = self._healed_s - time.monotonic()
+        time.sleep(max(0.0, min(left_s, within_s)))
+        return left_s <= within_s

@@ -1,0 +1,187 @@
+"""The actor of one island: it holds the process that learns, and answers the calls of the run."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import RayError
+
+from cluster.actors.calls import failure_of
+from cluster.actors.directory import holder_of, setup_logging
+from cluster.actors.inject import Breakable, Cable
+from cluster.actors.link import RayLink
+from cluster.config.schema import Config
+from cluster.failures import Failure, Reason
+from cluster.host.process import IslandProcess
+from cluster.names import Seat
+from cluster.source import user_sha256
+from coordinator.codec import Payload
+from coordinator.errors import Malformed
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    HandIn,
+    Known,
+    Life,
+    Progress,
+    Publication,
+    Void,
+)
+
+if TYPE_CHECKING:
+    from islands.learner import Learner
+
+
+THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8, "breaking": 4}
+"""Threads of an island for calls of each kind, so that none waits behind another kind."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _its_own(group: str, reason: Reason) -> Callable[[F], F]:
+    """A call of this group of threads. Whatever it raises is this island's affair, and ends its
+    process: nothing of it gets to whoever called, who hears that it died.
+
+    One decorator for both, since Ray reads its marks from the innermost function.
+    """
+
+    def fence(method: F) -> F:
+        marked: Any = ray.method(concurrency_group=group)(method)
+
+        @functools.wraps(marked)
+        def fenced(self: IslandActor, *arguments: Any) -> Any:
+            try:
+                return method(self, *arguments)
+            except BaseException as error:  # noqa: BLE001 - which ends the process
+                self.process.break_down(reason, error)
+
+        return cast("F", fenced)
+
+    return fence
+
+
+class IslandActor(Breakable):
+    """One island with its learner, or a spare that will be one; `hand_in` and `offer` are the two
+    ends of its wire."""
+
+    def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
+        setup_logging()
+        plain = Config.model_validate_json(config, strict=False)
+        mine = plain.group(group)
+        self._cable = Cable()
+
+        def link() -> RayLink:
+            relievable, code = mine.spares > 0, user_sha256(plain.task.target)
+            return RayLink(
+                namespace, self._cable, seat, holder_of(plain), relievable=relievable, code=code
+            )
+
+        self.process = IslandProcess(plain, mine, link, link)
+
+    @property
+    def _learner(self) -> Learner | None:
+        """... for whoever called, once the call gets here."""
+        self._cable.passes()
+        return self.process.learner
+
+    @_its_own("asking", Reason.HAND_IN)
+    def hand_in(
+        self, life: Life, fragment: Fragment, known: Known
+    ) -> tuple[HandIn, Payload] | None:
+        learner = self._learner
+        return None if learner is None else learner.hand_in(life, fragment, known)
+
+    @_its_own("asking", Reason.MOMENTS)
+    def moments(self, life: Life) -> list[NDArray[Any]] | None:
+        learner = self._learner
+        return None if learner is None else learner.moments(life)
+
+    @_its_own("offering", Reason.OFFER)
+    def offer(
+        self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
+    ) -> Failure | None:
+        """`boxed`: the payload, or a reference to it; in a list, so that Ray does not fetch it
+        before it calls. Empty if there was no room for it: the learner asks the shard for what it
+        lacks, as it does if the payload cannot be had, which is what is returned."""
+        if (learner := self._learner) is None:
+            return None
+        payload, failure = None, None
+        try:
+            for each in boxed:
+                payload = ray.get(each) if isinstance(each, ray.ObjectRef) else each
+        except RayError as error:
+            said = failure_of(Reason.OFFER, error)
+            failure = replace(said, ends=False) if isinstance(said, Failure) else None
+            logging.warning("%s is not to be had: %s", publication.version, said)
+        learner.offer(life, publication, payload)
+        return failure
+
+    @_its_own("control", Reason.WORDS)
+    def refused(self, said: ContributionId) -> None:
+        if (learner := self._learner) is not None:
+            learner.refused(said)
+
+    @_its_own("control", Reason.WORDS)
+    def cease(self, over: Void) -> None:
+        if (learner := self._learner) is not None:
+            learner.cease(over)
+
+    @_its_own("control", Reason.WORDS)
+    def park(self, life: Life) -> None:
+        if (learner := self._learner) is not None:
+            learner.park(life)
+
+    @_its_own("control", Reason.WORDS)
+    def leave(self) -> Progress | None:
+        learner = self._learner
+        return None if learner is None else learner.leave()
+
+    @_its_own("watching", Reason.WORDS)
+    def watch(self, life: Life) -> str:
+        """Return when this life is over; if the process dies, whoever called hears it from Ray."""
+        learner = self._learner
+        return "its process is another one" if learner is None else learner.outlive(life)
+
+    @ray.method(concurrency_group="control")
+    def break_down(self, life: Life, why: str) -> None:
+        """End the process if it had this life: what came from it was of no use, says the syncer."""
+        if (learner := self._learner) is not None and learner.had(life):
+            self.process.break_down(Reason.SENT, Malformed(why), known=True)
+
+    @ray.method(concurrency_group="control")
+    def spoil(self, factor: float) -> None:
+        """Multiply what this process hands in from now on (for fault plans)."""
+        if (learner := self.process.learner) is not None:
+            learner.spoil = factor
+
+    @ray.method(concurrency_group="breaking")
+    def slow(self, factor: float, for_s: float) -> None:
+        """Have each step take so many times as long, for a while (for fault plans)."""
+        if (learner := self.process.learner) is not None:
+            learner.drag = factor
+            time.sleep(for_s)
+            learner.drag = 1.0
+
+    @ray.method(concurrency_group="breaking")
+    def cut(self, for_s: float) -> None:
+        self._cable.cut(for_s)
+
+    @ray.method(concurrency_group="breaking")
+    def node(self) -> str:
+        """On which node it is, by Ray's id."""
+        return ray.get_runtime_context().get_node_id()
+
+    @ray.method(concurrency_group="breaking")
+    def kill_node(self) -> None:
+        """Kill the raylet, which has started this process, and with it everything on the node."""
+        os.kill(os.getppid(), signal.SIGKILL)

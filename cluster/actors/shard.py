@@ -1,0 +1,362 @@
+"""The actor of a shard: the data path between the learners and the fragments that it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from cluster.actors.again import code_changed, start_over
+from cluster.actors.calls import STORE_FULL, failure_of
+from cluster.actors.directory import Directory, setup_logging
+from cluster.actors.handed import flaw
+from cluster.actors.inject import Breakable
+from cluster.config.schema import Config
+from cluster.failures import Failure, Losses, Reason
+from cluster.names import Seat, island_actor
+from cluster.shard.build import first_of, shard_of
+from cluster.shard.fates import Fates
+from cluster.shard.shard import Shard, warm_up
+from cluster.source import user_sha256
+from cluster.storage.contributions import save_contribution
+from cluster.storage.format import Damaged
+from cluster.storage.fragments import Arrays, FragmentStore
+from cluster.storage.layout import load_layout
+from cluster.storage.open import depot_of
+from cluster.storage.ownership import Fence
+from cluster.syncer.collect import Answers, Gatherer, Handed
+from coordinator.codec import Payload
+from coordinator.errors import NoModel, Outdated, RunFailed
+from coordinator.fragments import Flat, Layout
+from coordinator.protocol import (
+    ContributionId,
+    Discard,
+    Fragment,
+    Life,
+    Merge,
+    Merged,
+    Publication,
+    Publish,
+    Unsound,
+    Version,
+)
+
+INLINE_BYTES = 90_000
+"""Ray sends arguments of up to 100 kB, words included, with the call; below it the store's two
+round trips cost more than the bytes."""
+
+
+Order = TypeVar("Order", Merge, Publish)
+
+
+S = TypeVar("S")
+
+
+T = TypeVar("T")
+
+
+class ShardActor(Breakable):
+    """A shard and its data path: it calls the learners, and the data is the answer.
+
+    A new process has no model until it is told to `seed` or to `recover`.
+    """
+
+    def __init__(
+        self, config: str, namespace: str, run_dir: str, code: str = "", owner: int = 0
+    ) -> None:
+        """`code`: of its outer optimizer, when the run began (`user_sha256`). `owner`: for its
+        `Fence`."""
+        setup_logging()
+        self._config = Config.model_validate_json(config, strict=False)
+        self._code = code
+        self._depot = depot_of(self._config, Path(run_dir))
+        self._fence = Fence(self._depot, owner)
+        self._actors = Directory(namespace)
+        self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
+        self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
+        self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
+        self._gatherer = Gatherer()
+        self._fates = Fates()  # of what this process has heard of; on its event loop alone
+        self._offers: set[asyncio.Task[None]] = set()
+        self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
+        self._broken: BaseException | None = None
+        self._shard: Shard | None = None
+        self._generation = 0
+        self._stored: dict[Fragment, Version] = {}  # the newest of each that the depot has
+
+    async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> None:
+        """Take in these fragments of the initial model, and make them durable."""
+        self._check_code()
+        arrays = {p: first_of(self._config, flat) for p, flat in flats.items()}
+        self._shard = shard_of(self._config, layout, arrays, self._spread)
+        for p, each in arrays.items():
+            await self._compute(self._files(layout).save, p, each, True)
+            self._stored[p] = each.version
+
+    async def recover(
+        self,
+        wanted: Mapping[Fragment, Version],
+        generation: int,
+        deaths: int = 0,
+        merged: Sequence[ContributionId] = (),
+    ) -> dict[Fragment, Version]:
+        """Go back to these published versions, or to the newest before them that are stored, and
+        take orders from this generation of the syncer, or a later one, from now on.
+
+        `deaths`: of this shard, in this generation; `merged`: contributions of the lives that go
+        on, which are in these versions.
+
+        Errors: `Outdated`; `RunFailed` if this process has another outer optimizer.
+        """
+        self._obey(generation)
+        self._check_code()
+        self._gatherer.forget()
+        found = await self._compute(self._recover, wanted, generation)
+        self._fates.died(deaths)
+        self._fates.published(merged)
+        return found
+
+    def _recover(
+        self, wanted: Mapping[Fragment, Version], generation: int
+    ) -> dict[Fragment, Version]:
+        self._obey(generation)
+        self._fence.check()
+        self._generation = generation
+        layout = load_layout(self._depot)
+        files = self._files(layout)
+        if self._shard is None:
+            arrays = {p: files.newest(p, upto=version) for p, version in wanted.items()}
+            self._shard = shard_of(self._config, layout, arrays, self._spread)
+        shard = self._shard
+        found = {
+            p: shard.recover(p, version, functools.partial(files.newest, p, version))
+            for p, version in wanted.items()
+        }
+        self._stored |= {p: version for p, version in found.items() if files.has(p, version)}
+        for p, version in found.items():
+            try:
+                files.forget_after(p, version)
+            except OSError as error:
+                logging.error("fragment %d keeps more than %s: %s", p, version, error)
+        return found
+
+    def _check_code(self) -> None:
+        """Errors: `RunFailed` if the outer optimizer is another one in this process."""
+        target = self._config.sync.outer.target
+        if (now := user_sha256(target)) != self._code:
+            raise RunFailed(code_changed("sync.outer.target", target, self._code, now))
+
+    def _obey(self, generation: int) -> None:
+        """Errors: `Outdated` if a later generation has been heard: a syncer may live on where Ray
+        has lost sight of it."""
+        if generation < self._generation:
+            raise Outdated(
+                f"the syncer of generation {generation} is not heard any more, that of "
+                f"{self._generation} is"
+            )
+
+    async def watch(self) -> None:
+        """Never return, unless this process has no model: then it is not the one that was meant."""
+        if self._shard is not None:
+            await asyncio.Event().wait()
+
+    async def collect(self, fragment: Fragment, seats: Mapping[Life, Seat]) -> Answers:
+        """Have the learners in these seats hand in; returns once there is something, not when all
+        is there."""
+
+        def ask(life: Life) -> Coroutine[None, None, Handed]:
+            return self._collect(life, fragment, island_actor(seats[life]))
+
+        return await self._gatherer.gather(fragment, [*seats], ask)
+
+    async def _collect(self, life: Life, fragment: Fragment, name: str) -> Handed:
+        """Keep what the learner in this actor hands in, measured; or say why there is nothing."""
+        try:
+            island = await self._actors.find(name)
+            known = self._fates.known(life, fragment)
+            handed = await island.hand_in.remote(life, fragment, known)
+        except RayError as error:
+            return self._unanswered(life, name, failure_of(Reason.HAND_IN, error), error)
+        if handed is None:
+            return "nothing to hand in"
+        if (why := flaw(handed, life, fragment)) is not None:
+            logging.error("what %s handed in is of no use: %s", life, why)
+            return Failure(Reason.SENT, why)
+        there = await self._compute(self._there.receive, *handed)
+        self._fates.arrived(there.id)
+        return there
+
+    def _unanswered(
+        self, life: Life, name: str, said: Failure | str, error: RayError
+    ) -> Failure | str:
+        """A call of an island has come to nothing."""
+        if isinstance(error, RayActorError):  # perhaps the handle is one of the past
+            self._actors.forget(name)
+        if isinstance(said, str):
+            logging.info("%s: %s", life, said)
+        else:  # `error` has the traceback from over there
+            logging.error("%s failed, %s: %s", life, said.why, error)
+        return said
+
+    async def merge(self, order: Merge) -> tuple[Merged | Unsound, bool | str]:
+        """Merge, and make the staged version durable, if it is sound; False if it is not its turn
+        to be, else why it cannot be.
+
+        One call for both, since the second follows in any case and a call of Ray costs more than
+        the merge of a small fragment.
+        """
+        if self._config.durability.keep_contributions:
+            await self._carry_out(order, self._keep)
+        event = await self._carry_out(order, self._merge)
+        if isinstance(event, Unsound) or order.version.number % self._config.durability.every:
+            return event, False
+        try:
+            await self._carry_out(order, self._store)
+        except OSError as error:
+            logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
+            return event, error.strerror or str(error)
+        self._stored[order.fragment] = order.version
+        return event, True
+
+    def _merge(self, order: Merge) -> Merged | Unsound:
+        """Merge; what was public before can be had again from the depot, if it is stored."""
+        there, p = self._there, order.fragment
+        version = there.version(p)
+        if self._stored.get(p) != version:
+            return there.merge(order)
+        return there.merge(order, lambda: self._load(p, version))
+
+    def _load(self, p: Fragment, version: Version) -> Arrays:
+        """What is stored; a process that cannot have it again begins anew with what can be had."""
+        try:
+            return self._files(self._layout).load(p, version)
+        except (Damaged, OSError) as error:
+            start_over(f"{version} of fragment {p} cannot be had again: {error}")
+
+    def _keep(self, order: Merge) -> None:
+        self._fence.check()
+        for item in order.items:
+            payload = self._there.payload(item.contribution.reference)
+            layout = item.contribution.fingerprint
+            try:
+                save_contribution(self._depot, item.contribution.id, payload, layout)
+            except OSError as error:  # replay will miss it and say so; the run need not stop
+                logging.error("%s is not kept: %s", item.contribution.id, error)
+
+    def _store(self, order: Merge) -> None:
+        self._fence.check()
+        self._files(self._layout).save(order.fragment, self._there.staged(order.fragment))
+
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        """As the syncer has written it down when the run began."""
+        return load_layout(self._depot)
+
+    async def publish(self, order: Publish, seats: Sequence[Seat]) -> Losses:
+        """Put the difference into the object store once, and tell every learner where it is; a
+        small one goes along with the words.
+
+        `seats`: where those are to whom it goes. Returns which islands failed since the last one.
+
+        Errors: what of ours broke when an earlier publication was offered.
+        """
+        if self._broken is not None:
+            raise self._broken
+        said = await self._carry_out(order, self._publish)
+        self._fates.published(order.merged)
+        if said is not None:
+            publication, payload = said
+            boxed = self._boxed(publication, payload)
+            for life, seat in zip(order.to, seats, strict=True):
+                task = asyncio.create_task(self._offer(life, seat, publication, boxed))
+                self._offers.add(task)
+                task.add_done_callback(self._offered)
+        failed, self._failed = self._failed, []
+        return failed
+
+    def _boxed(self, said: Publication, payload: Payload) -> Sequence[Payload | ray.ObjectRef]:
+        """Where learners find it; nothing if there is no room: then each asks for what it lacks."""
+        try:
+            return [payload if payload.nbytes < INLINE_BYTES else ray.put(payload)]
+        except STORE_FULL as error:
+            kind = type(error).__name__
+            logging.error("no room to publish %s of %d: %s", said.version, said.fragment, error)
+            why = f"{kind}: no room to publish fragment {said.fragment} {said.version}"
+            self._failed.append((None, Failure(Reason.STORE, why, ends=False)))
+            return []
+
+    def _publish(self, order: Publish) -> tuple[Publication, Payload] | None:
+        """None if this process has come back with that version: learners take it with the next."""
+        there, p = self._there, order.fragment
+        return None if there.version(p) == order.version else there.publish(order)
+
+    async def _offer(
+        self, life: Life, seat: Seat, said: Publication, boxed: Sequence[Payload | ray.ObjectRef]
+    ) -> None:
+        name = island_actor(seat)
+        try:
+            island = await self._actors.find(name)
+            failure = await island.offer.remote(life, said, boxed)
+        except RayError as error:  # a learner that is back takes the public fragments whole
+            failure = self._unanswered(life, name, failure_of(Reason.OFFER, error), error)
+        if isinstance(failure, Failure):
+            self._failed.append((life, failure))
+
+    def _offered(self, task: asyncio.Task[None]) -> None:
+        self._offers.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken = self._broken or error
+
+    async def discard(self, order: Discard) -> None:
+        self._there.drop(order.contribution.reference)
+        self._fates.freed(order.contribution.id)
+
+    async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
+        """Public fragments; None while there is no model yet."""
+        return None if self._shard is None else self._shard.whole(fragments)
+
+    async def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[Payload] | tuple[Version, Flat] | None:
+        """What leads from one version to another, or the public fragment; None as in `whole`."""
+        return None if self._shard is None else self._shard.missed(p, older, newer)
+
+    def _files(self, layout: Layout) -> FragmentStore:
+        return FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
+
+    @property
+    def _there(self) -> Shard:
+        """Errors: `NoModel`: this process is not the one that was meant."""
+        if self._shard is None:
+            raise NoModel("the shard has just begun and has no model yet")
+        return self._shard
+
+    def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
+        """Large fragments occupy all cores, small ones the arithmetic's own thread."""
+        jobs = list(items)
+        return map(work, jobs) if len(jobs) == 1 else self._hands.map(work, jobs)
+
+    async def _carry_out(self, order: Order, call: Callable[[Order], T]) -> T:
+        """... unless its syncer is outdated, which is looked up where a `recover` is done too: no
+        later generation can come between.
+
+        Errors: `Outdated`.
+        """
+
+        def obey() -> T:
+            self._obey(order.version.generation)
+            return call(order)
+
+        return await self._compute(obey)
+
+    async def _compute(self, call: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._arithmetic, functools.partial(call, *arguments))

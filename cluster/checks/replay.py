@@ -1,0 +1,180 @@
+"""`archipelago replay`: rebuild a run from its tape, and compare to the last bit.
+
+The tape alone gives every state of the rules again. With the contributions that the run kept
+(`durability.keep_contributions`), it gives the global fragments again too, on the same kind of
+processor and versions. The judge of the simulated runs looks at this one too, event by event.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from cluster.checks.judge import Judge
+from cluster.checks.truth import Truth, Violation
+from cluster.config.load import load
+from cluster.config.rule import rule_of
+from cluster.config.schema import Config
+from cluster.shard.build import shard_of
+from cluster.shard.shard import Shard
+from cluster.storage.contributions import load_contribution
+from cluster.storage.depot import Depot
+from cluster.storage.format import Damaged
+from cluster.storage.fragments import Arrays, FragmentStore
+from cluster.storage.history import Heard, OtherRules, relive
+from cluster.storage.layout import load_layout
+from cluster.storage.model_file import fingerprint
+from cluster.storage.open import depot_of
+from cluster.storage.runs import SUMMARY
+from cluster.storage.snapshots import load_snapshot
+from cluster.storage.tape import read_tape
+from coordinator.fragments import Layout
+from coordinator.protocol import (
+    Effect,
+    Event,
+    Fragment,
+    Merge,
+    Publish,
+    Resume,
+    ShardBack,
+    Store,
+    Version,
+)
+from coordinator.state import initial
+
+
+def replay(run_dir: Path) -> dict[str, object]:
+    """What the tape gives: `exact`, `events`, `merges`, `global_sha256`, and `compared` with what.
+
+    `exact` is true if everything that could be compared was equal, and something was. `differs`
+    says which event the rules answer otherwise than they did; what follows it is not looked at.
+    `violations` is 1 if an invariant was broken, and `violated` the first one, in words: what comes
+    after that may only follow from it.
+    Errors: `UserMistake` if there is no run, `Damaged` if its files are not as they were written.
+    """
+    config = load(run_dir / "config.toml")
+    depot = depot_of(config, run_dir)
+    layout = load_layout(depot)
+    rule = rule_of(config, layout)
+    recording = read_tape(depot, layout.fingerprint)
+    arrays = _Arrays(config, layout, depot) if config.durability.keep_contributions else None
+    kept = load_snapshot(depot, layout.fingerprint)
+    checks: dict[str, bool] = {}
+    judge, violated = Judge(rule, Truth()), None
+    state, differs, events = initial(rule), None, 0
+    try:
+        for heard in relive(rule, recording.events):
+            if kept is not None and kept.seq == events:
+                checks["state"] = kept.state == state
+            if arrays is not None:
+                arrays.follow(heard.event, heard.effects)
+            violated = violated or _violated(judge, heard)
+            state, events = heard.after, events + 1
+    except OtherRules as error:
+        differs = str(error)
+    if recording.events:
+        checks["effects"] = differs is None
+    if kept is not None and kept.seq == events:
+        checks["state"] = kept.state == state
+    digest = None if arrays is None else arrays.sha256()
+    if digest is not None and differs is None and (run_dir / SUMMARY).exists():
+        checks["fragments"] = digest == _said(run_dir / SUMMARY)
+    return {
+        "exact": bool(checks) and all(checks.values()) and recording.damage is None,
+        "events": events,
+        "merges": state.merges,
+        "global_sha256": digest,
+        "compared": checks,
+        "differs": differs,
+        "damage": recording.damage,
+        "violations": 0 if violated is None else 1,
+        "violated": violated,
+    }
+
+
+def _violated(judge: Judge, heard: Heard) -> str | None:
+    """Which invariant this event broke."""
+    try:
+        judge.saw(*heard)
+    except Violation as error:
+        return str(error)
+    return None
+
+
+def _said(summary: Path) -> str:
+    """The fingerprint of the result, as the run has measured it."""
+    try:
+        return json.loads(summary.read_text())["global_sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{summary.name} cannot be read: {error!r}") from error
+
+
+class _Arrays:
+    """The shard's side of a replay, from the first versions and the contributions kept."""
+
+    def __init__(self, config: Config, layout: Layout, depot: Depot) -> None:
+        self._depot, self._layout = depot, layout
+        self._store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
+        self._fragments = [Fragment(p) for p in range(len(layout.fragments))]
+        first = {p: self._first(p) for p in self._fragments}
+        self._shard: Shard = shard_of(config, layout, first)
+        self._public = {p: each.version for p, each in first.items()}
+        self._before: dict[Fragment, Arrays] = {}
+        self._ordered: dict[Fragment, Merge] = {}
+
+    def _first(self, p: Fragment) -> Arrays:
+        arrays = self._store.oldest(p)
+        if arrays.version != Version(0, 0):
+            raise Damaged(
+                f"fragment {p} has lost its first version, the oldest that is left is "
+                f"{arrays.version}: the model cannot be rebuilt"
+            )
+        return arrays
+
+    def follow(self, event: Event, effects: tuple[Effect, ...]) -> None:
+        """Do what the shard did."""
+        if isinstance(event, Resume):
+            for p, version in zip(self._fragments, event.versions, strict=True):
+                self._go_back(p, version)
+                self._public[p] = version
+        if isinstance(event, ShardBack):
+            for p in event.fragments:
+                self._go_back(p, self._public[p])
+        for effect in effects:
+            if isinstance(effect, Merge):
+                self._ordered[effect.fragment] = effect
+            if isinstance(effect, Store):  # only now is it known that the merge was done
+                self._merge(self._ordered.pop(effect.fragment))
+            if isinstance(effect, Publish):
+                self._shard.publish(effect)
+                self._public[effect.fragment] = effect.version
+
+    def _merge(self, order: Merge) -> None:
+        self._before[order.fragment] = _copy(self._shard.arrays(order.fragment))
+        for item in order.items:
+            said = item.contribution.id
+            payload = load_contribution(self._depot, said, self._layout.fingerprint)
+            self._shard.receive(item.contribution, payload)
+        self._shard.merge(order)
+
+    def _go_back(self, p: Fragment, version: Version) -> None:
+        def stored() -> Arrays:
+            before = self._before.get(p)
+            if before is not None and before.version == version:
+                return before
+            arrays = self._store.newest(p, upto=version)
+            if arrays.version != version:
+                raise Damaged(f"fragment {p} went on from {version}, which was not kept")
+            return arrays
+
+        self._shard.recover(p, version, stored)
+
+    def sha256(self) -> str:
+        return fingerprint([flat for _, flat in self._shard.whole(self._fragments)])
+
+
+def _copy(arrays: Arrays) -> Arrays:
+    copies = (np.array(each) for each in (arrays.master, arrays.momentum, arrays.public))
+    return Arrays(arrays.version, *copies)

@@ -1,0 +1,69 @@
+"""Figures in words: durations, amounts, shares, the course of a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+
+WIDTH = 100  # columns of the widest thing shown
+
+
+GAP = 2  # columns between two columns
+
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+SPARKLINE = 24  # columns of the held-out history
+
+
+NOT_FINITE = "not finite"
+
+
+NEARLY = 0.9995  # of a unit: from here on three digits round up to it
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `12:40`, `1:02:03`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def amount(number: float) -> str:
+    """Three digits that count, and a unit: `950`, `12.4k`, `1.23M`."""
+    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= unit * NEARLY:
+            return f"{number / unit:#.3g}".rstrip(".") + name
+    return f"{number:.0f}"
+
+
+def sparkline(history: Sequence[float], width: int = SPARKLINE) -> str:
+    """The course of a figure, lowest to highest; the mean of neighbours where there are many."""
+    if len(history) < 2 or not all(map(math.isfinite, history)):
+        return ""
+    columns = min(width, len(history))
+    edges = [index * len(history) // columns for index in range(columns + 1)]
+    means = [fmean(history[low:high]) for low, high in pairwise(edges)]
+    low, span = min(means), (max(means) - min(means)) or 1.0
+    return "".join(SPARKS[round((each - low) / span * (len(SPARKS) - 1))] for each in means)
+
+
+def duration_or_dash(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
+
+
+def number(number: float | None, digits: int) -> str:
+    if number is None:
+        return "-"
+    return f"{number:,.{digits}f}" if math.isfinite(number) else NOT_FINITE
+
+
+def seconds_or_dash(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f} s"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.1f} %"

@@ -1,0 +1,37 @@
+"""The console script: errors become one clear message and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from cluster.cli import proof, steering, training
+from cluster.cli.bench import bench
+from cluster.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
+from coordinator.errors import ArchipelagoError, UserMistake
+
+ROOMS = (training, steering, proof)
+"""Imported for the commands that they add."""
+
+app.add_typer(bench, name="bench")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command that is given; end the process with its exit code."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
+    try:
+        app(args=arguments, prog_name="archipelago", standalone_mode=True)
+    except UserMistake as error:
+        _fail(str(error), MISTAKEN)
+    except ArchipelagoError as error:
+        _fail(str(error), FAILED)
+    except KeyboardInterrupt:
+        _fail("interrupted", INTERRUPTED)
+    sys.exit(0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"archipelago: {message}", file=sys.stderr)
+    sys.exit(code)

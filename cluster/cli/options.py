@@ -1,0 +1,55 @@
+"""What several commands have in common: the application, options, exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cluster.storage import runs
+from coordinator.errors import UserMistake
+
+FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
+"""Exit codes; 0 is success."""
+
+
+app = typer.Typer(
+    name="archipelago",
+    help="Train one model on many islands of compute that nobody has to keep in step.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+ConfigPath = Annotated[
+    Path, typer.Argument(metavar="CONFIG.toml", help="What to train, and where.")
+]
+
+
+RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run directory or name.")]
+
+
+NamedRun = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or name.")]
+
+
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="HOST:PORT",
+        help="The Ray cluster that the run is in, if it is not known from its run directory; "
+        "RAY_ADDRESS by default.",
+    ),
+]
+
+
+def live_run(name: str | None, address: str | None) -> runs.Live:
+    """A run that is going on, and this process ready to speak to its cluster."""
+    live = runs.reach(name, address)
+    if isinstance(live, Path):
+        raise UserMistake(f"run {live} is not live; there is nothing to do")
+    live.prepare()
+    return live

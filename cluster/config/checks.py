@@ -1,0 +1,208 @@
+"""Checks between fields; each says which fields it reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import BaseModel
+
+from cluster.config import slices
+from cluster.config.schema import Config
+from cluster.config.words import Problem
+
+BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
+"""What pyarrow reaches where an object is replaced as a whole."""
+
+
+SECRET = re.compile("key|secret|token|password", re.IGNORECASE)
+
+
+Check: TypeAlias = Callable[[Config], Iterator[Problem]]
+
+
+CHECKS: list[tuple[tuple[str, ...], Check]] = []
+"""Each with the fields that it reads: it is left out when one of them is unsound already."""
+
+
+def check(*reads: str) -> Callable[[Check], Check]:
+    def register(function: Check) -> Check:
+        CHECKS.append((reads, function))
+        return function
+
+    return register
+
+
+@check("task.preset", "task.target")
+def _one_task(config: Config) -> Iterator[Problem]:
+    if config.task.preset is None and config.task.target is None:
+        yield Problem("task", 'says not what to learn; give preset = "byte-1m", or a target')
+    if config.task.preset is not None and config.task.target is not None:
+        yield Problem("task", "preset and target are both given; keep one")
+
+
+@check("data.tokens", "data.column")
+def _tokens_have_column(config: Config) -> Iterator[Problem]:
+    if config.data.tokens and config.data.column is None:
+        yield Problem("data.column", "is needed by tokens = true: the Parquet column to read")
+
+
+@check("sync.fragments", "sync.every")
+def _fragments_fit(config: Config) -> Iterator[Problem]:
+    given, every = config.sync.fragments, config.sync.every
+    if given > every:
+        yield Problem(
+            "sync.fragments",
+            f"two of {given} fragments would be due at one step, as sync.every is {every}; "
+            f"use {every} fragments or fewer, or a longer interval",
+        )
+
+
+@check("islands.*.topology", "islands.*.accelerator")
+def _slices_are_of_tpus(config: Config) -> Iterator[Problem]:
+    for number, group in enumerate(config.islands):
+        if group.topology and not (group.accelerator or "").startswith("TPU-"):
+            yield Problem(
+                f"islands.{number}.accelerator",
+                f'a slice {group.topology} is of TPUs: say which, such as "TPU-V6E"',
+            )
+
+
+@check("islands.*.topology", "islands.*.accelerator", "islands.*.resources")
+def _slices_are_of_one_host(config: Config) -> Iterator[Problem]:
+    for number, group in enumerate(config.islands):
+        kind, given = group.accelerator or "", group.resources.get("TPU") or None
+        if group.topology is None or not kind.startswith("TPU-"):
+            continue
+        if (hosts := slices.hosts(group.topology, kind, given)) > 1:
+            each = given or slices.chips_per_host(group.topology, kind)
+            yield Problem(
+                f"islands.{number}.topology",
+                f"a slice {group.topology} of {kind} has {slices.chips(group.topology)} chips, "
+                f"{each:g} on a host{f' as islands.{number}.resources.TPU says' if given else ''}: "
+                f"{hosts} hosts, and an island of several hosts is not built yet; take a slice of "
+                f"one host, {slices.largest_of_one_host(kind)} at most"
+                f"{', and all of its chips' if given else ''}",
+            )
+
+
+@check("durability.dir")
+def _durable_everywhere(config: Config) -> Iterator[Problem]:
+    """What may be a secret is not shown."""
+    if (given := config.durability.dir) is None or given.startswith("/"):
+        return
+    parts, where = urlsplit(given), "durability.dir"
+    if parts.scheme not in BUCKETS:
+        known = ", ".join(f"{scheme}://" for scheme in BUCKETS)
+        yield Problem(where, f"must be an absolute path that every node sees, or one of {known}")
+    elif not parts.netloc:
+        yield Problem(where, f"names no bucket: {parts.scheme}://BUCKET/PREFIX")
+    if parts.password or any(SECRET.search(key) for key in parse_qs(parts.query)):
+        yield Problem(
+            where,
+            "holds credentials, which would be written into the run's files; leave them to the "
+            "environment of Ray's nodes (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS ...)",
+        )
+
+
+@check("sync.overlap", "sync.every")
+def _overlap_fits(config: Config) -> Iterator[Problem]:
+    given, every = config.sync.overlap, config.sync.every
+    if given >= every:
+        yield Problem(
+            "sync.overlap",
+            f"{given} steps would reach the fragment's next round, as sync.every is {every}; "
+            f"use less than {every}",
+        )
+
+
+@check("sync.outer")
+def _one_outer_optimizer(config: Config) -> Iterator[Problem]:
+    outer = config.sync.outer
+    own = {"learning_rate", "momentum", "nesterov"} & outer.model_fields_set
+    if outer.target is None and outer.options:
+        yield Problem("sync.outer.options", "are those of a target, and there is none")
+    if outer.target is not None and (own := sorted(k for k in own if _changed(outer, k))):
+        yield Problem(
+            f"sync.outer.{own[0]}", f"is not for {outer.target}; put it into sync.outer.options"
+        )
+
+
+def _changed(table: BaseModel, key: str) -> bool:
+    """... from its default: a resolved configuration names every key."""
+    return getattr(table, key) != type(table).model_fields[key].default
+
+
+@check("sync.shards", "sync.fragments")
+def _shards_have_fragments(config: Config) -> Iterator[Problem]:
+    given, fragments = config.sync.shards, config.sync.fragments
+    if given > fragments:
+        yield Problem(
+            "sync.shards", f"{given} processes cannot share {fragments} fragments; use fewer"
+        )
+
+
+@check("sync.shard_labels", "durability.dir")
+def _shards_elsewhere_are_durable_there(config: Config) -> Iterator[Problem]:
+    if config.sync.shard_labels is not None and config.durability.dir is None:
+        yield Problem(
+            "sync.shard_labels",
+            "puts shards on nodes that do not see the run directory; give durability.dir, a folder "
+            "that every node sees or a bucket",
+        )
+
+
+@check("sync.quorum", "islands.*.count")
+def _quorum_exists(config: Config) -> Iterator[Problem]:
+    given, total = config.sync.quorum, len(config.island_names)
+    if 0 < total < given:
+        yield Problem(
+            "sync.quorum",
+            f"no round could ever close: {given} contributions are needed and there are {total} "
+            f"islands; use {total} or less, or more islands",
+        )
+
+
+@check("sync.adopt", "sync.blend")
+def _blend_has_alpha(config: Config) -> Iterator[Problem]:
+    if config.sync.adopt == "blend" and config.sync.blend is None:
+        yield Problem("sync.blend", 'is needed by adopt = "blend": a share between 0 and 1')
+    if config.sync.adopt != "blend" and config.sync.blend is not None:
+        yield Problem(
+            "sync.blend",
+            f'is read only by adopt = "blend", and adopt is "{config.sync.adopt}"; leave one out',
+        )
+
+
+@check("islands")
+def _some_islands(config: Config) -> Iterator[Problem]:
+    if not config.islands:
+        yield Problem("islands", "there are none; add an [[islands]] table with group and count")
+
+
+@check("islands.*.group")
+def _groups_differ(config: Config) -> Iterator[Problem]:
+    names = [group.group for group in config.islands]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        places = ", ".join(f"islands.{i}" for i, other in enumerate(names) if other == name)
+        yield Problem("islands", f'{places} are all named "{name}"; give each group its own name')
+
+
+@check("islands.*.group", "islands.*.count")
+def _faults_hit(config: Config) -> Iterator[Problem]:
+    for fault in config.faults.plan:
+        if (why := fault.misfit(config.island_names)) is not None:
+            yield Problem("faults.plan", why)
+
+
+@check("run.steps")
+def _faults_happen(config: Config) -> Iterator[Problem]:
+    for fault in config.faults.plan:
+        if fault.at_step > config.run.steps:
+            yield Problem(
+                "faults.plan",
+                f'the {fault.kind} of "{fault.island}" at step {fault.at_step} would come after '
+                f"the end; run.steps is {config.run.steps}",
+            )

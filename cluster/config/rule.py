@@ -1,0 +1,46 @@
+"""The rules of a run, as its configuration has them."""
+
+from __future__ import annotations
+
+from cluster.config.schema import Config, IslandGroup
+from cluster.names import group_name
+from coordinator.direction import Watch
+from coordinator.fragments import Layout
+from coordinator.protocol import Anchor, Island
+from coordinator.schedule import Schedule
+from coordinator.state import Rule
+
+
+def schedule_of(config: Config) -> Schedule:
+    return Schedule(config.sync.every, config.sync.fragments)
+
+
+def group_of(config: Config, island: Island) -> IslandGroup:
+    """Also of an island that was added to its group later."""
+    return config.group(group_name(island))
+
+
+def rule_of(config: Config, layout: Layout) -> Rule:
+    return rule_for(config, layout.fingerprint)
+
+
+def rule_for(config: Config, fingerprint: str) -> Rule:
+    """... of a model of which no more than the layout's fingerprint matters."""
+    sync = config.sync
+    return Rule(
+        schedule=schedule_of(config),
+        fingerprint=fingerprint,
+        steps=config.run.steps,
+        min_quorum=sync.quorum,
+        grace_s=None if sync.grace == "auto" else sync.grace,
+        overlap=sync.overlap,
+        max_staleness=sync.max_staleness,
+        lease_windows=config.data.lease_windows,
+        watch=Watch(sync.direction),
+    )
+
+
+def shards_come_back_alone(config: Config) -> bool:
+    """Can learners go on when a shard dies? Not if they wait for each adoption, nor if what they
+    hand in counts from public fragments of before, which nobody else has."""
+    return config.sync.overlap > 0 and Anchor(config.sync.anchor) is Anchor.BASE

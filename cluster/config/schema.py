@@ -1,0 +1,267 @@
+"""The tables of a configuration, and their defaults, which stand nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from cluster.config import slices
+from cluster.config.toml import table_block
+from cluster.config.values import (
+    LARGEST_SEED,
+    RATES,
+    TARGET,
+    TOPOLOGY,
+    Amount,
+    Count,
+    Grace,
+    GroupName,
+    Name,
+    OptionValue,
+    Positive,
+    Share,
+    WireName,
+    grace_value,
+    nearest,
+    only,
+    with_a_rate,
+)
+from cluster.names import EVALUATOR, FLEET, SHARD, SYNCER, island_names
+from coordinator.codec import Wire
+from coordinator.protocol import Island
+
+
+class Table(BaseModel):
+    """One table of the file: no unknown keys, no conversions between types, never changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class RunConfig(Table):
+    name: Name | None = None  # None: the file's name and the time of the start
+    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
+    mode: Literal["decoupled"] = "decoupled"
+    steps: Count = 300  # T, in syncer steps
+    dir: Annotated[str, Field(min_length=1)] = "runs"
+
+
+class TaskConfig(Table):
+    """What is learned: a preset that comes with the project, or the user's own `target`."""
+
+    preset: Annotated[str, Field(min_length=1)] | None = None
+    target: Annotated[str, Field(pattern=TARGET)] | None = None  # module:attribute
+    options: dict[str, OptionValue] = {}
+
+
+class DataConfig(Table):
+    source: Annotated[str, Field(min_length=1)] = "python-stdlib"
+    column: Annotated[str, Field(min_length=1)] | None = None  # of a Parquet dataset
+    tokens: bool = False  # the column holds token ids, not text
+    heldout_percent: Annotated[float, Field(gt=0, lt=100)] = 5.0
+    window: Count = 128  # tokens predicted in one window
+    lease_windows: Count = 256
+
+
+class OptimizerConfig(Table):
+    """The inner one, with a linear warm-up and a cosine down to a floor."""
+
+    kind: Literal["muon", "adamw"] = "muon"  # muon: for hidden matrices; all other leaves by adamw
+    learning_rate: Positive = RATES["muon"]  # or what suits the other kind
+    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    floor_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
+    b1: Share = 0.9
+    b2: Share = 0.99
+    eps: Positive = 1e-8
+    momentum: Share = 0.95  # muon's
+    weight_decay: Amount = 0.1
+    clip_norm: Amount = 1.0  # 0: no clipping
+
+
+class OuterConfig(Table):
+    """SGD with momentum on the outer gradient (arXiv:2311.08105), or an optax transformation."""
+
+    learning_rate: Positive = 1.0
+    momentum: Share = 0.0
+    nesterov: bool = True
+    target: Annotated[str, Field(pattern=TARGET)] | None = None  # such as "optax:adam", instead
+    options: dict[str, OptionValue] = {}  # ... called with these
+
+
+class SyncConfig(Table):
+    every: Count = 8  # H: each fragment is merged once in so many syncer steps
+    fragments: Count = 8  # P
+    overlap: Annotated[int, Field(ge=0)] = 2  # tau, in steps; 0 = learners wait for adoption
+    quorum: Count = 1  # K
+    grace: Annotated[Grace, BeforeValidator(grace_value)] = "auto"  # seconds
+    max_staleness: Annotated[int, Field(ge=0)] = 8  # versions
+    merge: Literal["rda", "mean"] = "mean"
+    anchor: Literal["base", "current"] = "base"  # the learner's own base, or the syncer's fragment
+    adopt: Literal["overwrite", "carry", "blend"] = "carry"
+    blend: Annotated[float, Field(gt=0, lt=1)] | None = None  # alpha, the share of the local one
+    wire_up: WireName = Wire.BF16
+    wire_down: WireName = Wire.BF16
+    direction: Literal["quarantine", "report", "off"] = "quarantine"  # of who is against all
+    keep_differences: Annotated[int, Field(ge=0)] = 4  # R, for who missed some, where that is less
+    shards: Count = 1  # processes that share the fragments between them
+    shard_labels: dict[str, str] | None = None  # of their nodes, in turn; None: the fleet's node
+    outer: OuterConfig = OuterConfig()
+
+
+class IslandGroup(Table):
+    """Islands of one kind; they are named after their group."""
+
+    group: GroupName = "local"
+    count: Count = 1
+    spares: Annotated[int, Field(ge=0)] = 0  # more processes, warm, on devices of their own
+    batch_size: Count = 8  # windows per inner step
+    hosts: Annotated[int, only(1)] = 1
+    resources: dict[str, Amount] = {"CPU": 1.0}  # of each island, in Ray's words
+    accelerator: Annotated[str, Field(min_length=1)] | None = None  # such as "H200", "TPU-V6E"
+    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice, of one host
+    label_selector: dict[str, str] | None = None  # labels that its node must have
+    region: GroupName | None = None  # its corpus: what is leased there is read there
+    speed: Annotated[float, Field(gt=0, le=1)] = 1.0  # below 1 the island is slowed on purpose
+    step_s: Amount = 0.0  # ... or idles so that no step takes less than this
+    encode: Literal["host", "device"] = "host"  # device: 8 bytes a parameter there, fewer to copy
+    opportunistic: bool = False  # may wait for devices that the cluster does not have yet
+
+    @property
+    def names(self) -> tuple[Island, ...]:
+        return island_names(self.group, self.count)
+
+    @property
+    def devices(self) -> dict[str, float]:
+        """The resources of one island; a slice's chips are among them."""
+        if self.topology is None or self.resources.get("TPU"):
+            return self.resources
+        return {**self.resources, "TPU": float(slices.chips(self.topology))}
+
+
+class DurabilityConfig(Table):
+    """What is there when something dies, and where."""
+
+    every: Count = 1  # merges of a fragment from one stored version to the next
+    dir: Annotated[str, Field(min_length=1)] | None = None  # None: the run directory
+    keep_snapshots: Annotated[int, Field(ge=2)] = 2  # versions of each fragment
+    keep_contributions: bool = False  # what was merged, so that replay gives the same fragments
+
+
+class Harm(Table):
+    """What is broken on purpose; cluster/actors/inject.py says what each kind does."""
+
+    kind: Literal["kill", "stop", "nan", "scale", "slow", "cut", "node", "drain", "disk"]
+    island: str  # or one of SERVICES
+    factor: Annotated[float, Field(allow_inf_nan=False)] = 1000.0  # of "scale" and "slow"
+    for_s: Positive = 20.0  # of "stop", "slow", "cut" and "disk"
+
+    @classmethod
+    def kinds(cls) -> tuple[str, ...]:
+        return get_args(cls.model_fields["kind"].annotation)
+
+    def misfit(self, islands: Sequence[str]) -> str | None:
+        """Why this cannot happen to a run with these islands."""
+        if (kinds := SERVICES.get(self.island)) is not None:
+            possible = self.kind in kinds
+            hint = f"it can be {' or '.join(sorted(kinds))}"
+        elif self.island in islands:
+            possible, hint = self.kind != "disk", "that is for syncer or shard-0"
+        else:
+            return f'the {self.kind} of "{self.island}" names no island; ' + nearest(
+                self.island, islands
+            )
+        return None if possible else f'"{self.island}" cannot have the fault {self.kind}; {hint}'
+
+
+SERVICES: Mapping[str, frozenset[str]] = {
+    SYNCER: frozenset({"kill", "stop", "disk"}),
+    SHARD: frozenset({"kill", "stop", "disk"}),
+    EVALUATOR: frozenset({"kill", "stop"}),
+    FLEET: frozenset({"kill"}),
+}
+"""What of a run that is no island can be broken, and how."""
+
+
+class PlannedFault(Harm):
+    """... as soon as the syncer's clock gets there and, if it hits an island, that is live."""
+
+    at_step: Count
+
+
+class Attack(Harm):
+    """... at so many seconds after `archipelago chaos` began."""
+
+    after_s: Annotated[float, Field(ge=0)]
+
+
+class FailurePolicy(Table):
+    """What is done about which failure of an island."""
+
+    deaths: Count = 5  # of its processes without a contribution between ...
+    exceptions: Count = 3  # ... or so many that ended with an exception of the program ...
+    then: Literal["set aside", "stop"] = "set aside"  # ... and it is, or the run stops
+    first_delay_s: Positive = 2.0  # before its second restart; then twice as long each time ...
+    longest_delay_s: Positive = 60.0  # ... at most
+    hang: Literal["replace", "wait"] = "replace"  # one that is silent and not dead ...
+    hang_s: Positive = 300.0  # ... after so long
+    drain_s: Positive = 60.0  # a draining one that says nothing for so long is taken for dead
+
+
+class FaultsConfig(Table):
+    plan: Annotated[tuple[PlannedFault, ...], Field(strict=False)] = ()
+    policy: FailurePolicy = FailurePolicy()
+
+
+class MonitorConfig(Table):
+    dashboard: bool = False  # Ray's own
+    evaluate_every_s: Positive = 10.0
+    refresh_s: Positive = 0.5
+    metrics: bool = True  # a target for Prometheus
+    metrics_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: a free one
+    targets: Annotated[str, Field(min_length=1)] = "~/.archipelago/targets"  # where it is said
+
+
+class Config(Table):
+    """A checked configuration: what `load` lets in."""
+
+    run: RunConfig = RunConfig()
+    task: TaskConfig = TaskConfig()
+    data: DataConfig = DataConfig()
+    optimizer: Annotated[OptimizerConfig, BeforeValidator(with_a_rate)] = OptimizerConfig()
+    sync: SyncConfig = SyncConfig()
+    islands: Annotated[tuple[IslandGroup, ...], Field(strict=False)] = ()
+    durability: DurabilityConfig = DurabilityConfig()
+    faults: FaultsConfig = FaultsConfig()
+    monitor: MonitorConfig = MonitorConfig()
+
+    def group(self, name: str) -> IslandGroup:
+        return next(group for group in self.islands if group.group == name)
+
+    @property
+    def island_names(self) -> tuple[Island, ...]:
+        return tuple(name for group in self.islands for name in group.names)
+
+    @property
+    def sha256(self) -> str:
+        """Equal for two configurations that say the same, however their files are written."""
+        plain = self.model_dump(mode="json")
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def toml(self) -> str:
+        """The whole configuration, defaults included, as a file that `load` reads back."""
+        tables = self.model_dump(mode="json", exclude_none=True)
+        blocks = [
+            block
+            for name, table in tables.items()
+            for block in (
+                [table_block(f"[[{name}]]", each) for each in table]
+                if isinstance(table, list)
+                else [table_block(f"[{name}]", table)]
+            )
+        ]
+        return "\n".join(blocks)

@@ -1,0 +1,101 @@
+"""What a field of the configuration may hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from cluster.config.toml import toml_value
+from coordinator.codec import Wire
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+GROUP = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
+
+
+TOPOLOGY = r"^[1-9]\d*(x[1-9]\d*)+$"
+
+
+TARGET = r"^[\w.]+:[\w.]+$"
+
+
+Count = Annotated[int, Field(ge=1)]
+
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+Name = Annotated[str, Field(pattern=NAME, max_length=80)]
+
+
+GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
+
+
+RATES: Mapping[str, float] = {"muon": 16e-3, "adamw": 6e-3}
+"""The inner optimizer's learning rate, where none is given: measured (docs/benchmarks.md)."""
+
+
+LARGEST_SEED = 2**32 - 1  # what a JAX key takes without 64-bit mode
+
+
+def only(allowed: object) -> AfterValidator:
+    """Mark a field that nothing reads yet: any value but `allowed` is refused, never ignored."""
+
+    def refuse(value: object) -> object:
+        if value != allowed:
+            remedy = "leave it out" if allowed is None else f"leave it at {toml_value(allowed)}"
+            raise PydanticCustomError("not_built", "{why}", {"why": f"is not built yet; {remedy}"})
+        return value
+
+    return AfterValidator(refuse)
+
+
+def grace_value(value: object) -> object:
+    if value == "auto":
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return float(value)
+    why = 'must be "auto" or a number of seconds, 0 or more'
+    raise PydanticCustomError("grace", "{why}", {"why": why})
+
+
+def with_a_rate(optimizer: object) -> object:
+    """Whoever names the kind and no rate gets the one that suits it."""
+    if not isinstance(optimizer, dict):
+        return optimizer
+    given: dict[str, object] = optimizer
+    rate = RATES.get(str(given.get("kind")))
+    return given if rate is None else {"learning_rate": rate, **given}
+
+
+def option_value(value: object) -> object:
+    if not isinstance(value, bool | int | float | str):
+        raise PydanticCustomError("option", "must be a number, text, true or false")
+    return value
+
+
+Grace: TypeAlias = Literal["auto"] | float
+
+
+OptionValue = Annotated[bool | int | float | str, PlainValidator(option_value)]
+
+
+WireName = Annotated[Wire, Field(strict=False)]
+
+
+def nearest(given: str, known: Sequence[str]) -> str:
+    if close := get_close_matches(given, known, n=1):
+        return f"did you mean {close[0]}?"
+    return f"known are {', '.join(known)}" if known else "none is known"

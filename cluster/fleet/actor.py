@@ -1,0 +1,101 @@
+"""The actor of the fleet: it keeps a run on a thread of its own, and can always answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import ray
+
+from cluster.actors.directory import Actor, setup_logging
+from cluster.actors.inject import Breakable
+from cluster.actors.start import Home
+from cluster.config.schema import Config, Harm
+from cluster.names import FLEET, Seat
+from cluster.status import RunStatus
+from coordinator.protocol import Island
+
+if TYPE_CHECKING:
+    from cluster.fleet.outcome import Outcome
+
+
+FLEET_THREADS = 16
+"""Of the fleet's process: none of its answers takes long, but many may ask at once."""
+
+
+class FleetActor(Breakable):
+    """The fleet of a run: keeps it on a thread of its own, and can always answer."""
+
+    def __init__(
+        self,
+        config: str,
+        run_dir: str,
+        namespace: str,
+        detached: bool,
+        auth: str,
+        token: str,
+        resumes: bool,
+    ) -> None:
+        setup_logging()
+        from cluster.fleet.controller import Fleet  # which needs this module
+
+        plain = Config.model_validate_json(config, strict=False)
+        self._fleet = Fleet(
+            plain,
+            Path(run_dir),
+            namespace,
+            detached=detached,
+            auth=auth,
+            token=token,
+            resumes=resumes,
+        )
+        threading.Thread(target=self._fleet.keep, name="keep", daemon=True).start()
+
+    def status(self) -> RunStatus:
+        return self._fleet.status()
+
+    def outcome(self) -> Outcome | None:
+        """How the run ended; None while it goes on."""
+        return self._fleet.outcome
+
+    def scale(self, counts: Mapping[str, int]) -> None:
+        self._fleet.scale(counts)
+
+    def drain(self, island: Island) -> None:
+        self._fleet.drain(island)
+
+    def stop(self, why: str) -> None:
+        self._fleet.stop(why)
+
+    def starting(self, seat: Seat) -> float:
+        return self._fleet.starting(seat)
+
+    def role(self, seat: Seat, warm: bool) -> Island | None:
+        return self._fleet.role(seat, warm=warm)
+
+    def broke(self, seat: Seat, words: str) -> None:
+        self._fleet.broke(seat, words)
+
+    def harm(self, harm: Mapping[str, Any]) -> None:
+        self._fleet.harm(Harm.model_validate(harm))
+
+    def dismiss(self) -> None:
+        self._fleet.dismiss()
+
+
+def start_fleet(
+    config: Config, run_dir: Path, home: Home, auth: str, *, resumes: bool = False
+) -> Actor:
+    """The fleet starts everything else. One that is not detached ends with its run's process.
+    `resumes`: a run that another one has begun."""
+    options = home.options(FLEET, {})
+    if not home.detached:
+        options["max_restarts"] = 0  # what it had started has ended with it
+    actor = ray.remote(FleetActor).options(
+        **options, **home.near(), num_cpus=0, max_concurrency=FLEET_THREADS
+    )
+    token, plain = uuid4().hex, config.model_dump_json()
+    return actor.remote(plain, str(run_dir), home.namespace, home.detached, auth, token, resumes)

@@ -1,0 +1,169 @@
+"""The fleet's dealings with the evaluator: a look now and then, and the model of the end.
+
+None of it is the training's affair. An evaluation that raises comes to nothing, one whose evaluator
+dies or hangs as well, and then the next one has its turn. Of the last one the summary says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from cluster.failures import Unjudged, in_short
+from cluster.host.evaluator import Judged
+from coordinator.fragments import Flat
+
+log = logging.getLogger("archipelago.fleet")
+
+
+HUNG_S = 600.0
+"""An evaluator that has judged no batch for so long hangs, unless its batches are longer ..."""
+
+
+PATIENCE = 10
+"""... by far: for so many of its longest it is waited."""
+
+
+ANSWER_S = 10.0
+"""It must say within this how far it is, whatever else it does."""
+
+
+POLL_S = 1.0
+
+
+DEATHS = 3
+"""After so many deaths in a row the last model is not judged any more."""
+
+
+class Judgement(NamedTuple):
+    """Held-out losses by their names in the summary; `why` one of them is missing."""
+
+    losses: dict[str, float | None]
+    why: str | None
+
+
+class Done(NamedTuple):
+    """What an evaluation has come to."""
+
+    value: Any
+
+
+Pending = Callable[[float], Any]
+"""An answer to come: waits so many seconds for it. Errors: Ray's; `GetTimeoutError` so far."""
+
+
+class Evaluating(Protocol):
+    """The evaluator, as it can be reached."""
+
+    def ask(self, method: str, *arguments: object) -> Pending: ...
+
+    def restart(self) -> None:
+        """End its process; Ray begins it anew."""
+        ...
+
+
+class Judging:
+    """One evaluation at a time."""
+
+    def __init__(
+        self,
+        evaluator: Evaluating,
+        every_s: float,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._evaluator, self._every_s, self._now_s = evaluator, every_s, now_s
+        self._pending: Pending | None = None
+        self._looked_s = self._heard_s = now_s()
+        self._judged = Judged(0, 0.0)
+
+    def look(self) -> Unjudged | None:
+        """See to the judgement under way, or begin one if it is time; why one came to nothing."""
+        if self._pending is not None:
+            if (said := self._settled(self._pending, 0.0)) is None:
+                return None
+            self._pending = None
+            return said if isinstance(said, Unjudged) else None
+        if self._now_s() - self._looked_s >= self._every_s:
+            self._looked_s = self._now_s()
+            self._pending = self._begun("judge")
+        return None
+
+    def verdict(self, flats: Sequence[Flat]) -> Judgement:
+        """The figures of the end; waited for as long as batches are judged."""
+        self._pending = None
+        said = {
+            "heldout_loss": self._insisted("loss", [*flats]),
+            "sample_heldout_loss": self._insisted("sample", [*flats]),
+            "initial_heldout_loss": self._insisted("initial_loss"),
+        }
+        missing = [
+            f"there is no {figure}: its evaluation {what}"
+            for figure, what in said.items()
+            if isinstance(what, Unjudged)
+        ]
+        losses = {k: what.value if isinstance(what, Done) else None for k, what in said.items()}
+        return Judgement(losses, "; ".join(missing) or None)
+
+    def _insisted(self, method: str, *arguments: object) -> Done | Unjudged:
+        """... asked again of its next process, if the one dies that was asked."""
+        for _ in range(DEATHS):
+            pending, said = self._begun(method, *arguments), None
+            while said is None:
+                said = self._settled(pending, POLL_S)
+            if said is not Unjudged.DIED:
+                return said
+        return Unjudged.DIED
+
+    def _begun(self, method: str, *arguments: object) -> Pending:
+        self._heard_s = self._now_s()
+        try:
+            return self._evaluator.ask(method, *arguments)
+        except RayError as error:  # no room for the arguments
+            failed = error
+
+        def fails(_: float) -> NoReturn:
+            raise failed
+
+        return fails
+
+    def _settled(self, pending: Pending, wait_s: float) -> Done | Unjudged | None:
+        """What came of it; None while it is under way."""
+        try:
+            return Done(pending(wait_s))
+        except RayTaskError as error:
+            log.error("the model could not be judged: %s", error)
+            return Unjudged.RAISED
+        except GetTimeoutError:
+            if not self._hangs():
+                return None
+            log.error("the evaluator has judged nothing for %.0f s: restarted", self._patience_s)
+            self._evaluator.restart()
+            return Unjudged.HUNG
+        except RayActorError as error:
+            log.error("the evaluator has died: %s", in_short(str(error)))
+            return Unjudged.DIED
+        except RayError as error:
+            log.error("the model could not be judged: %r", error)
+            return Unjudged.RAISED
+
+    @property
+    def _patience_s(self) -> float:
+        return max(HUNG_S, PATIENCE * self._judged.longest_s)
+
+    def _hangs(self) -> bool:
+        """Has no batch been judged for too long? It is asked no sooner than that."""
+        if self._now_s() - self._heard_s < self._patience_s:
+            return False
+        judged = self._judged
+        try:
+            judged = Judged(*self._evaluator.ask("judged")(ANSWER_S))
+        except RayError as error:
+            log.warning("the evaluator does not say how far it is: %s", type(error).__name__)
+        if judged == self._judged:
+            return True
+        self._judged, self._heard_s = judged, self._now_s()
+        return False

@@ -1,0 +1,154 @@
+"""Every metric, declared once; and the Prometheus target of a run.
+
+A metric is read off the run's status when somebody asks, so that nothing is counted twice and a
+restarted process goes on where the one before was. Boards and alerts are in dashboards/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias, get_args
+
+from cluster.failures import Reason, Unjudged
+from cluster.status import IslandState, RunStatus
+from coordinator.protocol import Fate
+
+PREFIX = "archipelago_"
+
+
+MetricSample: TypeAlias = tuple[tuple[str, ...], float]
+"""Values of the metric's labels, in order, and its own."""
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"  # only grows; `_total` ends its name
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One metric. `name` without prefix and `_total`, its unit last; labels besides `run`."""
+
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[RunStatus], Iterable[MetricSample]]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """As Prometheus stores it."""
+        return PREFIX + self.name + ("_total" if self.kind is Kind.COUNTER else "")
+
+
+def _one(
+    read: Callable[[RunStatus], float | None],
+) -> Callable[[RunStatus], Iterator[MetricSample]]:
+    def samples(status: RunStatus) -> Iterator[MetricSample]:
+        if (value := read(status)) is not None:
+            yield (), value
+
+    return samples
+
+
+def _figure(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
+    return _one(lambda status: (status["figures"] or {}).get(key))
+
+
+def _islands(key: str) -> Callable[[RunStatus], Iterator[MetricSample]]:
+    def samples(status: RunStatus) -> Iterator[MetricSample]:
+        for island in status["islands"]:
+            if (value := island[key]) is not None:
+                yield (island["group"], island["island"]), float(value)
+
+    return samples
+
+
+def _states(status: RunStatus) -> Iterator[MetricSample]:
+    for island in status["islands"]:
+        for state in get_args(IslandState):
+            is_it = float(island["state"] == state)
+            yield (island["group"], island["island"], state), is_it
+
+
+def _by_reason(key: str, reasons: type[StrEnum]) -> Callable[[RunStatus], Iterator[MetricSample]]:
+    def samples(status: RunStatus) -> Iterator[MetricSample]:
+        for reason in reasons:  # also those that have not come up: a rate needs a zero first
+            yield (reason.value,), status[key].get(reason.value, 0)
+
+    return samples
+
+
+OF_ISLAND = ("group", "island")
+
+
+METRICS = (
+    Declared("heldout_loss_nats", Kind.GAUGE, "Held-out, per token: syncer's model, a sample.",
+             _one(lambda s: s["heldout"][-1][1] if s["heldout"] else None)),
+    Declared("syncer_step", Kind.GAUGE, "The syncer's clock t.", _one(lambda s: s["t"])),
+    Declared("syncer_steps_wanted", Kind.GAUGE, "T: the run ends at this syncer step.",
+             _one(lambda s: s["steps"])),
+    Declared("syncer_generation", Kind.GAUGE, "How often the syncer was restarted.",
+             _figure("generation")),
+    Declared("tokens_trained", Kind.COUNTER, "Tokens trained by all islands.",
+             _one(lambda s: s["tokens_trained"])),
+    Declared("tokens_merged", Kind.COUNTER, "... of them merged into the global model.",
+             _figure("tokens_merged")),
+    Declared("tokens_discarded", Kind.COUNTER, "... discarded: overwritten, stale or refused.",
+             _figure("tokens_discarded")),
+    Declared("tokens_lost", Kind.COUNTER, "... lost with a learner that died.",
+             _figure("tokens_lost")),
+    Declared("merges", Kind.COUNTER, "Outer steps, of all fragments.", _one(lambda s: s["merges"])),
+    Declared("merges_lost", Kind.COUNTER, "... not durable when the shard died.",
+             _figure("merges_lost")),
+    Declared("not_durable", Kind.GAUGE, "1 while the disk does not take tape or fragments.",
+             _one(lambda s: float(bool(s["figures"] and s["figures"]["not_durable"])))),
+    Declared("model_sound", Kind.GAUGE, "0 while the model's held-out loss is not finite, or the "
+             "last step of a fragment was undone.",
+             _one(lambda s: float(not (s["figures"] and s["figures"]["trouble"])))),
+    Declared("unsound_merges", Kind.COUNTER, "Merges undone, not finite or far too long.",
+             _figure("unsound_merges")),
+    Declared("merge_age_seconds", Kind.GAUGE, "Since the last merge.", _figure("merge_age_s")),
+    Declared("islands_alive", Kind.GAUGE, "Islands whose learner is live.",
+             _one(lambda s: s["alive"])),
+    Declared("islands_wanted", Kind.GAUGE, "Islands that shall be there.",
+             _one(lambda s: s["wanted"])),
+    Declared("participants", Kind.GAUGE, "Islands in a merge, mean of the recent ones.",
+             _one(lambda s: s["participants"])),
+    Declared("quorum", Kind.GAUGE, "K: a merge needs so many islands.", _figure("quorum")),
+    Declared("round_seconds", Kind.GAUGE, "From a round's opening to its close, moving average.",
+             _figure("round_s")),
+    Declared("grace_seconds", Kind.GAUGE, "Grace window of the last round that closed.",
+             _figure("grace_s")),
+    Declared("staleness_versions", Kind.GAUGE, "Of merged contributions, moving average.",
+             _figure("staleness")),
+    Declared("refusals", Kind.COUNTER, "Contributions that were not merged.",
+             _by_reason("refusals", Fate), ("reason",)),
+    Declared("failures", Kind.COUNTER,
+             "Of islands: what they raised or sent that was of no use, and a full object store.",
+             _by_reason("failures", Reason), ("reason",)),
+    Declared("evaluation_failures", Kind.COUNTER, "Evaluations of the model without a result.",
+             _by_reason("unjudged", Unjudged), ("reason",)),
+    Declared("up_bytes", Kind.COUNTER, "Contributions, as sent.", _figure("up_bytes")),
+    Declared("down_bytes", Kind.COUNTER, "Publications, as sent.", _figure("down_bytes")),
+    Declared("goodput_ratio", Kind.GAUGE, "Island-seconds spent computing, of all granted.",
+             _figure("goodput")),
+    Declared("uptime_ratio", Kind.GAUGE, "Time in which some learner advanced.", _figure("uptime")),
+    Declared("faults", Kind.COUNTER, "Faults injected on purpose.", _one(lambda s: s["faults"])),
+    Declared("island_state", Kind.GAUGE, "1 for the state that the island is in.", _states,
+             (*OF_ISLAND, "state")),
+    Declared("island_steps", Kind.COUNTER, "Inner steps over all lives.", _islands("steps"),
+             OF_ISLAND),
+    Declared("island_tokens_per_second", Kind.GAUGE, "Of its learner, moving average.",
+             _islands("tokens_per_s"), OF_ISLAND),
+    Declared("island_loss_nats", Kind.GAUGE, "Training loss of its last step, per token.",
+             _islands("loss"), OF_ISLAND),
+    Declared("island_contributions", Kind.COUNTER, "Admitted ones.", _islands("contributions"),
+             OF_ISLAND),
+    Declared("island_cosine_ratio", Kind.GAUGE, "Of its last contribution to the others' mean.",
+             _islands("cosine"), OF_ISLAND),
+    Declared("island_restarts", Kind.COUNTER, "Lives after its first.", _islands("restarts"),
+             OF_ISLAND),
+)  # fmt: skip

@@ -1,0 +1,185 @@
+"""Which devices an island gets: one placement group each, and what can never fit is said early."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import ray
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from cluster.actors.start import NODE_ID
+from cluster.config.schema import IslandGroup
+from cluster.names import Seat
+
+ACCELERATOR_TYPE = "ray.io/accelerator-type"
+"""The label that Ray gives a node with accelerators."""
+
+
+TOPOLOGY = "ray.io/tpu-topology"
+"""... and those of a TPU slice, which is a node of its own if it has one host."""
+
+
+PLACED = "CREATED"
+"""What Ray calls a placement group that has its devices."""
+
+
+A_TRIFLE = 0.001
+"""Of a CPU: a placement group must ask for something."""
+
+
+ONE_OF = re.compile(r"in\((?P<values>[^)]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A living node of the cluster: what it has in all, taken or free."""
+
+    name: str
+    total: Mapping[str, float]
+    labels: Mapping[str, str]
+
+    def __str__(self) -> str:
+        shown = {k: v for k, v in self.total.items() if k in ("CPU", "GPU", "TPU") or _is_own(k)}
+        own = {k: v for k, v in self.labels.items() if not k.startswith("ray.io/node-")}
+        held = _amounts(shown) or "nothing for islands"
+        return f"{self.name}: {held}{f', {_labels(own)}' if own else ''}"
+
+
+def _is_own(resource: str) -> bool:
+    """A resource that somebody gave the node, rather than Ray."""
+    return ":" not in resource and "memory" not in resource
+
+
+def cluster_nodes() -> list[Node]:
+    """The living nodes of the cluster that this process is connected to."""
+    return [
+        Node(node["NodeManagerAddress"], node["Resources"], node.get("Labels") or {})
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def hosts(labels: Mapping[str, str], nodes: Sequence[Node]) -> list[str]:
+    """Ray's names of the nodes with these labels, those with most memory first."""
+    fit = [node for node in nodes if _fits(labels, node)]
+    fit.sort(key=lambda node: (-node.total.get("memory", 0.0), node.labels.get(NODE_ID, "")))
+    return [node.labels[NODE_ID] for node in fit if NODE_ID in node.labels]
+
+
+def _fits(labels: Mapping[str, str], node: Node) -> bool:
+    return all(matches(value, node.labels.get(key)) for key, value in labels.items())
+
+
+def bundle(group: IslandGroup) -> dict[str, float]:
+    """The resources of one island, in Ray's words."""
+    asked = {name: amount for name, amount in group.devices.items() if amount > 0}
+    return asked or {"CPU": A_TRIFLE}
+
+
+def selector(group: IslandGroup) -> dict[str, str]:
+    """The labels that an island's node must have."""
+    asked = dict(group.label_selector or {})
+    if group.accelerator is not None:
+        asked[ACCELERATOR_TYPE] = group.accelerator
+    if group.topology is not None:
+        asked[TOPOLOGY] = group.topology
+    return asked
+
+
+def wish(group: IslandGroup) -> str:
+    """What one island waits for, in words."""
+    labels = selector(group)
+    return f"{_amounts(bundle(group))}{f' on a node with {_labels(labels)}' if labels else ''}"
+
+
+def room(group: IslandGroup, nodes: Sequence[Node]) -> int:
+    """How many islands of this group the nodes could hold if nobody else used them."""
+    need, labels = bundle(group), selector(group)
+    total = 0
+    for node in nodes:
+        if _fits(labels, node):
+            total += min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items())
+    return total
+
+
+def impossible(group: IslandGroup, count: int, nodes: Sequence[Node]) -> str | None:
+    """Why so many islands of the group can never be placed on these nodes; None if they can.
+
+    An opportunistic group may wait for nodes that are not there yet.
+    """
+    count += group.spares
+    if group.opportunistic or (fits := room(group, nodes)) >= count:
+        return None
+    has = "; ".join(map(str, nodes)) or "no nodes"
+    what = f"islands, {group.spares} of them spares" if group.spares else "islands"
+    return (
+        f"group {group.group}: {count} {what}, each of {wish(group)}, can never be placed: "
+        f"there is room for {fits} at most; the cluster has {has}"
+    )
+
+
+def matches(wanted: str, has: str | None) -> bool:
+    """Ray's label conditions: `value`, `!value`, `in(a,b)`, `!in(a,b)`."""
+    if wanted.startswith("!"):
+        return not matches(wanted[1:], has)
+    if (listed := ONE_OF.fullmatch(wanted)) is not None:
+        return has in [value.strip() for value in listed["values"].split(",")]
+    return has == wanted
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return " + ".join(f"{amount:g} {name}" for name, amount in sorted(resources.items()))
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One island's devices, asked for and perhaps not there yet.
+
+    A TPU slice of one host is a node like any other: Ray's own slice utilities reserve no more for
+    it than such a placement group (ray.util.tpu, `is_single_host`).
+    """
+
+    group: PlacementGroup
+
+    def ready(self) -> bool:
+        """`group.wait(0)` would be a race: it gives up before it can be answered, every other
+        time."""
+        return placement_group_table(self.group).get("state") == PLACED
+
+    def strategy(self) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=0)
+
+    def give_back(self) -> None:
+        remove_placement_group(self.group)
+
+
+def reserve(group: IslandGroup, seat: Seat, namespace: str, *, detached: bool) -> Place:
+    """Ask for the devices of one island, or of a spare; returns at once."""
+    asked = placement_group(
+        [bundle(group)],
+        strategy="STRICT_PACK",
+        name=f"{namespace}/{seat}",
+        lifetime="detached" if detached else None,
+        bundle_label_selector=[selector(group)],
+    )
+    return Place(asked)
+
+
+def reserved(seat: Seat, namespace: str) -> Place | None:
+    """The devices that an earlier life of the fleet asked for; None if there are none."""
+    try:
+        return Place(ray.util.get_placement_group(f"{namespace}/{seat}"))
+    except ValueError:
+        return None

@@ -1,0 +1,189 @@
+"""The fleet's rules: which islands shall be there against which are; pure, like the coordinator's.
+
+`reconcile` is given both and says what to start, to drain and to give back, each with its reason;
+the shell (`controller`) does it and looks again. An island holds devices from `Place` to `GiveBack`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from cluster.names import Seat, group_name, number_of
+from cluster.status import IslandState
+from coordinator.protocol import Island
+
+GONE: frozenset[IslandState] = frozenset({"left", "lost", "quarantined"})
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is done about which failure of an island: the table `[faults.policy]`.
+
+    An island is given up after so many `deaths` of its processes, or `exceptions` (a fault of the
+    program, not of the machine), without a contribution between; `then` it is set aside, or the run
+    stops. Its second restart waits `first_delay_s`, each one after twice as long, `longest_delay_s`
+    at most. A learner that is silent without a death gets new devices after `hang_s` if `hang` is
+    "replace". A draining island that says nothing for `drain_s` is taken for dead.
+    """
+
+    deaths: int = 5
+    exceptions: int = 3
+    then: Literal["set aside", "stop"] = "set aside"
+    first_delay_s: float = 2.0
+    longest_delay_s: float = 60.0
+    hang: Literal["replace", "wait"] = "replace"
+    hang_s: float = 300.0
+    drain_s: float = 60.0
+
+    def failing(self, holding: Holding) -> str | None:
+        """Why another start would not help; None while there is hope."""
+        if holding.breakages >= self.exceptions:
+            return f"broke {holding.breakages} times without a contribution between"
+        if holding.failures >= self.deaths:
+            return f"{holding.failures} processes ended without a contribution between"
+        return None
+
+    def hanging(self, holding: Holding, now_s: float) -> str | None:
+        """Why it should have a new process in another place; None if it need not."""
+        since_s = holding.silent_since_s
+        if self.hang == "wait" or since_s is None or now_s - since_s <= self.hang_s:
+            return None
+        return f"silent for {now_s - since_s:.0f} s and not dead: replaced"
+
+    def delay_s(self, failures: int) -> float:
+        """How long a process waits before it starts, the island's `failures`-th in a row having
+        ended: the first restart is at once."""
+        if failures < 2:
+            return 0.0
+        return min(self.longest_delay_s, self.first_delay_s * 2.0 ** min(failures - 2, 60))
+
+
+class Hold(StrEnum):
+    """How far an island has got with its devices."""
+
+    WAITING = "waiting"  # they are asked for
+    PLACED = "placed"  # they are its own, no process has been started
+    RUNNING = "running"  # its process is there, or Ray restarts it
+    DRAINING = "draining"  # it was asked to hand in what it has and to leave
+    ASIDE = "set aside"  # it failed again and again; it holds nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What the fleet knows of one island.
+
+    `since_s`: when it got to `hold`. `learner`: what the syncer says of its learner. `failures`:
+    processes that ended since its last contribution; `breakages`: those with an exception.
+    `silent_since_s`: when its learner was given up, and no process has started since.
+    `incarnation`: of its learner; `relieved`: of the last one whose place a spare has taken.
+    """
+
+    island: Island
+    hold: Hold
+    since_s: float
+    learner: IslandState = "starting"
+    failures: int = 0
+    breakages: int = 0
+    silent_since_s: float | None = None
+    incarnation: int = 0
+    relieved: int = -1
+
+
+class Deed(StrEnum):
+    PLACE = "place"  # ask for its devices
+    START = "start"  # start its process on them
+    DRAIN = "drain"  # have it hand in what it has and leave
+    GIVE_BACK = "give back"  # end its process, return its devices
+    SET_ASIDE = "set aside"  # ... and try no more
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    deed: Deed
+    island: Island
+    why: str
+
+
+def reconcile(
+    desired: Iterable[Island],
+    actual: Mapping[Island, Holding],
+    now_s: float,
+    policy: Policy = Policy(),
+) -> list[Action]:
+    """What to do now so that the islands that are there become those that shall be.
+
+    Doing it and asking again leads to a state that asks for nothing.
+    """
+    wanted = set(desired)
+    new = [Action(Deed.PLACE, island, "wanted") for island in sorted(wanted - actual.keys())]
+    known = [
+        action
+        for island in sorted(actual)
+        if (action := _next(actual[island], policy, wanted=island in wanted, now_s=now_s))
+        is not None
+    ]
+    return [*known, *new]  # what is given back first may be what the new ones wait for
+
+
+def _next(holding: Holding, policy: Policy, *, wanted: bool, now_s: float) -> Action | None:
+    island = holding.island
+    match holding.hold:
+        case Hold.WAITING if not wanted:
+            return Action(Deed.GIVE_BACK, island, "no longer wanted")
+        case Hold.PLACED:
+            if wanted:
+                return Action(Deed.START, island, "its devices are there")
+            return Action(Deed.GIVE_BACK, island, "no longer wanted")
+        case Hold.RUNNING if not wanted:
+            if holding.learner in ("starting", *GONE):
+                why = f"no longer wanted, its learner is {holding.learner}"
+                return Action(Deed.GIVE_BACK, island, why)
+            return Action(Deed.DRAIN, island, "no longer wanted")
+        case Hold.RUNNING if (why := policy.failing(holding)) is not None:
+            return Action(Deed.SET_ASIDE, island, why)
+        case Hold.RUNNING if (why := policy.hanging(holding, now_s)) is not None:
+            return Action(Deed.GIVE_BACK, island, why)
+        case Hold.DRAINING:
+            if holding.learner in GONE:
+                return Action(Deed.GIVE_BACK, island, f"its learner is {holding.learner}")
+            if now_s - holding.since_s > policy.drain_s:
+                return Action(Deed.GIVE_BACK, island, f"not drained in {policy.drain_s:.0f} s")
+            return None
+        case Hold.ASIDE if not wanted:
+            return Action(Deed.GIVE_BACK, island, "no longer wanted")
+        case _:
+            return None
+
+
+def relief(
+    desired: Container[Island],
+    actual: Mapping[Island, Holding],
+    warm: Mapping[str, Sequence[Seat]],
+    policy: Policy = Policy(),
+) -> list[tuple[Island, Seat]]:
+    """Which warm spare takes which island over: one of its group that is lost, once for each loss,
+    as long as another start might help."""
+    left = {group: [*seats] for group, seats in warm.items()}
+    pairs: list[tuple[Island, Seat]] = []
+    for island, holding in sorted(actual.items()):
+        lost = holding.hold is Hold.RUNNING and holding.learner == "lost"
+        helps = holding.incarnation > holding.relieved and policy.failing(holding) is None
+        if lost and helps and island in desired and (seats := left.get(group_name(island))):
+            pairs.append((island, seats.pop(0)))
+    return pairs
+
+
+def resized(islands: Iterable[Island], group: str, count: int) -> frozenset[Island]:
+    """These islands with so many of the group: new ones take the lowest free numbers, and those
+    with the highest go first."""
+    islands = frozenset(islands)
+    mine = sorted((i for i in islands if group_name(i) == group), key=number_of)
+    if count < len(mine):
+        return islands - {*mine[count:]}
+    taken = {number_of(island) for island in mine}
+    free = (n for n in range(count) if n not in taken)
+    more = [Island(f"{group}-{n}") for _, n in zip(range(count - len(mine)), free, strict=False)]
+    return islands | {*more}

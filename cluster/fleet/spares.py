@@ -1,0 +1,121 @@
+"""Warm spares: processes that have imported, read and compiled, on devices of their own, and wait.
+
+One that takes an island over swaps places with whoever had it: what is left of that one is
+restarted by Ray, or wakes up, and is the spare from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cluster.actors.directory import Actor
+from cluster.actors.start import Home, end_actor, find_island, start_island
+from cluster.config.schema import Config
+from cluster.fleet.placement import Place, reserve, reserved
+from cluster.fleet.reconcile import Policy
+from cluster.names import Seat, free_seat
+
+log = logging.getLogger("archipelago.fleet")
+
+FRESH_S = 2.0
+"""A spare that has not asked for so long may be dead itself."""
+
+
+@dataclass(slots=True)
+class Spare:
+    """One seat without an island. `heard_s`: when it last spoke, or was put there; `warm`: it has
+    said since it last started that it could be an island at once."""
+
+    seat: Seat
+    group: str
+    heard_s: float
+    place: Place
+    actor: Actor | None = None
+    starts: int = 0
+    warm: bool = False
+
+
+class Spares:
+    """All of a run, by seat. One thread alone calls `tend`, the only call that may take long; the
+    others are called with the fleet's lock held."""
+
+    def __init__(self, config: Config, home: Home, policy: Policy) -> None:
+        self._config, self._home, self._policy = config, home, policy
+        self._there: dict[Seat, Spare] = {}
+
+    @property
+    def seats(self) -> dict[Seat, str]:
+        """... with their groups."""
+        return {seat: spare.group for seat, spare in self._there.items()}
+
+    def warm(self, now_s: float) -> dict[str, list[Seat]]:
+        """Those that could take an island over now, by group."""
+        found: dict[str, list[Seat]] = {}
+        for spare in self._there.values():
+            if spare.warm and now_s - spare.heard_s <= FRESH_S:
+                found.setdefault(spare.group, []).append(spare.seat)
+        return found
+
+    def starting(self, seat: Seat, now_s: float) -> float:
+        """A process begins here; how long it shall wait before it does, in seconds."""
+        if (spare := self._there.get(seat)) is None:
+            return 0.0
+        spare.starts, spare.warm, spare.heard_s = spare.starts + 1, False, now_s
+        return self._policy.delay_s(spare.starts - 1)
+
+    def heard(self, seat: Seat, now_s: float, *, warm: bool) -> None:
+        if (spare := self._there.get(seat)) is not None:
+            spare.heard_s, spare.warm = now_s, warm
+            spare.starts = 1 if warm else spare.starts
+
+    def take(self, seat: Seat) -> Spare:
+        return self._there.pop(seat)
+
+    def add(self, spare: Spare) -> None:
+        self._there[spare.seat] = spare
+
+    def find(self, seats: Mapping[Seat, str], now_s: float) -> None:
+        """Those that an earlier life of the fleet has started, as far as they are there."""
+        for seat, group in seats.items():
+            place = reserved(seat, self._home.namespace)
+            actor = find_island(seat, self._home.namespace)
+            if place is not None:
+                self.add(Spare(seat, group, now_s, place, actor))
+
+    def tend(self, taken: set[Seat], now_s: float) -> bool:
+        """Have as many as are wished for, each with its process; True if there are others now."""
+        before = {*self._there}
+        for spare in [*self._there.values()]:
+            if spare.actor is not None and now_s - spare.heard_s > self._policy.hang_s:
+                log.warning("the spare %s is silent: replaced", spare.seat)
+                self.give_back(spare)
+        for group in self._config.islands:
+            mine = [spare for spare in [*self._there.values()] if spare.group == group.group]
+            for spare in mine[group.spares :]:
+                self.give_back(spare)
+            for _ in range(group.spares - len(mine)):
+                seat = free_seat(group.group, taken | self._there.keys())
+                place = reserve(group, seat, self._home.namespace, detached=self._home.detached)
+                self.add(Spare(seat, group.group, now_s, place))
+        for spare in [*self._there.values()]:
+            if spare.actor is None and spare.place.ready():
+                group = self._config.group(spare.group)
+                spare.actor = start_island(
+                    self._config, group, spare.seat, self._home, spare.place.strategy()
+                )
+                spare.heard_s = now_s
+        return before != {*self._there}
+
+    def give_back(self, spare: Spare) -> None:
+        """End its process, return its devices."""
+        if self._there.pop(spare.seat, None) is None:
+            return  # it is an island now
+        if spare.actor is not None:
+            end_actor(spare.actor)
+        spare.place.give_back()
+
+    def give_all_back(self) -> None:
+        for spare in [*self._there.values()]:
+            self.give_back(spare)

@@ -1,0 +1,105 @@
+"""Builds an island's learner out of the configuration: what takes long first, who it is last."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from cluster.config.rule import group_of, schedule_of
+from cluster.config.schema import Config, IslandGroup
+from coordinator.codec import Wire
+from coordinator.fragments import Layout
+from coordinator.protocol import Anchor, Fragment, Island, Region
+from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.corpus import DataSpec
+from islands.encoder import OnDevice
+from islands.inner import Inner
+from islands.learner import Habits, Learner, Link
+from islands.optimizer import OptimizerSpec
+from islands.task import Task, load_task
+
+
+def data_spec(config: Config) -> DataSpec:
+    return DataSpec(**config.data.model_dump(), seed=config.run.seed)
+
+
+def task_of(config: Config) -> Task:
+    """The task that the configuration names; its data is read when first asked for."""
+    task = config.task
+    return load_task(task.preset, task.target, task.options, data_spec(config))
+
+
+def optimizer_of(config: Config) -> OptimizerSpec:
+    return OptimizerSpec(**config.optimizer.model_dump(), horizon_steps=config.run.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Of a learner: what takes long to make, and is the same for its whole group."""
+
+    task: Task
+    layout: Layout
+    inner: Inner
+    port: FragmentPort
+
+
+def compiled(config: Config, group: IslandGroup) -> Parts:
+    """Import, read and compile all that a learner of this group needs."""
+    task, sync = task_of(config), config.sync
+    layout = layout_of(task, sync.fragments)
+    inner = Inner(task, optimizer_of(config))
+    port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0)
+    inner.compile(task.heldout(group.batch_size)[0])
+    port.compile(task, inner.place)
+    if group.encode == "device":
+        _compile_encoder(sync.wire_up, task, layout, inner, port)
+    return Parts(task, layout, inner, port)
+
+
+def _compile_encoder(
+    wire: Wire, task: Task, layout: Layout, inner: Inner, port: FragmentPort
+) -> None:
+    encode, params = OnDevice(wire), inner.place(task.init(0))
+    for p in range(len(layout.fragments)):
+        flat = port.take(params, Fragment(p))
+        _, left = encode(flat, inner.place(np.asarray(flat)), None, 1.0)
+        encode(flat, flat, left, 1.0)
+
+
+def rehearse(parts: Parts, batch_size: int) -> None:
+    """Go once through what a life does first, so that nothing is left to be compiled."""
+    inner, batch = parts.inner, parts.task.heldout(batch_size)[0]
+    state, measures = inner.step(inner.start(parts.task.init(0)), batch, 0)
+    moments = inner.accept(list(inner.moments(state)))
+    jax.block_until_ready((measures, inner.start(parts.task.init(0), moments)))
+
+
+def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learner:
+    """A learner, ready to step, that has not joined yet."""
+    group, sync = group_of(config, island), config.sync
+    habits = Habits(
+        island=island,
+        group=group.group,
+        wire_up=sync.wire_up,
+        schedule=schedule_of(config),
+        overlap=sync.overlap,
+        lease_windows=config.data.lease_windows,
+        speed=group.speed,
+        step_s=group.step_s,
+        anchor=Anchor(sync.anchor),
+        encode=group.encode,
+        region=None if group.region is None else Region(group.region),
+    )
+    return Learner(
+        parts.task,
+        parts.layout,
+        parts.inner,
+        parts.port,
+        lambda: parts.task.stream(group.batch_size),
+        link,
+        habits,
+        now_s=time.perf_counter,
+    )

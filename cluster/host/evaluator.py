@@ -1,0 +1,97 @@
+"""Judges the syncer's model, never a learner's: held-out loss of the public fragments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from cluster.config.schema import Config
+from cluster.host.build import task_of
+from coordinator.errors import UserMistake
+from coordinator.fragments import Flat, Layout, sew, take
+from coordinator.protocol import Fragment
+from islands.adopt import layout_of
+from islands.task import Batch, Params
+from islands.trainable import of_loss, of_parameters, shapes_of
+
+
+class Judged(NamedTuple):
+    """How far an evaluator has got: batches in its life, and the seconds that the longest took."""
+
+    batches: int
+    longest_s: float
+
+
+SAMPLE_WINDOWS = 64
+"""Held-out windows judged now and then, while the islands need the cores."""
+
+
+FINAL_WINDOWS = 512
+"""Held-out windows judged at the beginning and at the end."""
+
+
+EVALUATION_BATCH = 16
+
+
+class Evaluator:
+    """Makes the initial model and judges models; on a CPU, off the islands' devices."""
+
+    def __init__(self, config: Config) -> None:
+        """Errors: `UserMistake` if the task cannot be trained: the code may be another one here
+        than where the run was started."""
+        self._config = config
+        self._task = task = task_of(config)
+        self._batches = task.heldout(EVALUATION_BATCH)
+        shapes = shapes_of(task)
+        if problems := of_parameters(task, shapes) or of_loss(task, shapes, self._batches[0]):
+            raise UserMistake("\n".join(problems))
+        self._layout = layout_of(task, config.sync.fragments, shapes)
+        self._structure = jax.tree.structure(shapes)
+        self._loss = jax.jit(task.loss)
+        self.judged, self.longest_s = 0, 0.0  # batches so far, and the seconds of the longest
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
+    def initial(self) -> list[Flat]:
+        """The run's initial model, from its seed, as fragments."""
+        leaves = [
+            np.asarray(leaf) for leaf in jax.tree.leaves(self._task.init(self._config.run.seed))
+        ]
+        return [take(self._layout, Fragment(p), leaves) for p in range(self._config.sync.fragments)]
+
+    @cached_property
+    def initial_loss(self) -> float:
+        """Of the initial model."""
+        return self.loss(self.initial())
+
+    def sample(self, flats: Sequence[Flat]) -> float:
+        """A rougher figure, for a run that goes on: over windows spread evenly over those of
+        `loss`, always the same ones."""
+        count = self._count(FINAL_WINDOWS)
+        few = min(count, self._count(SAMPLE_WINDOWS))
+        return self._mean(flats, [i * count // few for i in range(few)])
+
+    def loss(self, flats: Sequence[Flat], windows: int = FINAL_WINDOWS) -> float:
+        """Held-out loss in nats per token, over so many windows or all there are."""
+        return self._mean(flats, range(self._count(windows)))
+
+    def _count(self, windows: int) -> int:
+        return max(1, min(len(self._batches), windows // EVALUATION_BATCH))
+
+    def _mean(self, flats: Sequence[Flat], batches: Sequence[int]) -> float:
+        params = jax.tree.unflatten(self._structure, sew(self._layout, flats))
+        return sum(self._judge(params, self._batches[i]) for i in batches) / len(batches)
+
+    def _judge(self, params: Params, batch: Batch) -> float:
+        began_s = time.monotonic()
+        loss = float(self._loss(params, batch))
+        self.judged += 1
+        self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+        return loss

@@ -1,0 +1,114 @@
+"""An island's process: runs a learner on a thread of its own, and ends when that breaks.
+
+What takes long (importing, reading, compiling) comes before the question which island it is: a
+spare is a process that is told "none yet" and goes on asking.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from cluster.config.schema import Config, IslandGroup
+from cluster.failures import Failure, Reason, raised
+from coordinator.errors import Rejected, Relieved
+from coordinator.protocol import Island
+
+if TYPE_CHECKING:  # JAX is imported on the learner's thread, where a failure can be reported
+    from islands.learner import Learner, Link
+
+log = logging.getLogger("archipelago.island")
+
+WATCHFUL_S = 0.2
+"""Between two times that a spare asks whether it is needed."""
+
+
+class Superior(Protocol):
+    """What a process hears from the fleet; each call waits until it can be answered."""
+
+    def starting(self) -> float:
+        """For how many seconds to wait before anything is begun: one that failed again and again
+        shall not keep its machine busy with failing."""
+        ...
+
+    def role(self, *, warm: bool) -> Island | None:
+        """Which island it is; None for a spare. `warm`: it could be one at once."""
+        ...
+
+    def broke(self, failure: Failure | None, words: str) -> None:
+        """Its last words, with the traceback. `failure`: for the syncer; None if it knows."""
+        ...
+
+
+class IslandProcess:
+    """What an island's actor holds. If the learner breaks the process ends, and Ray restarts it."""
+
+    def __init__(
+        self,
+        config: Config,
+        group: IslandGroup,
+        superior: Callable[[], Superior],
+        link: Callable[[], Link],
+    ) -> None:
+        """Cannot fail: an actor whose constructor raises is never restarted."""
+        self._config, self._group = config, group
+        self._superior, self._link = superior, link
+        self.learner: Learner | None = None
+        self._breaking = threading.Lock()
+        threading.Thread(target=self._live, name="train", daemon=True).start()
+
+    def _live(self) -> None:
+        try:
+            time.sleep(self._superior().starting())
+            from cluster.host.build import assemble, compiled, rehearse
+
+            parts = compiled(self._config, self._group)
+            while True:
+                island = self._wait(lambda: rehearse(parts, self._group.batch_size))
+                self.learner = assemble(self._config, island, parts, self._link())
+                try:
+                    self.learner.run()
+                    return
+                except Relieved as error:
+                    log.warning("%s", error)
+        except Rejected as error:
+            log.warning("%s", error)
+        except BaseException as error:  # noqa: BLE001 - which ends the process
+            self.break_down(Reason.TRAIN, error)
+
+    def break_down(self, reason: Reason, error: BaseException, *, known: bool = False) -> NoReturn:
+        """End this process with what was raised on any of its threads, and say so; Ray restarts it.
+
+        A device that has failed is noticed by several threads at once: it is said once, and the
+        others wait for the end. `known`: to the syncer, which has asked for it.
+        """
+        if not self._breaking.acquire(blocking=False):
+            threading.Event().wait()
+        try:
+            failure = raised(reason, error)
+            log.error(
+                "a learner of %s broke, %s; its process is restarted",
+                self._group.group,
+                failure.why,
+                exc_info=error,
+            )
+            words = "".join(traceback.format_exception(error))
+            self._superior().broke(None if known else failure, words)
+        finally:
+            logging.shutdown()
+            os._exit(1)
+
+    def _wait(self, rehearse: Callable[[], None]) -> Island:
+        """Which island this is; a spare waits, warm, until it is one."""
+        if (island := self._superior().role(warm=False)) is None:
+            rehearse()
+            log.info("a spare of %s is warm", self._group.group)
+        while island is None:
+            island = self._superior().role(warm=True)
+            time.sleep(0.0 if island else WATCHFUL_S)
+        return island

@@ -1,0 +1,110 @@
+"""The door of a run: all that can be found wrong before anything is started, told at once.
+
+`config.read` checks what a configuration says; here it meets the world: the run's directory, the
+user's code, the data, each as far as what it reads of the configuration is sound. Nothing is
+computed, no Ray is started, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from cluster.config.load import Draft
+from cluster.config.schema import Config
+from cluster.host.build import data_spec, task_of
+from cluster.host.evaluator import EVALUATION_BATCH
+from cluster.names import FLEET
+from cluster.shard.build import outer_of
+from cluster.storage import runs
+from cluster.storage.layout import same_layout
+from cluster.storage.open import depot_of
+from coordinator.errors import UserMistake
+from coordinator.fragments import Layout
+from islands.adopt import layout_of
+from islands.corpus import find_source
+from islands.trainable import of_loss, of_parameters, shapes_of
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Found:
+    """The problems so far, each once."""
+
+    problems: dict[str, None] = field(default_factory=dict)
+
+    def say(self, *problems: str) -> None:
+        self.problems |= dict.fromkeys(problems)
+
+    def ask(self, call: Callable[[], T]) -> T | None:
+        """What it returns; None if it is refused, which is a problem."""
+        try:
+            return call()
+        except UserMistake as error:
+            self.say(str(error))
+            return None
+
+
+def enter(
+    draft: Draft,
+    config_path: Path,
+    run_dir: Path | None,
+    now: datetime,
+    *,
+    resume: bool = False,
+    owned: bool = False,
+) -> tuple[Config, Path, Layout]:
+    """The configuration, the run's directory, the layout of its model. `owned`: the run ends with
+    this process.
+
+    Errors: `UserMistake` with every problem found.
+    """
+    config, found, chosen = draft.config, _Found(), None
+    if resume and not draft.problems:  # it compares all of it with what was
+        chosen = found.ask(lambda: runs.resume(config, run_dir))
+    elif not resume and draft.sound("run.dir", "run.name", "durability.dir"):
+        chosen = found.ask(lambda: runs.choose(config, config_path, run_dir, now))
+    if owned and any(fault.island == FLEET for fault in config.faults.plan):
+        found.say(
+            "faults.plan: the fleet of `archipelago run` is not restarted, and the run would end "
+            "with it; take its kill out of the plan, or use `archipelago submit`"
+        )
+    if draft.sound("sync.outer"):
+        found.ask(lambda: outer_of(config))
+    layout = _layout(draft, found)
+    draft.accepted([*found.problems])
+    assert chosen is not None, "nothing is left out where nothing was found"
+    assert layout is not None, "nothing is left out where nothing was found"
+    if resume and not same_layout(depot_of(config, chosen), layout):
+        raise UserMistake(f"--resume: the model of {chosen} is another one, its task has changed")
+    return config, chosen, layout
+
+
+def _layout(draft: Draft, found: _Found) -> Layout | None:
+    """How the model is cut, if it can be trained on the data that there is.
+
+    A task of the user's own may read its data as soon as it is made.
+    """
+    config, task, layout, shapes = draft.config, None, None, None
+    ours, data_is_sound = config.task.target is None, draft.sound("data", "run.seed")
+    if draft.sound("task.preset", "task.target", "task.options") and (ours or data_is_sound):
+        task = found.ask(lambda: task_of(config))
+    if task is not None and (shapes := found.ask(lambda: shapes_of(task))) is not None:
+        unfit = of_parameters(task, shapes)
+        found.say(*unfit)
+        if not unfit and draft.sound("sync.fragments"):
+            layout = found.ask(lambda: layout_of(task, config.sync.fragments, shapes))
+    if task is None or not data_is_sound:
+        if ours and draft.sound("data.source", "data.column"):
+            found.ask(lambda: find_source(data_spec(config)))
+        return layout
+    for size in sorted({EVALUATION_BATCH, *(group.batch_size for group in config.islands)}):
+        found.ask(lambda size=size: task.stream(size))
+        heldout = found.ask(lambda size=size: task.heldout(size))
+        if heldout is not None and layout is not None:
+            found.say(*of_loss(task, shapes, heldout[0]))
+    return layout

@@ -1,0 +1,162 @@
+"""A run as a job of a Ray cluster: through Ray's job API, from a machine that is not part of it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from cluster.config.schema import Config
+from cluster.source import PACKAGES, package_roots
+from coordinator.errors import RunFailed, UserMistake
+
+CONFIG = "archipelago.toml"
+ENTRYPOINT = f"python -m cluster job {CONFIG}"
+SETTLE_S = 0.5
+"""Between two looks at a job that is about to end, or two attempts to hand one over."""
+NOT_YET, AGENT_TIMEOUT_S = "No available agent", 60.0
+"""What a head says that has only just started, and how long one is patient with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of the cluster at `address`; its submission id is the run's name."""
+
+    client: JobSubmissionClient
+    name: str
+    address: str
+
+
+def submit(config: Config, name: str, address: str, working_dir: Path | None) -> Job:
+    """Hand the run over: this source, the configuration, and the user's own folder if given.
+
+    Errors: `UserMistake` if the cluster cannot be reached, does not let us in, or has the name.
+    """
+    if wrong := problems(address, working_dir):
+        raise UserMistake("\n".join(wrong))
+    client = _client(address)
+    with TemporaryDirectory(prefix="archipelago-") as folder:
+        staged = Path(folder)
+        if working_dir is not None:
+            shutil.copytree(working_dir, staged, dirs_exist_ok=True, ignore=_not_worth_sending)
+        for package, root in package_roots().items():
+            shutil.copytree(root, staged / package, dirs_exist_ok=True, ignore=_not_worth_sending)
+        (staged / CONFIG).write_text(config.toml())
+        job = Job(client, name, address)
+        _hand_over(job, staged)
+    return job
+
+
+def problems(address: str, working_dir: Path | None) -> list[str]:
+    """What is wrong with a submission that no cluster need be asked for."""
+    found: list[str] = []
+    if not address.startswith(("http://", "https://")):
+        found.append(f"--address {address}: that is not the job server's, such as http://HEAD:8265")
+    if working_dir is not None and (own := _clashes(working_dir)):
+        found.append(
+            f"--working-dir {working_dir}: its {' and '.join(own)} would take the place of ours; "
+            "name them otherwise, or send another folder"
+        )
+    return found
+
+
+def _hand_over(job: Job, staged: Path) -> None:
+    end_s = time.monotonic() + AGENT_TIMEOUT_S
+    while True:
+        try:
+            job.client.submit_job(
+                entrypoint=f"{ENTRYPOINT} --set run.name={job.name}",
+                submission_id=job.name,
+                runtime_env={"working_dir": str(staged)},
+                metadata={"run": job.name, "job_name": f"archipelago {job.name}"},
+            )
+            return
+        except RuntimeError as error:
+            if NOT_YET in str(error) and time.monotonic() < end_s:
+                time.sleep(SETTLE_S)
+                continue
+            if "already exists" in str(error):
+                raise UserMistake(
+                    f"{job.address} has a job named {job.name} already; give this run another "
+                    "name with --set run.name=NAME"
+                ) from error
+            said = _first_line(error)
+            raise UserMistake(f"{job.address} does not take the job: {said}") from error
+
+
+def _clashes(folder: Path) -> list[str]:
+    """What there is called as what is sent with every run, our own folders aside."""
+    theirs = [name for name in (CONFIG, *(f"{p}.py" for p in PACKAGES)) if (folder / name).exists()]
+    for package, root in package_roots().items():
+        if (there := folder / package).exists() and not there.samefile(root):
+            theirs.append(f"{package}/")
+    return theirs
+
+
+def _not_worth_sending(folder: str, names: list[str]) -> set[str]:
+    return {
+        name
+        for name in names
+        if name in ("__pycache__", "runs", "node_modules") or name.startswith(".")
+    }
+
+
+def _client(address: str) -> JobSubmissionClient:
+    try:
+        client = JobSubmissionClient(address)
+        client.list_jobs()  # which needs the token
+    except (RayError, RuntimeError, OSError) as error:
+        raise UserMistake(
+            f"the job server at {address} cannot be used: {_first_line(error)}; is the address "
+            "right (the head's dashboard, port 8265), and does RAY_AUTH_TOKEN hold its token "
+            "(RAY_AUTH_MODE=token)?"
+        ) from error
+    there = getattr(client, "_server_ray_version", ray.__version__)  # as it was told when it began
+    if there != ray.__version__:
+        raise UserMistake(
+            f"the cluster at {address} runs Ray {there}, and this is Ray {ray.__version__}: use "
+            "the same on both"
+        )
+    return client
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def follow(job: Job, say: Callable[[str], None]) -> int:
+    """Pass on what the job prints until it is over; its exit code, 130 if it was stopped.
+
+    Errors: `RunFailed` if the cluster could not run it.
+    """
+    asyncio.run(_tail(job, say))
+    while not (details := job.client.get_job_info(job.name)).status.is_terminal():
+        asyncio.run(asyncio.sleep(SETTLE_S))
+    match details.status:
+        case JobStatus.SUCCEEDED:
+            return 0
+        case JobStatus.STOPPED:
+            return 130
+        case _ if details.driver_exit_code is not None:
+            return details.driver_exit_code
+        case _:
+            raise RunFailed(f"job {job.name} failed before it began: {details.message}")
+
+
+async def _tail(job: Job, say: Callable[[str], None]) -> None:
+    async for chunk in _chunks(job):
+        say(chunk)
+
+
+def _chunks(job: Job) -> Any:
+    return job.client.tail_job_logs(job.name)

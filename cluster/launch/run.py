@@ -1,0 +1,129 @@
+"""From a configuration to a running program, and back to nothing: start, watch, end, clean up.
+
+The terminal's process owns everything that it starts. Whatever happens, what was started is
+stopped, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stdout, suppress
+from pathlib import Path
+
+import ray
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
+
+from cluster.actors.calls import STORE_FULL, answer
+from cluster.actors.directory import Actor
+from cluster.actors.start import Home
+from cluster.config.schema import Config
+from cluster.fleet.actor import start_fleet
+from cluster.fleet.outcome import Outcome
+from cluster.launch.interrupts import Interrupts
+from cluster.launch.ray_cluster import cluster_of, store_bytes
+from cluster.names import CALL_TIMEOUT_S, FLEET, namespace_of
+from cluster.status import RunStatus
+from cluster.storage import runs
+from coordinator.errors import RunFailed, UserMistake
+from coordinator.fragments import Layout
+
+log = logging.getLogger("archipelago")
+
+
+def _name_is_free(run: str, namespace: str) -> None:
+    try:
+        ray.get_actor(FLEET, namespace=namespace)
+    except ValueError:
+        return
+    raise UserMistake(
+        f"a run named {run} is going on in this cluster; give this one another name with "
+        "--set run.name=NAME or --run-dir DIR"
+    )
+
+
+def run(
+    config: Config,
+    run_dir: Path,
+    layout: Layout,
+    *,
+    address: str | None,
+    show: Callable[[RunStatus], None],
+    interrupts: Interrupts,
+    resumes: bool = False,
+) -> Outcome:
+    """One training run to its end, owned by this process. `resumes`: another one has begun it.
+
+    Errors: `UserMistake` before anything was started; `RunFailed` after.
+    """
+    namespace = namespace_of(run_dir.name)
+    with ExitStack() as stack:
+        need_bytes = store_bytes(config, layout)
+        nobody = stack.enter_context(Path(os.devnull).open("w"))
+        stack.enter_context(redirect_stdout(nobody))  # what Ray says of processes that we ended
+        stack.enter_context(cluster_of(config, address, namespace, need_bytes))
+        interrupts.listen()
+        _name_is_free(run_dir.name, namespace)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        # Ray's driver prints what it hears from its nodes: kept, but neither on a terminal that
+        # shows a table nor where a script reads JSON
+        words = stack.enter_context((run_dir / "ray.log").open("a", buffering=1))
+        stack.enter_context(redirect_stdout(words))
+        home = Home(namespace, detached=False)
+        fleet = start_fleet(config, run_dir.absolute(), home, _auth(), resumes=resumes)
+        return follow(fleet, config, show, interrupts)
+
+
+def keep_as_job(
+    config: Config,
+    run_dir: Path,
+    layout: Layout,
+    *,
+    show: Callable[[RunStatus], None],
+    interrupts: Interrupts,
+) -> Outcome:
+    """The entrypoint of a submitted run: start its fleet, which outlasts this process, and follow.
+
+    Errors: as `run`.
+    """
+    namespace = namespace_of(run_dir.name)
+    with cluster_of(config, "auto", namespace, store_bytes(config, layout)):
+        interrupts.listen()
+        _name_is_free(run_dir.name, namespace)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        home = Home(namespace, detached=True)
+        fleet = start_fleet(config, run_dir.absolute(), home, _auth())
+        return follow(fleet, config, show, interrupts)
+
+
+def _auth() -> str:
+    return os.environ.get(runs.AUTH_MODE, "disabled")  # of a local cluster, Ray has set it
+
+
+def follow(
+    fleet: Actor, config: Config, show: Callable[[RunStatus], None], interrupts: Interrupts
+) -> Outcome:
+    """Look on until the run is over; pass on who asks it to stop.
+
+    Errors: `UserMistake` or `RunFailed`, as the run ended.
+    """
+    told = False
+    while True:
+        time.sleep(config.monitor.refresh_s)
+        interrupts.check()
+        try:
+            show(answer(fleet.status.remote()))
+            if interrupts.asked is not None and not told:
+                answer(fleet.stop.remote(interrupts.asked))
+                told = True
+            if (outcome := answer(fleet.outcome.remote())) is not None:
+                break
+        except (ActorUnavailableError, GetTimeoutError, *STORE_FULL) as error:
+            log.warning("the fleet cannot be heard at present: %s", type(error).__name__)
+    with suppress(RayActorError, GetTimeoutError):  # it may be gone before it has answered
+        ray.get(fleet.dismiss.remote(), timeout=CALL_TIMEOUT_S)
+    if outcome.error is not None:
+        raise (UserMistake if outcome.mistake else RunFailed)(outcome.error)
+    return outcome

@@ -1,0 +1,281 @@
+"""The islands' places and the links between them and the rest, with all that links do to messages.
+
+Also the processes' beginnings and ends, as the one who starts them and watches over them sees them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.checks.truth import Made, Violation
+from cluster.sim.learner import SILENT_VITALS, SimLearner
+from cluster.sim.loop import VirtualLoop, settle
+from cluster.sim.plan import SimPlan, Span, Trait
+from cluster.sim.shard import SimDifference, SimShard
+from cluster.syncer.shell import Syncer
+from coordinator.protocol import (
+    Adopted,
+    ContributionId,
+    Fragment,
+    Island,
+    Join,
+    LeaseWanted,
+    Life,
+    Report,
+    Version,
+)
+
+CALL_TIMEOUT_S = 12.0
+"""A call that is not answered for so long has failed."""
+NOTICED_S = 0.5
+"""So long after its end a process is known to be dead."""
+AWAY_S, BACK_S = 10.0, 2.0
+"""A drained island comes back within; so long a process that broke takes to begin anew."""
+BAD_LUCK = 0.35
+"""Share of the messages that a bad link loses, or says twice."""
+SLOWNESS = 25.0
+"""So many times longer everything takes that is said to be slow."""
+
+
+@dataclass(slots=True)
+class Machine:
+    """One island's place: its link, and the process that is there.
+
+    `..._s`: until then the link is cut in that direction, loses messages, says them twice, is slow.
+    `troubles`: when something was wrong with it, in seconds of the syncer's clock. `retired`: it is
+    not wanted any more, and no process begins.
+    """
+
+    trait: Trait
+    process: SimLearner | None = None
+    started: int = 0
+    up_cut_s: float = 0.0
+    down_cut_s: float = 0.0
+    loss_s: float = 0.0
+    twice_s: float = 0.0
+    slow_s: float = 0.0
+    retired: bool = False
+    troubles: list[Span] = field(default_factory=list[Span])
+
+
+class Site:
+    """What all parts of a simulated cluster share."""
+
+    def __init__(self, plan: SimPlan) -> None:
+        self.plan, self.rng = plan, random.Random(f"{plan.seed}/world")
+        self.loop = VirtualLoop()
+        self.shard = SimShard(
+            self.loop, plan.rule.schedule.fragments, random.Random(f"{plan.seed}/shard")
+        )
+        self.machines = {trait.island: Machine(trait) for trait in plan.traits}
+        self.made_of: dict[ContributionId, Made] = {}
+        self.syncer: Syncer | None = None  # while it is alive
+        self.everywhere: list[Span] = []
+        self.jump_s = self.disk_fails_s = self.disk_slow_s = self.shard_slow_s = 0.0
+
+    def now_s(self) -> float:
+        """The syncer's clock."""
+        return self.loop.now_s + self.jump_s
+
+    def suspect(self, island: Island) -> None:
+        """What is said of this island now may cost it its life."""
+        now_s, slack_s = self.now_s(), self.plan.aftermath_s
+        if island in self.machines:
+            self.machines[island].troubles.append((now_s - slack_s, now_s + slack_s))
+
+
+class Network:
+    """Carries words between processes and the syncer; it is every process's `Link`."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.loop, self.rng = site, site.loop, site.rng
+        self.machines, self.shard = site.machines, site.shard
+        self.watched: dict[Life, asyncio.Future[str]] = {}
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def start(self, machine: Machine) -> None:
+        """A process begins, where none is."""
+        old = machine.process
+        if machine.retired:
+            return
+        if old is not None and not old.dead and not old.let_go:
+            return
+        machine.started += 1
+        seed = f"{self.site.plan.seed}/{machine.trait.island}/{machine.started}"
+        machine.process = SimLearner(
+            self.site.plan.rule, machine.trait, self.site.plan.carry, self.loop, self, seed
+        )
+        machine.process.begin()
+
+    def crash(self, machine: Machine, process: SimLearner, after_s: float) -> None:
+        """A process dies; `after_s` later it is known."""
+        process.dead = True
+        for waiter in process.asks.values():
+            self.loop.at(self.loop.now_s + after_s, settle, waiter, None)
+        if machine.process is process:
+            machine.process = None
+        for life, waiter in self.watched.items():
+            if life.island == process.island:
+                known_s = self.loop.now_s + after_s
+                self.loop.at(known_s, settle, waiter, "its process ended")
+
+    def ended(self, who: SimLearner, life: Life) -> None:
+        """A life is over, and whoever watches it is told."""
+        loop, now_s = self.loop, self.loop.now_s
+        for other, waiter in self.watched.items():
+            if other.island == life.island and other.incarnation <= life.incarnation:
+                loop.at(now_s + NOTICED_S, settle, waiter, "its learner ended it")
+
+    def left(self, who: SimLearner) -> None:
+        """An island that was drained comes back, whether or not it was in a life when it left."""
+        back_s = self.loop.now_s + self.rng.random() * AWAY_S
+        self.loop.at(back_s, self.start, self.machines[who.island])
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def delay_s(self, machine: Machine) -> float:
+        slow = SLOWNESS if self.loop.now_s < machine.slow_s else 1.0
+        return machine.trait.latency_s * slow * (0.5 + self.rng.random())
+
+    def lost(self, machine: Machine, cut_s: float) -> bool:
+        now_s = self.loop.now_s
+        return now_s < cut_s or (now_s < machine.loss_s and self.rng.random() < BAD_LUCK)
+
+    def _call(
+        self,
+        process: SimLearner,
+        words: Callable[[Syncer], Any],
+        heard: Callable[[Any], None],
+        unheard: Callable[[], None],
+    ) -> None:
+        """Say something to the syncer; then either `heard` its answer, or `unheard`."""
+        machine, now_s = self.machines[process.island], self.loop.now_s
+        if self.lost(machine, machine.up_cut_s):
+            self.loop.at(now_s + CALL_TIMEOUT_S, self.to, process, unheard)
+            return
+        self.loop.at(
+            now_s + self.delay_s(machine), self._comes, process, machine, words, heard, unheard
+        )
+
+    def _comes(
+        self,
+        process: SimLearner,
+        machine: Machine,
+        words: Callable[[Syncer], Any],
+        heard: Callable[[Any], None],
+        unheard: Callable[[], None],
+    ) -> None:
+        now_s = self.loop.now_s
+        if self.site.syncer is None:
+            self.loop.at(now_s + CALL_TIMEOUT_S, self.to, process, unheard)
+            return
+        answer = words(self.site.syncer)
+        if now_s < machine.twice_s and self.rng.random() < BAD_LUCK:
+            late_s = self.rng.random() * SLOWNESS * machine.trait.latency_s
+            self.loop.at(now_s + late_s, self._comes_again, process.island, words)
+        if self.lost(machine, machine.down_cut_s):
+            self.loop.at(now_s + CALL_TIMEOUT_S, self.to, process, unheard)
+            return
+        self.loop.at(now_s + self.delay_s(machine), self.to, process, heard, answer)
+
+    def _comes_again(self, island: Island, words: Callable[[Syncer], Any]) -> None:
+        self.site.suspect(island)
+        if self.site.syncer is not None:
+            words(self.site.syncer)
+
+    def to(self, process: SimLearner, call: Callable[..., None], *arguments: Any) -> None:
+        """Reach a process: when it moves again, or never."""
+        if process.dead:
+            return
+        if self.loop.now_s < process.frozen_s:
+            self.loop.at(process.frozen_s, self.to, process, call, *arguments)
+            return
+        call(*arguments)
+
+    async def reach(self, life: Life, *, again: bool = False) -> SimLearner | None:
+        """The process where this life should be, once a message is there; None if it is not.
+
+        `again`: what was lost is said again, until it is heard.
+        """
+        machine = self.machines.get(life.island)
+        if machine is None:
+            return None
+        while self.lost(machine, machine.down_cut_s):
+            await self.loop.pause(CALL_TIMEOUT_S)
+            if not again:
+                return None
+        await self.loop.pause(self.delay_s(machine))
+        process = machine.process
+        while process is not None and self.loop.now_s < process.frozen_s:
+            await self.loop.pause(process.frozen_s - self.loop.now_s)
+            process = machine.process
+        return process
+
+    # --- what a process says ----------------------------------------------------------------------
+
+    def join(self, who: SimLearner, event: Join) -> None:
+        def again() -> None:
+            if not who.let_go:
+                who.begin()
+
+        self._call(who, lambda syncer: syncer.join(event), who.granted, again)
+
+    def whole(self, who: SimLearner) -> None:
+        """All public fragments; a process that cannot have them breaks."""
+        machine = self.machines[who.island]
+        if self.lost(machine, max(machine.up_cut_s, machine.down_cut_s)):
+            self.crash(machine, who, NOTICED_S)
+            self.loop.at(self.loop.now_s + BACK_S, self.start, machine)
+            return
+        self.loop.at(self.loop.now_s + 2 * self.delay_s(machine), self.to, who, self._give, who)
+
+    def _give(self, who: SimLearner) -> None:
+        if self.shard.away:
+            self.loop.at(self.loop.now_s + NOTICED_S, self.to, who, self._give, who)
+            return
+        who.start([(holding.version, holding.value) for holding in self.shard.holdings])
+
+    def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[SimDifference] | tuple[Version, int]:
+        return self.shard.missed(p, older, newer)
+
+    def follow(self, p: Fragment, version: Version, value: int) -> None:
+        if self.shard.history[p, version] != value:
+            words = f"f{p} {version} is {self.shard.history[p, version]}, a learner has {value}"
+            raise Violation("the public chain", words)
+
+    def report(self, who: SimLearner, event: Report) -> None:
+        life = event.life
+        self._call(
+            who,
+            lambda syncer: syncer.report(event, SILENT_VITALS),
+            lambda answer: who.heard(life, answer),
+            lambda: who.unheard(life),
+        )
+
+    def adopted(self, who: SimLearner, event: Adopted) -> None:
+        life = event.life
+        self._call(
+            who,
+            lambda syncer: syncer.adopted(event),
+            lambda answer: who.heard(life, answer),
+            lambda: who.unheard(life),
+        )
+
+    def lease(self, who: SimLearner, event: LeaseWanted) -> None:
+        life = event.life
+        self._call(
+            who,
+            lambda syncer: syncer.lease(event),
+            lambda answer: who.heard(life, answer),
+            lambda: who.unheard(life),
+        )
+
+    def made(self, id_: ContributionId, made: Made) -> None:
+        self.site.made_of[id_] = made

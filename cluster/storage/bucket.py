@@ -1,0 +1,196 @@
+"""A depot in a bucket: in whatever pyarrow reaches where an object is replaced as a whole, or not.
+
+What grows is a folder of segments, `tape-0.arrow/00000000` and on. The last one is written anew
+with every addition until it is long enough; so an addition is one request, and is there or is not,
+also if nobody can tell which: the next one says it again.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+import pyarrow as pa
+
+from cluster.storage.depot import Depot, Growing, GrowingLines, Grown
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+SEGMENT_BYTES = 2**18
+"""One that is longer is not written anew: a day of a tape is some hundreds of segments, and no
+addition sends more than this besides itself."""
+READERS = 16
+"""Segments that are read at once."""
+SMALL_AT_ONCE = "allow_delayed_open=true"
+"""For pyarrow's S3: an object of less than 10 MB is one request, not three."""
+PROBE = "probe"
+SETTLE_S = 2.0
+"""A write that is under way when another one has ended is over then."""
+
+
+class Bucket(Depot):
+    """`name` below what the URI says; connected to at the first need, since a constructor of an
+    actor must not fail. Credentials are in the environment, or the machine's own."""
+
+    slow = True
+
+    def __init__(self, uri: str, name: str) -> None:
+        self._uri, self._name = uri, name
+
+    def __str__(self) -> str:
+        parts = urlsplit(self._uri)
+        return urlunsplit((*parts[:2], f"{parts.path.rstrip('/')}/{self._name}", "", ""))
+
+    @functools.cached_property
+    def _there(self) -> tuple[FileSystem, str]:
+        from pyarrow.fs import FileSystem
+
+        uri = self._uri
+        if uri.startswith("s3:") and SMALL_AT_ONCE not in uri:
+            uri += f"{'&' if urlsplit(uri).query else '?'}{SMALL_AT_ONCE}"
+        files, path = FileSystem.from_uri(uri)
+        return files, f"{path.rstrip('/')}/{self._name}"
+
+    def write(self, name: str, content: bytes) -> None:
+        with _plainly():
+            files, root = self._there
+            with files.open_output_stream(f"{root}/{name}") as stream:
+                stream.write(content)
+
+    def claim(self, name: str, content: bytes) -> bool:
+        """Nothing here can be written on condition. Whoever finds it written waits until others who
+        found nothing have written too; the last one has it."""
+        if self.has(name):
+            return False
+        self.write(name, content)
+        time.sleep(SETTLE_S)
+        return self.read(name) == content
+
+    def read(self, name: str) -> bytes:
+        with _plainly():
+            files, root = self._there
+            with files.open_input_file(f"{root}/{name}") as stream:
+                return stream.read(stream.size())  # without a size it is asked for in pieces
+
+    def has(self, name: str) -> bool:
+        from pyarrow.fs import FileType
+
+        with _plainly():
+            files, root = self._there
+            return files.get_file_info(f"{root}/{name}").type != FileType.NotFound
+
+    def names(self, folder: str = "") -> list[str]:
+        return list(self.sizes(folder))
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Bytes of what is in a folder, by name."""
+        from pyarrow.fs import FileSelector
+
+        with _plainly():
+            files, root = self._there
+            wanted = FileSelector(f"{root}/{folder}".rstrip("/"), allow_not_found=True)
+            return {each.base_name: each.size or 0 for each in files.get_file_info(wanted)}
+
+    def remove(self, name: str) -> None:
+        with _plainly():
+            files, root = self._there
+            files.delete_file(f"{root}/{name}")
+
+    def tidy(self, start: str) -> None:
+        """Nothing is there before it is whole."""
+
+    def grow(self, name: str) -> Growing:
+        if self.has(name):
+            raise FileExistsError(f"{name} is in {self} already")
+        return _Segments(self, name, 0)
+
+    def grown(self, name: str) -> Grown:
+        numbers = sorted(int(each) for each in self.names(name))
+        if not numbers:
+            raise FileNotFoundError(f"{name} is not in {self}")
+        good = next((n for n, number in enumerate(numbers) if n != number), len(numbers))
+        with ThreadPoolExecutor(READERS) as readers:
+            parts = readers.map(lambda n: self.read(_segment(name, n)), range(good))
+            content = b"".join(parts)
+        return Grown(content, None if good == len(numbers) else f"segment {good} is not there")
+
+    def lines(self, name: str) -> GrowingLines:
+        return _Lines(self, name)
+
+    def probe(self) -> None:
+        self.write(PROBE, b"")
+        self.remove(PROBE)
+        with _plainly():
+            files, root = self._there
+            if not self.names():
+                files.delete_dir(root)  # what stands for an empty folder
+
+
+class _Segments(Growing):
+    def __init__(self, bucket: Bucket, name: str, first: int) -> None:
+        self._bucket, self._name, self._number, self._last = bucket, name, first, b""
+
+    def write(self, content: bytes) -> None:
+        last = self._last + content
+        self._bucket.write(_segment(self._name, self._number), last)
+        self._last = last
+        if len(last) >= SEGMENT_BYTES:
+            self._number, self._last = self._number + 1, b""
+
+    def close(self) -> None:
+        """Each addition was closed."""
+
+
+def _segment(name: str, number: int) -> str:
+    return f"{name}/{number:08}"
+
+
+class _Lines(GrowingLines):
+    """Lines that wait until they are flushed; what is younger dies with its process."""
+
+    def __init__(self, bucket: Bucket, name: str) -> None:
+        before = bucket.sizes(name)
+        self._segments = _Segments(bucket, name, max(map(int, before), default=-1) + 1)
+        self._length, self._waiting = sum(before.values()), b""
+        self._lock = threading.Lock()  # they are written by one thread and flushed by another
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def write(self, line: str) -> None:
+        whole = line.encode() + b"\n"
+        with self._lock:
+            self._waiting += whole
+            self._length += len(whole)
+
+    def flush(self) -> None:
+        with self._lock:
+            content, self._waiting = self._waiting, b""
+        if not content:
+            return
+        try:
+            self._segments.write(content)
+        except OSError:
+            with self._lock:
+                self._waiting = content + self._waiting
+            raise
+
+    def close(self) -> None:
+        self.flush()
+
+
+@contextmanager
+def _plainly() -> Generator[None]:
+    """Whatever pyarrow has to say about a bucket is an `OSError`."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise OSError(str(error)) from error

@@ -1,0 +1,109 @@
+"""Where a run keeps what it comes back from: names, each with bytes that are whole or not there.
+
+    layout.json, config.toml     what is trained, and how
+    tape-0.arrow                 the events that the rules heard, one name a generation
+    state.json, notes.jsonl      a moment of the rules and the measures, and what no event says
+    fragments/, contributions/   arrays
+    fleet.json, owner-1.json     what the fleet must remember, and whose the run is
+
+Without `durability.dir` the depot is the run directory itself. All of it raises `OSError` when it
+cannot be had, which whoever asks must be able to live with.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class Growing(Protocol):
+    """Something that grows, with one writer."""
+
+    def write(self, content: bytes) -> None:
+        """Add this; it survives a crash of the machine once this returns.
+
+        Errors: `OSError`; then nothing of it is there.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class GrowingLines(Protocol):
+    """... line by line, of which the last may be lost; it goes on over several processes."""
+
+    def write(self, line: str) -> None:
+        """Costs nothing that an event loop would notice."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Bytes so far, by all processes."""
+        ...
+
+    def flush(self) -> None:
+        """What waits is there once this returns."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Grown(NamedTuple):
+    """What has grown so far; `hole` says what is missing behind it, None if nothing is."""
+
+    content: bytes
+    hole: str | None
+
+
+class Depot(Protocol):
+    """Names are those of files, folders before them: `fragments/f0000-g0-v00000000.safetensors`."""
+
+    slow: bool
+    """Whether it is so far away that an event loop should not wait for it."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put this in place of what was there; it survives a crash once this returns."""
+        ...
+
+    def claim(self, name: str, content: bytes) -> bool:
+        """Put this where nothing was; of all that do so one is told that it has."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Errors: `FileNotFoundError`."""
+        ...
+
+    def has(self, name: str) -> bool: ...
+
+    def names(self, folder: str = "") -> list[str]:
+        """What is in a folder, without its name before it; nothing if there is no such folder."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Errors: `FileNotFoundError`."""
+        ...
+
+    def tidy(self, start: str) -> None:
+        """Remove what writers that died have left unfinished, of names that begin so; what cannot
+        be removed stays. For whoever alone writes such names from now on.
+        """
+        ...
+
+    def grow(self, name: str) -> Growing:
+        """Begin something that grows.
+
+        Errors: `FileExistsError` if that has begun before.
+        """
+        ...
+
+    def grown(self, name: str) -> Grown: ...
+
+    def lines(self, name: str) -> GrowingLines:
+        """Go on with a file of lines."""
+        ...
+
+    def probe(self) -> None:
+        """Write something and take it back: nothing is left, also of what was not there before.
+
+        Errors: `OSError` that says why it could never be written.
+        """
+        ...

@@ -1,0 +1,99 @@
+"""A depot in a folder, of this machine or one that all nodes see."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from cluster.storage.depot import Depot, Growing, GrowingLines, Grown
+from cluster.storage.files import Lines, is_aside, write
+
+
+@dataclass(frozen=True, slots=True)
+class Folder(Depot):
+    """A folder that every process which may need it sees: on a disk, or on shared storage."""
+
+    path: Path
+    slow: ClassVar[bool] = False  # type: ignore[misc] - a Protocol has no way to say so
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def write(self, name: str, content: bytes) -> None:
+        write(self.path / name, content)
+
+    def claim(self, name: str, content: bytes) -> bool:
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with (self.path / name).open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            return False
+        return True
+
+    def read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def names(self, folder: str = "") -> list[str]:
+        try:
+            return [entry.name for entry in os.scandir(self.path / folder)]
+        except FileNotFoundError:
+            return []
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink()
+
+    def tidy(self, start: str) -> None:
+        folder, _, first = start.rpartition("/")
+        for name in self.names(folder):
+            if is_aside(name, first):
+                with suppress(OSError):
+                    (self.path / folder / name).unlink()
+
+    def grow(self, name: str) -> Growing:
+        self.path.mkdir(parents=True, exist_ok=True)
+        return _GrowingFile(self.path / name)
+
+    def grown(self, name: str) -> Grown:
+        return Grown(self.read(name), None)
+
+    def lines(self, name: str) -> GrowingLines:
+        self.path.mkdir(parents=True, exist_ok=True)
+        return Lines(self.path / name)
+
+    def probe(self) -> None:
+        """... where it shall be: a mount that is missing is not made up for by a folder."""
+        with tempfile.TemporaryFile(dir=self.path.parent):
+            pass
+
+
+class _GrowingFile(Growing):
+    """Bytes that went there only in part are taken back, so that what is read has no hole."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._length = path.open("xb", buffering=0), 0
+
+    def write(self, content: bytes) -> None:
+        try:
+            self._file.seek(self._length)
+            left = memoryview(content)
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self._length)
+            raise
+        self._length += len(content)
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,18 @@
+"""The format of what a run leaves in its depot, and what is wrong with a file of it."""
+
+from __future__ import annotations
+
+from coordinator.errors import ArchipelagoError
+
+FORMAT, READABLE = "4", ("3", "4")
+"""Of tape, snapshots and fragments: what is written, and what can be read. 4 has what a shard says
+of a merge (norm, cosines), of unsound ones, and parts and kind of a contribution; another number is
+refused."""
+
+
+class Damaged(ArchipelagoError):
+    """A file of the run is not what was written: truncated, altered, or of another version."""
+
+
+class Foreign(Damaged):
+    """... it is whole, but of another format, layout or version."""

@@ -1,0 +1,44 @@
+"""`layout.json`: how the model of a run is cut into fragments."""
+
+from __future__ import annotations
+
+import json
+
+from cluster.storage.depot import Depot
+from cluster.storage.files import json_bytes
+from cluster.storage.format import Damaged
+from coordinator.errors import UserMistake
+from coordinator.fragments import Layout
+from coordinator.tape import UnknownRecord, from_plain, to_plain
+
+LAYOUT = "layout.json"
+
+
+def save_layout(depot: Depot, layout: Layout) -> None:
+    plain = {"fingerprint": layout.fingerprint, "layout": to_plain(layout)}
+    depot.write(LAYOUT, json_bytes(plain))
+
+
+def same_layout(depot: Depot, layout: Layout) -> bool:
+    """Is this the layout of the run, as far as it has come to have one?
+
+    Errors: `Damaged` if the file is not as it was written.
+    """
+    return not depot.has(LAYOUT) or load_layout(depot) == layout
+
+
+def load_layout(depot: Depot) -> Layout:
+    """The layout of a run that was begun.
+
+    Errors: `UserMistake` if there is no run; `Damaged` if the file is not as it was written.
+    """
+    try:
+        told = json.loads(depot.read(LAYOUT))
+        layout = from_plain(Layout, told["layout"])
+    except FileNotFoundError as error:
+        raise UserMistake(f"{depot} is not the directory of a run that was begun") from error
+    except (ValueError, KeyError, TypeError, UnknownRecord) as error:
+        raise Damaged(f"{LAYOUT} in {depot} cannot be read: {error}") from error
+    if layout.fingerprint != told["fingerprint"]:
+        raise Damaged(f"{LAYOUT} in {depot} is not as it was written")
+    return layout

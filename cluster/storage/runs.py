@@ -1,0 +1,240 @@
+"""Run directories: where a run keeps what it says of itself, and how another terminal finds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from cluster.names import namespace_of
+from cluster.storage.depot import Depot
+from cluster.storage.files import json_bytes, write, write_json
+from cluster.storage.folder import Folder
+from cluster.storage.open import depot_of
+from cluster.storage.ownership import lives_here
+from cluster.storage.pids import is_alive
+from coordinator.errors import UserMistake
+
+if TYPE_CHECKING:
+    from cluster.config.schema import Config
+    from cluster.names import Seat
+    from coordinator.protocol import Island
+
+AUTH_MODE = "RAY_AUTH_MODE"
+"""Read by Ray when it is imported: a token is needed, or nobody asks for one."""
+CONFIG = "config.toml"
+LIVE = "live.json"
+KEPT = "fleet.json"
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """How to reach a run that is going on: its Ray cluster, and the names of its actors there."""
+
+    run: str
+    namespace: str
+    address: str
+    pid: int
+    auth: str | None = "disabled"  # None: not known; the token itself is Ray's to keep
+    born: int | None = None  # its process, in ticks of its machine; None: not known
+
+    def prepare(self) -> None:
+        """Have this process speak as the run's cluster wants it; to be called before Ray is
+        imported."""
+        if self.auth is not None:
+            os.environ.setdefault(AUTH_MODE, self.auth)
+
+
+class FleetMemory(TypedDict):
+    """What outlasts the fleet's process, in fleet.json."""
+
+    desired: list[Island]  # that shall be there
+    held: dict[Island, Seat]  # that have devices, or wait for them, and where
+    spares: dict[Seat, str]  # of which group
+    stopping: str | None
+    faults: list[int]  # of the plan, that have happened
+    began: float  # wall clock, seconds since 1970
+    outcome: dict[str, Any] | None  # how the run ended; None while it goes on
+
+
+def name_of(config: Config, config_path: Path, now: datetime) -> str:
+    return config.run.name or f"{config_path.stem}-{now:%Y%m%d-%H%M%S}"
+
+
+def home_of_job(config: Config, config_path: Path, now: datetime) -> Path:
+    """Where a submitted run writes: a job's own folder is Ray's, and goes with the job."""
+    return Path.home() / "archipelago" / config.run.dir / name_of(config, config_path, now)
+
+
+def choose(config: Config, config_path: Path, run_dir: Path | None, now: datetime) -> Path:
+    """The run's directory: as asked for, or named after the run, its file and the time.
+
+    Errors: `UserMistake` if it or its place in `durability.dir` is in use, or that is of no use.
+    """
+    chosen = run_dir or Path(config.run.dir) / name_of(config, config_path, now)
+    problems: list[str] = []
+    if chosen.exists() and (not chosen.is_dir() or any(chosen.iterdir())):
+        state = "holds a run already" if (chosen / CONFIG).exists() else "is not empty"
+        problems.append(
+            f"run directory {chosen} {state}; choose another one with --run-dir, "
+            "or another name with --set run.name=NAME"
+        )
+    if config.durability.dir is not None and (why := _unfit(config, depot_of(config, chosen))):
+        problems.append(why)
+    if problems:
+        raise UserMistake("\n".join(problems))
+    return chosen
+
+
+def _unfit(config: Config, depot: Depot) -> str | None:
+    """Why no run can begin there; nothing is left behind."""
+    try:
+        depot.probe()
+        if not depot.names():
+            return None
+    except OSError as error:
+        return _unusable(config, error)
+    return (
+        f"durability.dir: {depot} holds a run already; give this one another name with "
+        "--set run.name=NAME or --run-dir DIR"
+    )
+
+
+def _unusable(config: Config, error: OSError) -> str:
+    return f"durability.dir: {config.durability.dir}: {error.strerror or error}"
+
+
+def resume(config: Config, run_dir: Path | None) -> Path:
+    """The directory of a run that died and shall go on, by --run-dir or by its name.
+
+    Errors: `UserMistake` if there is none, it goes on, it has ended, or it was configured
+    otherwise; islands and monitor may differ.
+    """
+    if run_dir is None and config.run.name is None:
+        raise UserMistake("--resume: say which run, with --run-dir DIR or --set run.name=NAME")
+    chosen = run_dir or Path(config.run.dir) / str(config.run.name)
+    depot = depot_of(config, chosen)
+    try:
+        if not depot.has(CONFIG):
+            raise UserMistake(f"--resume: {depot} is not the directory of a run that was begun")
+        over = [there for there in (depot, Folder(chosen)) if there.has(SUMMARY)]
+        was = _binding(_begun(depot))
+        depot.probe()
+        owner = lives_here(depot)
+    except OSError as error:
+        raise UserMistake(_unusable(config, error)) from error
+    if (live := live_of(chosen)) is not None:
+        raise UserMistake(f"--resume: run {chosen} is going on, as process {live.pid}")
+    if owner is not None:
+        raise UserMistake(f"--resume: run {chosen} is going on, as {owner}")
+    if over:
+        raise UserMistake(f"--resume: run {chosen} has ended; see {SUMMARY} in {over[0]}")
+    now = _binding(config)
+    if others := [f"{key} was {was[key]}, is {now[key]}" for key in was if was[key] != now[key]]:
+        raise UserMistake(
+            f"--resume: run {chosen} was configured otherwise, and goes on as it began: "
+            + "; ".join(others)
+        )
+    return chosen
+
+
+def _binding(config: Config) -> dict[str, object]:
+    """What a run must keep to: each key of the tables that say what is trained and how."""
+    plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
+    del plain["run"]["name"], plain["run"]["dir"], plain["durability"]["dir"]
+    return {f"{name}.{key}": value for name, table in plain.items() for key, value in table.items()}
+
+
+def _begun(depot: Depot) -> Config:
+    """As the run that is there was configured last."""
+    from cluster.config.load import parse
+
+    return parse(tomllib.loads(depot.read(CONFIG).decode()), origin=f"{CONFIG} in {depot}")
+
+
+def reopen(run_dir: Path, config: Config) -> None:
+    """Let a fleet take the run over; with these islands, if they are not those that it had."""
+    depot = depot_of(config, run_dir)
+    if (kept := kept_of(depot)) is None:
+        return  # it died before it had begun
+    kept["outcome"] = None
+    if _begun(depot).islands != config.islands:
+        kept["desired"] = sorted(config.island_names)
+    keep(depot, kept)
+    leave(depot, run_dir, CONFIG, config.toml().encode())
+
+
+def leave(depot: Depot, run_dir: Path, name: str, content: bytes) -> None:
+    """For people in the run directory; and in the depot, if that is elsewhere."""
+    write(run_dir / name, content)
+    if depot != Folder(run_dir):
+        depot.write(name, content)
+
+
+def keep(depot: Depot, kept: FleetMemory) -> None:
+    depot.write(KEPT, json_bytes(kept))
+
+
+def kept_of(depot: Depot) -> FleetMemory | None:
+    """What a fleet has kept; None if none has begun."""
+    try:
+        return json.loads(depot.read(KEPT))
+    except FileNotFoundError:
+        return None
+
+
+def announce(run_dir: Path, live: Live) -> None:
+    write_json(run_dir / LIVE, asdict(live))
+
+
+def retire(run_dir: Path) -> None:
+    (run_dir / LIVE).unlink(missing_ok=True)
+
+
+def find(run: str | None, root: Path = Path("runs")) -> Path:
+    """The directory of a run by path or name; without one, of the newest live run, or the newest.
+
+    Errors: `UserMistake` if there is no such run.
+    """
+    if run is not None:
+        for candidate in (Path(run), root / run):
+            if (candidate / CONFIG).exists():
+                return candidate
+        raise UserMistake(
+            f"no run {run!r}: neither {run} nor {root / run} is a run directory; for one in a "
+            "cluster give --address HOST:PORT"
+        )
+    known = sorted(root.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
+    if not known:
+        raise UserMistake(f"there is no run in {root}/; say which one, by its directory")
+    live = [path.parent for path in known if live_of(path.parent) is not None]
+    return live[-1] if live else known[-1].parent
+
+
+def reach(run: str | None, address: str | None) -> Live | Path:
+    """How to reach a run: by its directory if that is here, else by its name in a cluster.
+
+    A directory whose run is over is returned as it is. Errors: `UserMistake` if there is no such
+    run here, and no cluster was named.
+    """
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is not None and run is not None and not Path(run).exists():
+        return Live(run, namespace_of(run), address, pid=0, auth=None)
+    roots = [Path("runs"), Path.home() / "archipelago" / "runs"]
+    known = [root for root in roots if run is None or (root / run / CONFIG).exists()]
+    run_dir = find(run, *known[:1])
+    return live_of(run_dir) or run_dir
+
+
+def live_of(run_dir: Path) -> Live | None:
+    """How to reach the run, or None if it is over, or its process has gone."""
+    try:
+        live = Live(**json.loads((run_dir / LIVE).read_text()))
+    except FileNotFoundError:
+        return None
+    return live if is_alive(live.pid, live.born) else None
