@@ -7,14 +7,16 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cluster.cli import proof, steering, training
 from cluster.cli.bench import bench
 from cluster.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
+from cluster.cli.proof import replay, simulate
+from cluster.cli.steering import chaos, drain, scale, status, stop
+from cluster.cli.training import job, run, submit
 from coordinator.errors import ArchipelagoError, UserMistake
 
-ROOMS = (training, steering, proof)
-"""Imported for the commands that they add."""
-
+for command in (run, submit, status, scale, drain, chaos, replay, simulate, stop):
+    app.command()(command)
+app.command(hidden=True)(job)
 app.add_typer(bench, name="bench")
 
 

@@ -12,13 +12,12 @@ import typer
 from rich.console import Console
 
 from cluster.cli.bench import Json, Overrides
-from cluster.cli.options import FAILED, app
+from cluster.cli.options import FAILED
 from cluster.cli.summary import figures_table
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
 
-@app.command()
 def replay(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR")], as_json: Json = False
 ) -> None:
@@ -38,7 +37,6 @@ def replay(
         raise typer.Exit(FAILED)
 
 
-@app.command()
 def simulate(
     config_path: Annotated[
         Path | None,

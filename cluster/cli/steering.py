@@ -15,7 +15,7 @@ from rich.console import Console
 from cluster.cli.bench import Json
 from cluster.cli.display import render
 from cluster.cli.figures import duration
-from cluster.cli.options import Cluster, NamedRun, RunName, app, live_run
+from cluster.cli.options import Cluster, NamedRun, RunName, live_run
 from cluster.status import RunStatus
 from cluster.storage import runs
 from cluster.storage.files import json_text
@@ -23,7 +23,6 @@ from coordinator.errors import UserMistake
 from coordinator.protocol import Island
 
 
-@app.command()
 def status(name: RunName = None, address: Cluster = None, as_json: Json = False) -> None:
     """Islands and fragments of a run, once.
 
@@ -43,7 +42,6 @@ def status(name: RunName = None, address: Cluster = None, as_json: Json = False)
         Console().print(render(shown))
 
 
-@app.command()
 def scale(
     name: NamedRun,
     counts: Annotated[list[str], typer.Argument(metavar="GROUP=N ...", help="Islands to have.")],
@@ -71,7 +69,6 @@ def _counts(texts: Sequence[str]) -> dict[str, int]:
     return {group: int(count) for group, _, count in parts.values()}
 
 
-@app.command()
 def drain(
     name: NamedRun,
     island: Annotated[str, typer.Argument(metavar="ISLAND")],
@@ -88,7 +85,6 @@ def drain(
     Console().print(f"{live.run}: {island} hands in what it has and leaves")
 
 
-@app.command()
 def chaos(
     name: NamedRun,
     plan: Annotated[
@@ -141,7 +137,6 @@ def chaos(
         print(json_text({"run": live.run, "faults": [each._asdict() for each in struck]}))
 
 
-@app.command()
 def stop(name: RunName = None, address: Cluster = None) -> None:
     """Let all islands of a run hand in what they have, and end it with its summary.
 

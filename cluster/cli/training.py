@@ -14,7 +14,7 @@ from rich.console import Console
 from cluster.cli.bench import Json, Overrides
 from cluster.cli.display import Display
 from cluster.cli.figures import WIDTH
-from cluster.cli.options import INTERRUPTED, ConfigPath, app
+from cluster.cli.options import INTERRUPTED, ConfigPath
 from cluster.cli.summary import summary_table
 from cluster.storage import runs
 from cluster.storage.files import json_text
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from cluster.fleet.outcome import Outcome
 
 
-@app.command()
 def run(
     config_path: ConfigPath,
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
@@ -73,7 +72,6 @@ def run(
         raise typer.Exit(INTERRUPTED)
 
 
-@app.command()
 def submit(
     config_path: ConfigPath,
     address: Annotated[
@@ -126,7 +124,6 @@ def _last_json(said: str) -> str:
     return next((line for line in reversed(said.splitlines()) if line.startswith("{")), "null")
 
 
-@app.command(hidden=True)
 def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B006 - see above
     """What `submit` has the cluster run: the run's configuration is in the job's folder."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -1,7 +1,7 @@
 """The fleet's rules: which islands shall be there against which are; pure, like the coordinator's.
 
 `reconcile` is given both and says what to start, to drain and to give back, each with its reason;
-the shell (`controller`) does it and looks again. An island holds devices from `Place` to `GiveBack`.
+`controller` does it and looks again. An island holds devices from `PLACE` to `GIVE_BACK`.
 """
 
 from __future__ import annotations
