@@ -149,6 +149,7 @@ class Syncer:
         self._noted = measures.failed if noted is None else noted
         self._tasks: set[asyncio.Task[None]] = set()
         self._parking: dict[Life, asyncio.Event] = {}
+        self._broken: dict[Island, Life] = {}  # the last life of each that a failure has ended
         self._alarm: asyncio.TimerHandle | None = None
         self._flushed: Future[None] | None = None  # the last flush, if it took its time
         self._held: deque[tuple[Future[None] | None, tuple[Effect, ...]]] = deque()
@@ -226,9 +227,14 @@ class Syncer:
         self.feed(event)
 
     def broke(self, life: Life | None, failure: Failure) -> None:
-        """An island has failed: that is its own affair, and at worst the end of this life."""
+        """An island has failed: that is its own affair, and at worst the end of this life, which is
+        counted once however many of its calls come to nothing."""
         whose = "" if life is None else f" of {life}"
         log.error("a failure%s, %s: %s", whose, failure.reason, failure.why)
+        if life is not None and failure.ends:
+            if self._broken.get(life.island) == life:
+                return
+            self._broken[life.island] = life
         self._noted(life, failure)
         if life is not None and failure.ends:
             self.feed(Lost(life, failure.why))

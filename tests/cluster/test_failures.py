@@ -27,7 +27,7 @@ from cluster.actors.shard import ShardActor
 from cluster.actors.syncer import SyncerActor
 from cluster.config.load import load
 from cluster.failures import Failure, Reason, Unjudged
-from cluster.names import Seat, island_actor
+from cluster.names import Seat, island_actor, seat_of
 from cluster.source import source_sha256
 from coordinator.errors import Malformed
 from coordinator.protocol import (
@@ -257,8 +257,10 @@ def test_an_island_that_raises_when_it_is_asked_is_lost_and_no_other(
     plays: Any, error: BaseException, reason: str, why: str
 ) -> None:
     async def scene(run: Run) -> None:
-        status = await run.counts(reason)
-        assert status["failures"] == {reason: 1}, "asked once: then its life is over"
+        await run.counts(reason)
+        await run.syncer.broke(seat_of(B), Failure(Reason(reason), "said again"))
+        status = await run.status()
+        assert status["failures"] == {reason: 1}, "a life ends once, whatever else of it fails"
         assert status["alive"] == 1
         state, said = await run.why()
         assert (state, said[: len(why)]) == ("lost", why)
