@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from coordinator import kernels
 from coordinator.codec import Payload, Room, decoded, room_of_my_own, weighted
 from coordinator.fragments import Flat, Piece
-from coordinator.kernels import TILE, frozen
+from coordinator.kernels import TILE, TOGETHER, frozen
 from coordinator.outer import OuterRule, step
 
 CANCELLED = 1e-6
@@ -41,9 +41,6 @@ JOB = 8 * TILE
 
 SHARE = 16
 """One tile in so many is looked at to learn where contributions point."""
-LOOK = TILE // 4
-"""Elements of a tile that are looked at together: as many contributions of them as a merge has are
-still in the second level cache, 64 kB each, when they are read again."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -158,19 +155,14 @@ def directions(
     everyone, size = _everyone(parts, trial), sum(piece.size for piece in pieces)
 
     def look(job: Sequence[_Tile]) -> NDArray[np.float64]:
-        sums, payloads = _nothing(everyone), everyone.payloads[: len(parts)]
+        sums = _nothing(everyone)
         with room_of_my_own() as room:
             for tile in job:
-                _, start, stop = tile
-                mean = weighted(payloads, everyone.weights, start, stop, size, room)
-                sums += _look(everyone, mean, tile, size)
+                sums += _look(everyone, tile, size, room)[1]
         return sums
 
-    jobs = [
-        [part for tile in job if _is_looked_at(tile) for part in _by_look(tile)]
-        for job in _jobs(pieces, range(len(pieces)))
-    ]
-    return _pointing(everyone, spread(look, jobs), pieces)
+    jobs = [[tile for tile in job if _is_looked_at(tile)] for job in _jobs([size], [0])]
+    return _pointing(everyone, spread(look, jobs), [size])
 
 
 class _Everyone(NamedTuple):
@@ -196,29 +188,32 @@ def _is_looked_at(tile: _Tile) -> bool:
     return tile.start // TILE % SHARE == 0
 
 
-def _by_look(tile: _Tile) -> list[_Tile]:
-    """Cut a tile into such as are looked at together."""
-    cuts = range(tile.start, tile.stop, LOOK)
-    return [_Tile(tile.piece, start, min(tile.stop, start + LOOK)) for start in cuts]
-
-
-def _look(everyone: _Everyone, mean: Flat, tile: _Tile, size: int) -> NDArray[np.float64]:
-    """Return, of each payload on this tile, its product with the parts' weighted `mean`, and with
-    itself: [n, 2]."""
-    sums, mean = _nothing(everyone), frozen(mean)
-    with room_of_my_own() as room:
-        for i, payload in enumerate(everyone.payloads):
-            values = decoded(payload, tile.start, tile.stop, size, room)
-            sums[i] = kernels.products(frozen(values), mean, room.lanes)
-    return sums
+def _look(
+    everyone: _Everyone, tile: _Tile, size: int, room: Room
+) -> tuple[Flat, NDArray[np.float64]]:
+    """Return the parts' weighted mean on this tile, which is in `room`; and of each payload its
+    product with that, and with itself: [n, 2]."""
+    sums, (payloads, weights), (_, start, stop) = _nothing(everyone), everyone, tile
+    if len(payloads) <= TOGETHER[-1] and all(each.dtype == np.float32 for each in payloads):
+        flats = [each[start:stop].view(np.float32) for each in payloads]
+        flats += flats[:1] * (next(n for n in TOGETHER if n >= len(flats)) - len(flats))
+        mean = room.total[: stop - start]
+        kernels.sum_and_products(mean, weights, tuple(flats), sums)
+        return mean, sums
+    mean = weighted(payloads[: weights.size], weights, start, stop, size, room)
+    with room_of_my_own() as other:
+        for i, payload in enumerate(payloads):
+            values = decoded(payload, start, stop, size, other)
+            sums[i] = kernels.products(frozen(values), frozen(mean), other.lanes)
+    return mean, sums
 
 
 def _pointing(
-    everyone: _Everyone, sums: Iterable[NDArray[np.float64]], pieces: Sequence[Piece]
+    everyone: _Everyone, sums: Iterable[NDArray[np.float64]], sizes: Sequence[int]
 ) -> Directions:
     """Return the cosines, from what each job has found."""
     total = sum(sums, _nothing(everyone))
-    tiles = [tile for job in _jobs(pieces, range(len(pieces))) for tile in job]
+    tiles = [tile for job in _jobs(sizes, range(len(sizes))) for tile in job]
     measured = sum(tile.stop - tile.start for tile in tiles if _is_looked_at(tile))
     return Directions(_cosines(total, everyone.weights.tolist()), measured)
 
@@ -255,30 +250,34 @@ def _merge(
     spread: Spread,
     trial: Sequence[Payload] | None = None,
 ) -> Directions:
-    """Make each tile of the merged delta and have it used; `trial` as in `merge_into`."""
+    """Make each tile of the merged delta and have it used; `trial` as in `merge_into`.
+
+    The mean is the same for all pieces, which count as one: many small ones cost no more calls.
+    """
     everyone, size = _everyone(parts, trial or ()), sum(piece.size for piece in pieces)
     payloads = everyone.payloads[: len(parts)]
-    plain = _Recipe(everyone.weights, 1.0)
+    plain, sizes = _Recipe(everyone.weights, 1.0), [piece.size for piece in pieces]
     recipes = _recipes(rule, pieces, parts, plain, spread)
+    if rule is MergeRule.MEAN:
+        sizes, recipes = [size], [plain]
 
     def work(job: Sequence[_Tile]) -> NDArray[np.float64]:
         sums = _nothing(everyone)
         with room_of_my_own() as room:
-            for whole in job:
-                recipe, looked_at = recipes[whole.piece], trial is not None and _is_looked_at(whole)
-                first = plain if looked_at else recipe
-                for tile in _by_look(whole) if looked_at else (whole,):
-                    _, start, stop = tile
-                    delta = weighted(payloads, first.weights, start, stop, size, room)
-                    if looked_at:
-                        sums += _look(everyone, delta, tile, size)
-                    if first is not recipe:
-                        delta = weighted(payloads, recipe.weights, start, stop, size, room)
-                    use(slice(start, stop), delta, recipe.factor)
+            for tile in job:
+                recipe, (_, start, stop) = recipes[tile.piece], tile
+                looked_at = trial is not None and _is_looked_at(tile)
+                delta = None
+                if looked_at:
+                    delta, products = _look(everyone, tile, size, room)
+                    sums += products
+                if delta is None or recipe is not plain:
+                    delta = weighted(payloads, recipe.weights, start, stop, size, room)
+                use(slice(start, stop), delta, recipe.factor)
         return sums
 
-    found = list(spread(work, _jobs(pieces, range(len(pieces)))))
-    return Directions((), 0) if trial is None else _pointing(everyone, found, pieces)
+    found = list(spread(work, _jobs(sizes, range(len(sizes)))))
+    return Directions((), 0) if trial is None else _pointing(everyone, found, sizes)
 
 
 def _recipes(
@@ -322,7 +321,7 @@ def _lengths(
         with room_of_my_own() as room:
             return [square(tile, room) for tile in job]
 
-    jobs = list(_jobs(pieces, which))
+    jobs = list(_jobs([piece.size for piece in pieces], which))
     squares = dict.fromkeys(which, 0.0)
     for job, answers in zip(jobs, spread(work, jobs), strict=True):
         for tile, answer in zip(job, answers, strict=True):
@@ -330,12 +329,12 @@ def _lengths(
     return [math.sqrt(squares[i]) for i in which]
 
 
-def _jobs(pieces: Sequence[Piece], which: Iterable[int]) -> Iterator[list[_Tile]]:
-    """The tiles of these pieces, in order, by some JOB elements."""
+def _jobs(sizes: Sequence[int], which: Iterable[int]) -> Iterator[list[_Tile]]:
+    """Cut these of the pieces of `sizes` elements into tiles, in order, by some JOB elements."""
     job, held = list[_Tile](), 0
-    stops = list(accumulate(piece.size for piece in pieces))
+    stops = list(accumulate(sizes))
     for i in which:
-        for start in range(stops[i] - pieces[i].size, stops[i], TILE):
+        for start in range(stops[i] - sizes[i], stops[i], TILE):
             job.append(_Tile(i, start, min(stops[i], start + TILE)))
             held += job[-1].stop - start
             if held >= JOB:

@@ -361,6 +361,36 @@ def test_a_sixteenth_of_a_large_fragment_is_looked_at_and_a_small_one_whole() ->
     assert directions(PIECES, [small, small]) == ((pytest.approx(1.0), pytest.approx(1.0)), SIZE)
 
 
+@pytest.mark.parametrize("rule", MergeRule)
+@pytest.mark.parametrize("wire", [Wire.F32, Wire.INT4])
+@given(st.integers(1, 18), st.integers(0, 2), st.integers(1, 2 * TILE + 77), seeds)
+@settings(max_examples=12, deadline=None)
+def test_looking_at_directions_changes_no_bit_of_a_merge(
+    rule: MergeRule, wire: Wire, count: int, on_trial: int, size: int, seed: int
+) -> None:
+    chance, pieces = np.random.default_rng(seed), one_tensor(size)
+    flats = chance.standard_normal((count + on_trial, size), np.float32)
+    payloads = [frozen(encode(wire, flat)) for flat in flats]
+    weights = shares(count, seed)
+    parts = [
+        Part(each, weight, norms(each, pieces))
+        for each, weight in zip(payloads, weights, strict=False)
+    ]
+    merged: list[Flat] = []
+    for trial in (None, payloads[count:]):
+        master, momentum = np.ones(size, np.float32), np.ones(size, np.float32)
+        found = merge_into(
+            master, momentum, rule=rule, outer=OUTER, pieces=pieces, parts=parts, trial=trial
+        )
+        merged += [master, momentum]
+    np.testing.assert_array_equal(merged[:2], merged[2:])
+    apart = directions(pieces, parts, payloads[count:])
+    assert (found.measured, len(found.cosines)) == (apart.measured, count + on_trial)
+    assert [x is None for x in found.cosines] == [x is None for x in apart.cosines]
+    known = [x for x in found.cosines if x is not None]
+    assert known == pytest.approx([x for x in apart.cosines if x is not None], abs=1e-6)
+
+
 def test_what_has_no_length_or_is_no_number_has_no_direction() -> None:
     ones, zeros = np.ones(SIZE, np.float32), np.zeros(SIZE, np.float32)
     parts = [Part(frozen(each), 1 / 3, ()) for each in (ones, ones, zeros)]
