@@ -230,19 +230,19 @@ def one_schedule(seed: str, total: Sum, *, shrink: bool = True) -> None:
         try:
             world.run()
             if attempt == STRETCHES - 1 and not world.enough:
-                words = f"{len(world.seat.tape)} events, rounds {world.judge.rounds_of}"
+                words = f"{len(world.seat.tape)} events, rounds {world.judge.memory.rounds_of}"
                 raise Violation(
                     "enough happens", f"{words}, though T is {stretch:.1f} times larger"
                 )
-            if met := sorted(world.judge.coverage.pairs & NEVER.keys()):
+            if met := sorted(world.judge.memory.coverage.pairs & NEVER.keys()):
                 raise Violation("what cannot be", f"{met} are said to be out of reach")
         except BREAKAGES as error:
             failure = _failure(world, seed, stretch, error)
         total.events += len(world.seat.tape)
         total.faults += world.faults.struck
-        total.judged += world.judge.pace_judged
-        total.pairs |= world.judge.coverage.pairs
-        total.effects |= world.judge.coverage.effects
+        total.judged += world.judge.memory.pace_judged
+        total.pairs |= world.judge.memory.coverage.pairs
+        total.effects |= world.judge.memory.coverage.effects
         if failure is not None:
             total.violations += 1
             if len(total.failures) < FAILURES_TOLD:

@@ -72,7 +72,7 @@ class World:
         return (
             len(self.seat.tape) >= EVENTS_WANTED
             and self.faults.struck >= FAULTS_WANTED
-            and min(self.judge.rounds_of) >= ROUNDS_WANTED
+            and min(self.judge.memory.rounds_of) >= ROUNDS_WANTED
         )
 
     def _disturb(self, after_s: float) -> None:

@@ -97,7 +97,7 @@ def test_a_schedule_is_as_long_as_promised() -> None:
     world = World(draw(f"{SEED}/0", stretch=2))
     world.run()
     assert world.enough
-    assert min(world.judge.rounds_of) >= ROUNDS_WANTED
+    assert min(world.judge.memory.rounds_of) >= ROUNDS_WANTED
 
 
 def test_every_trouble_is_drawn() -> None:

@@ -1,0 +1,130 @@
+"""Invariants of who is heard: the dead are not, the gate refuses what is poisoned, bars grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cluster.checks.memory import (
+    ALMOST,
+    BARRED_S,
+    LONGEST_BARRED_S,
+    MOST,
+    NORMS,
+    PASSING,
+    REFUSALS,
+    REMEMBERED,
+    Memory,
+)
+from cluster.checks.truth import Trouble, Violation
+from coordinator.advance import advance
+from coordinator.membership import SPEAKING, Member, Status
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Contribution,
+    Discard,
+    Effect,
+    Event,
+    Fate,
+    LeaseGranted,
+    LeaseWanted,
+    Left,
+    Lost,
+    Missing,
+    Report,
+    Tick,
+    Void,
+)
+from coordinator.state import State
+
+
+def look(
+    memory: Memory,
+    before: State,
+    event: Event,
+    after: State,
+    effects: Sequence[Effect],
+    now_s: float,
+) -> None:
+    """The dead are not heard, but answered; the living are answered with no Void."""
+    match event:
+        case Report(life) | Adopted(life) | LeaseWanted(life) | Left(life):
+            speaks = True
+        case Lost(life) | Missing(life):
+            speaks = False
+        case Arrived(contribution):
+            life, speaks = contribution.id.life, False
+        case _:
+            return
+    member = before.members.get(life.island)
+    if member is not None and member.life == life and member.status in SPEAKING:
+        if speaks and any(isinstance(e, Void) and e.life == life for e in effects):
+            raise Violation("the living are heard", f"{event} was answered {effects}")
+        if isinstance(event, Arrived):
+            _gate(memory, before, event.contribution, after, effects, now_s)
+        elif isinstance(event, LeaseWanted) and not any(
+            isinstance(e, LeaseGranted) and e.life == life for e in effects
+        ):
+            raise Violation("everyone is answered", f"{event}: {effects}")
+        return
+    idle, _ = advance(memory.rule, before, Tick(), now_s)
+    if replace(idle, wake_s=None) != replace(after, wake_s=None):
+        raise Violation("the dead are not heard", f"{event} changed something")
+    if speaks and not any(isinstance(e, Void) and e.life == life for e in effects):
+        raise Violation("everyone is answered", f"{event}: {effects}")
+
+
+def _gate(
+    memory: Memory,
+    before: State,
+    c: Contribution,
+    after: State,
+    effects: Sequence[Effect],
+    now_s: float,
+) -> None:
+    """What is poisoned is refused; so often in a row, and the learner is in quarantine; if it
+    was there before and has contributed nothing since, it is barred for longer each time."""
+    p, life = c.id.fragment, c.id.life
+    refused = next((e for e in effects if isinstance(e, Discard) and e.contribution is c), None)
+    made = memory.truth.made(c.id)
+    poison = made.poison if made else None
+    if refused is not None:
+        if refused.fate is Fate.GATE:
+            memory.refusals[life] = memory.refusals.get(life, 0) + 1
+            needed = REFUSALS if memory.rule.overlap > 0 else 1
+            member = after.members[life.island]
+            if (memory.refusals[life] >= needed) != (member.status is Status.QUARANTINED):
+                words = f"{life} is {member.status} after {memory.refusals[life]} refusals"
+                raise Violation("quarantine", words)
+            if member.status is Status.QUARANTINED:
+                _bars(memory, before.members[life.island], member, now_s)
+            healthy = made is not None and poison is None
+            if healthy and refused.why.startswith(("numbers", "impossible", "layout")):
+                raise Violation("the healthy are merged", f"{c.id}: {refused.why}")
+        return
+    fragment = before.fragments[p]
+    if c in fragment.inbox or (fragment.round and c in fragment.round.items):
+        return  # said twice
+    memory.refusals[life] = 0
+    member = after.members[life.island]
+    if member.quarantines and not member.trial:
+        raise Violation("who has contributed is trusted", f"{member}")
+    if c.base > fragment.version or poison not in (None, *PASSING):
+        raise Violation("the gate", f"{c} was admitted, poisoned by {poison}")
+    if fragment.version.number - c.base.number > memory.rule.max_staleness:
+        raise Violation("the gate", f"{c} was admitted, stale onto {fragment.version}")
+    healthy = [each for _, each in memory.norms[p][-REMEMBERED:]]
+    usual = sum(healthy) >= max(NORMS, MOST * len(healthy))
+    if poison is Trouble.LOUD and usual:
+        raise Violation("the gate", f"{c} was admitted, a thousand times too large")
+    if not member.trial:
+        memory.norms[p].append((c.norm, poison is not Trouble.LOUD))
+
+
+def _bars(memory: Memory, old: Member, new: Member, now_s: float) -> None:
+    count, bar_s = old.quarantines + 1, 0.0
+    for _ in range(count - 1):
+        bar_s = min(2 * bar_s or BARRED_S, LONGEST_BARRED_S)
+    if new.quarantines != count or abs(new.barred_s - now_s - bar_s) > ALMOST:
+        raise Violation("bars grow", f"{new} at {now_s}, the {count}th is for {bar_s} s")
