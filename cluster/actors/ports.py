@@ -18,8 +18,8 @@ from cluster.names import Seat, island_actor, seat_of
 from cluster.shard.fates import Fates
 from cluster.storage.open import PATIENCE_S
 from cluster.syncer.collect import Answers, Asker, Handed
+from cluster.syncer.ports import Ports
 from cluster.syncer.shard_liveness import Attendance, Away
-from cluster.syncer.shell import Ports
 from coordinator.errors import NoModel
 from coordinator.protocol import (
     Discard,

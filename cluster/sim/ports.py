@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.failures import Losses
 from cluster.sim.learner import HandedIn
 from cluster.sim.network import CALL_TIMEOUT_S, NOTICED_S, SLOWNESS, Network, Site
-from cluster.syncer.shell import Ports
+from cluster.syncer.ports import Ports
 from coordinator.protocol import (
     Contribution,
     Discard,

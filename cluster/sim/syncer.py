@@ -8,7 +8,8 @@ from cluster.checks.judge import Judge
 from cluster.checks.truth import Violation
 from cluster.sim.network import Site
 from cluster.syncer.measures import Measures
-from cluster.syncer.shell import Log, Ports, Syncer
+from cluster.syncer.ports import Log, Ports
+from cluster.syncer.shell import Syncer
 from coordinator.protocol import Effect, Event, Life, Resume, Vitals
 from coordinator.state import State, initial
 

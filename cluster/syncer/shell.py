@@ -13,17 +13,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
-from cluster.failures import Failure, Losses
+from cluster.failures import Failure
 from cluster.syncer.measures import Measures
+from cluster.syncer.ports import Log, Ports
 from coordinator.advance import advance
 from coordinator.protocol import (
     Adopted,
     Answer,
     Arrived,
     Ask,
-    Contribution,
     Discard,
     Drain,
     Effect,
@@ -39,9 +39,7 @@ from coordinator.protocol import (
     Life,
     Lost,
     Merge,
-    Merged,
     Missing,
-    Progress,
     Publish,
     Refused,
     Release,
@@ -53,7 +51,6 @@ from coordinator.protocol import (
     Store,
     Stored,
     Tick,
-    Unsound,
     Version,
     Vitals,
     Void,
@@ -62,59 +59,6 @@ from coordinator.protocol import (
 from coordinator.state import Phase, Rule, State
 
 log = logging.getLogger("archipelago.syncer")
-
-
-class Ports(Protocol):
-    """What the syncer reaches of the world: the shard, the learners, the disk."""
-
-    async def watch(self, life: Life) -> str:
-        """Return when the life is over, with the reason; may never return."""
-        ...
-
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | Failure | str:
-        """Have the shard call the learner; a string says why nothing will come, which is no fault
-        of that island; a failure is one."""
-        ...
-
-    async def merge(self, order: Merge) -> Merged | Unsound | None:
-        """Have the shard merge, and say what has come of it; None if it has died."""
-        ...
-
-    async def store(self, order: Store) -> bool | str | None:
-        """Make a merged version durable; False if it is not its turn, else why it could not be.
-        None if the shard has died."""
-        ...
-
-    async def publish(self, order: Publish) -> Losses:
-        """If the shard has died, the version is public as soon as it is back. Returns which islands
-        have failed to take in an earlier one."""
-        ...
-
-    async def discard(self, order: Discard) -> None: ...
-
-    async def cease(self, order: Void) -> None: ...
-
-    async def park(self, life: Life) -> None:
-        """Have the learner step no more, and go on handing in."""
-        ...
-
-    async def leave(self, life: Life) -> Progress | None:
-        """Have the learner end its life for good; how far it came, None if it died before."""
-        ...
-
-    async def break_down(self, life: Life, why: str) -> None:
-        """Have the process that had this life end and begin anew; nothing where there is none."""
-        return
-
-
-class Log(Protocol):
-    """The tape: every event is written down before its effects are carried out."""
-
-    def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None: ...
-
-    def flush(self) -> Future[None] | None:
-        """Make everything appended so far durable: now, or once what is returned is done."""
-        ...
 
 
 ORDERS = (Stop, Drain)

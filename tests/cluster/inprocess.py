@@ -18,7 +18,8 @@ from cluster.failures import Losses
 from cluster.shard.fates import Fates
 from cluster.shard.shard import Shard
 from cluster.syncer.measures import Measures
-from cluster.syncer.shell import Log, Syncer
+from cluster.syncer.ports import Log
+from cluster.syncer.shell import Syncer
 from coordinator.codec import Payload
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from cluster.storage.folder import Folder
 from cluster.storage.snapshots import Snapshot, load_snapshot, save_snapshot
 from cluster.storage.tape import Tape
+from cluster.syncer.counts import Counts
 from cluster.syncer.measures import Measures
 from cluster.syncer.restore import Comeback, come_back, rules_sha256
 from coordinator.protocol import Effect, Event, Fragment, Lost, Resume, Version
@@ -150,5 +151,5 @@ def test_merges_that_were_not_durable_are_counted_when_they_are_gone(history: Hi
 
 def test_a_memory_has_everything_but_what_the_run_is_told_anew() -> None:
     measures = measures_from(0.0)
-    counted = {name.removeprefix("_") for name in vars(measures)} - {"run", "sizes", "down"}
-    assert set(measures.memory()) == counted
+    assert set(vars(measures)) == {"_run", "_sizes", "_down", "_counts"}
+    assert set(measures.memory()) == {each.name for each in fields(Counts)}

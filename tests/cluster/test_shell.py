@@ -12,7 +12,8 @@ import pytest
 
 from cluster.failures import Failure, Losses
 from cluster.syncer.measures import Measures
-from cluster.syncer.shell import Ports, Syncer
+from cluster.syncer.ports import Ports
+from cluster.syncer.shell import Syncer
 from coordinator.codec import Wire
 from coordinator.membership import Status
 from coordinator.protocol import (

@@ -8,7 +8,8 @@ from cluster.failures import Losses
 from cluster.sim.loop import VirtualLoop, running
 from cluster.storage.tape import TapeRow
 from cluster.syncer.measures import Measures
-from cluster.syncer.shell import Log, Ports, Syncer
+from cluster.syncer.ports import Log, Ports
+from cluster.syncer.shell import Syncer
 from coordinator.codec import Wire
 from coordinator.protocol import (
     Contribution,

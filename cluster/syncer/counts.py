@@ -1,0 +1,108 @@
+"""What is counted of a run, as data: the part of its measures that outlasts the process."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+
+from coordinator.protocol import (
+    Island,
+    Life,
+    Vitals,
+)
+
+
+@dataclass(slots=True)
+class Watched:
+    """One island over all its lives."""
+
+    group: str
+    lives: int = 0
+    steps_before: int = 0
+    life: Life | None = None
+    vital_life: Life | None = None
+    reported_s: float = math.nan
+    steps: int = 0
+    tokens: int = 0
+    tokens_per_s: float = 0.0
+    vitals: Vitals = field(default_factory=lambda: Vitals(math.nan))
+    computing_before_s: float = 0.0
+    contributions: int = 0
+    cosine: float | None = None
+    refused: str = ""
+    rejected: bool = False  # for good: it will not ask again
+    fault_s: float | None = None
+    fault_life: Life | None = None
+    failed: str = ""  # since its last contribution
+
+
+@dataclass(slots=True)
+class Counts:
+    """All that was counted so far; plain data, so that it outlasts the process."""
+
+    islands: dict[Island, Watched]
+    began_s: float
+    first_s: float
+    stopping_s: float
+    ended_s: float
+    up_spans: list[tuple[float, float]]
+    merged_s: float
+    max_gap_s: float
+    recent: list[int]
+    up_bytes: int
+    down_bytes: int
+    refusals: Counter[str]
+    recovery_s: list[float]
+    faults: int
+    heldout: list[tuple[int, float]]
+    holding: frozenset[Island]
+    held_since_s: float
+    held_s: float
+    merges_lost: int
+    troubles: dict[str, str]
+    round_s: float
+    grace_s: float
+    staleness: float
+    failures: Counter[str]
+    unjudged: Counter[str]
+    unsound: int = 0
+    jumps: dict[int, str] = field(default_factory=dict[int, str])
+    not_finite: str = ""
+
+
+COUNTS = TypeAdapter(Counts)
+
+
+def fresh(islands: Mapping[Island, str], now_s: float) -> Counts:
+    """Nothing counted yet; `islands`: each configured one with its group, which hold devices."""
+    return Counts(
+        islands={island: Watched(group) for island, group in islands.items()},
+        began_s=now_s,
+        first_s=math.nan,
+        stopping_s=math.nan,
+        ended_s=math.nan,
+        up_spans=[],
+        merged_s=math.nan,
+        max_gap_s=0.0,
+        recent=[],
+        up_bytes=0,
+        down_bytes=0,
+        refusals=Counter(),
+        recovery_s=[],
+        faults=0,
+        heldout=[],
+        holding=frozenset(islands),
+        held_since_s=now_s,
+        held_s=0.0,
+        merges_lost=0,
+        troubles={},
+        round_s=math.nan,
+        grace_s=math.nan,
+        staleness=math.nan,
+        failures=Counter(),
+        unjudged=Counter(),
+    )

@@ -1,0 +1,169 @@
+"""What can be read off a run at any time: its status, and the figures that it ends with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cluster.status import Figures, FragmentStatus, IslandStatus, RoundStatus, RunStatus
+from cluster.syncer.counts import Counts
+from coordinator import ledger
+from coordinator.membership import SPEAKING, Member
+from coordinator.membership import Status as Standing
+from coordinator.protocol import (
+    Island,
+)
+from coordinator.state import Phase, Rule, Stage, State
+
+
+def status_of(
+    run: str, sizes: Sequence[int], counts: Counts, rule: Rule, state: State, now_s: float
+) -> RunStatus:
+    """The run as it is now."""
+    running_s = now_s - counts.first_s
+    left_s = None
+    if state.t > 0 and state.phase is Phase.RUNNING:
+        left_s = running_s * (rule.steps - state.t) / state.t
+    starting = math.isnan(counts.first_s) and state.phase is Phase.RUNNING
+    alive = sum(m.status is Standing.LIVE for m in state.members.values())
+    return RunStatus(
+        run=run,
+        t=state.t,
+        steps=rule.steps,
+        elapsed_s=now_s - counts.began_s,
+        left_s=left_s,
+        phase="starting" if starting else state.phase.value,
+        islands=[_island(counts, state, island) for island in counts.islands],
+        fragments=[_fragment(state, p) for p in range(len(state.fragments))],
+        participants=sum(counts.recent) / len(counts.recent) if counts.recent else 0.0,
+        alive=alive,
+        merges=state.merges,
+        tokens_trained=state.ledger.trained,
+        tokens_per_s=sum(
+            counts.islands[m.life.island].tokens_per_s
+            for m in state.members.values()
+            if m.status is Standing.LIVE
+        ),
+        heldout=counts.heldout,
+        faults=counts.faults,
+        wanted=len(counts.islands),
+        spares=0,
+        refusals=dict(counts.refusals),
+        failures=dict(counts.failures),
+        unjudged=dict(counts.unjudged),
+        figures=_figures(sizes, counts, rule, state, now_s),
+    )
+
+
+def _figures(
+    sizes: Sequence[int], counts: Counts, rule: Rule, state: State, now_s: float
+) -> Figures:
+    totals = ledger.totals(state.ledger, sizes)
+    return Figures(
+        quorum=rule.min_quorum,
+        generation=state.generation,
+        tokens_merged=totals.merged,
+        tokens_discarded=totals.discarded,
+        tokens_lost=totals.lost,
+        merge_age_s=_known(now_s - counts.merged_s),
+        round_s=_known(counts.round_s),
+        grace_s=_known(counts.grace_s),
+        staleness=_known(counts.staleness),
+        unsound_merges=counts.unsound,
+        trouble="; ".join(filter(None, [counts.not_finite, *counts.jumps.values()])),
+        merges_lost=counts.merges_lost,
+        not_durable="; ".join(f"{what}: {why}" for what, why in counts.troubles.items()),
+        up_bytes=counts.up_bytes,
+        down_bytes=counts.down_bytes,
+        goodput=_goodput(counts, now_s),
+        uptime=_uptime(counts, now_s),
+    )
+
+
+def _goodput(counts: Counts, now_s: float) -> float:
+    """Share of the granted island-seconds that was spent computing."""
+    granted_s = counts.held_s + len(counts.holding) * (now_s - counts.held_since_s)
+    computing_s = sum(w.computing_before_s + w.vitals.computing_s for w in counts.islands.values())
+    return computing_s / granted_s if granted_s > 0 else 0.0
+
+
+def _uptime(counts: Counts, now_s: float) -> float:
+    """Share of the time, from the first step to the stop, in which some learner advanced."""
+    until_s = now_s if math.isnan(counts.stopping_s) else counts.stopping_s
+    up_s = sum(min(stop, until_s) - min(start, until_s) for start, stop in counts.up_spans)
+    whole_s = until_s - counts.first_s
+    return round(up_s / whole_s, 4) if whole_s > 0 else 0.0
+
+
+def _island(counts: Counts, state: State, island: Island) -> IslandStatus:
+    watched, member = counts.islands[island], state.members.get(island)
+    loss = watched.vitals.loss
+    why = watched.refused or (_why(member) if member else "its process starts")
+    if watched.failed and (member is None or member.status in SPEAKING):
+        why = f"{why}, after {watched.failed}"
+    return IslandStatus(
+        island=island,
+        group=member.group if member else watched.group,
+        state=member.status.value if member else "starting",
+        incarnation=member.life.incarnation if member else 0,
+        life=watched.lives,
+        steps=watched.steps_before + watched.steps,
+        tokens_per_s=watched.tokens_per_s,
+        loss=None if math.isnan(loss) else loss,
+        why=why,
+        contributions=watched.contributions,
+        cosine=watched.cosine,
+        restarts=max(0, watched.lives - 1),
+    )
+
+
+def summary_of(
+    sizes: Sequence[int], counts: Counts, state: State, now_s: float
+) -> dict[str, object]:
+    """The figures that a run ends with, of those that are measured here (docs/protocol.md)."""
+    totals = ledger.totals(state.ledger, sizes)
+    ended_s = now_s if math.isnan(counts.ended_s) else counts.ended_s
+    tokens = max(1, totals.trained)
+    return {
+        "tokens_trained": totals.trained,
+        "tokens_merged": totals.merged,
+        "tokens_discarded": totals.discarded,
+        "tokens_lost": totals.lost,
+        "tokens_outstanding": totals.outstanding,
+        "merges": state.merges,
+        "mean_participants": state.participations / state.merges if state.merges else 0.0,
+        "goodput": _goodput(counts, ended_s),
+        "uptime": _uptime(counts, ended_s),
+        "faults": counts.faults,
+        "recovery_s": counts.recovery_s,
+        "max_merge_gap_s": counts.max_gap_s,
+        "up_bytes_per_token": counts.up_bytes / tokens,
+        "down_bytes_per_token": counts.down_bytes / tokens,
+        "rejected_contributions": counts.refusals.total(),
+    }
+
+
+def _why(member: Member) -> str:
+    """Why an island is in its state; one on trial trains on, and nothing of it is merged."""
+    if not member.trial or member.status not in SPEAKING:
+        return member.why
+    return f"on trial: {member.trial} more that do not point against the others"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _fragment(state: State, p: int) -> FragmentStatus:
+    fragment = state.fragments[p]
+    round_ = fragment.round
+    shown = None
+    if round_ is not None:
+        why = round_.why if round_.stage is Stage.OPEN else round_.stage.value
+        shown = RoundStatus(arrived=len(round_.arrived), asked=len(round_.called), why=why)
+    return FragmentStatus(
+        fragment=p,
+        version=fragment.version.number,
+        participants=list(fragment.participants),
+        round=shown,
+    )
