@@ -6,10 +6,10 @@ import math
 from collections.abc import Set as AbstractSet
 
 from coordinator import contributions, gate, ledger, norms, suspects
-from coordinator.direction import Watch
 from coordinator.frozen import replace
 from coordinator.grace import last_window_s, window_s
 from coordinator.membership import SPEAKING, Status, speaking
+from coordinator.orders import merge_order_of, sorting_key, span_steps
 from coordinator.protocol import (
     Ask,
     Contribution,
@@ -19,8 +19,6 @@ from coordinator.protocol import (
     Finish,
     Fragment,
     Island,
-    Item,
-    Merge,
     Merged,
     Publish,
     Store,
@@ -239,7 +237,7 @@ def _close(
     """Merge the inbox, save what has become too old in it while it waited; what is on trial is
     measured beside it."""
     stale = [c for c in fragment.inbox if c.base.number < _oldest(rule, fragment)]
-    waiting = sorted((c for c in fragment.inbox if c not in stale), key=_merge_order)
+    waiting = sorted((c for c in fragment.inbox if c not in stale), key=sorting_key)
     trial = tuple(c for c in waiting if state.members[c.id.life.island].trial)
     items = tuple(c for c in waiting if c not in trial)
     accounts = state.ledger
@@ -250,39 +248,7 @@ def _close(
         replace(state, ledger=accounts), p, replace(fragment, inbox=(), round=round_)
     )
     discards = [Discard(c, Fate.STALE, f"waited past {rule.max_staleness} versions") for c in stale]
-    return state, (*discards, _order(rule, state.fragments[p], p, round_))
-
-
-def _order(rule: Rule, fragment: FragmentState, p: Fragment, round_: Round) -> Merge:
-    """What the shard shall do for a round that is closed."""
-    return Merge(
-        p,
-        round_.version,
-        weigh(round_.items),
-        round_.why,
-        last=round_.last,
-        limit=math.inf if round_.last else norms.limit(fragment.moves, _span_steps(round_.items)),
-        trial=round_.trial,
-        measure=rule.watch is not Watch.OFF,
-    )
-
-
-def _span_steps(items: tuple[Contribution, ...]) -> int:
-    """Over how many inner steps a merge moves its fragment: as many as its longest contribution."""
-    return max((c.spans_steps for c in items), default=1)
-
-
-def _merge_order(contribution: Contribution) -> tuple[str, int, int]:
-    """Return by what the contributions of a merge are ordered."""
-    life, _, from_step, _ = contribution.id
-    return life.island, life.incarnation, from_step
-
-
-def weigh(merging: tuple[Contribution, ...]) -> tuple[Item, ...]:
-    """Shares that sum to one, each in proportion to tokens^2 / steps, "quantity x quality"
-    (arXiv:2604.21428)."""
-    raw = [c.tokens * (c.tokens / c.steps) for c in merging]
-    return tuple(Item(c, w / sum(raw)) for c, w in zip(merging, raw, strict=True))
+    return state, (*discards, merge_order_of(rule, state.fragments[p], p, round_))
 
 
 def _being_merged(state: State, event: Merged | Unsound) -> Round | None:
@@ -304,7 +270,7 @@ def merged(rule: Rule, state: State, event: Merged) -> Step:
     participants = tuple(sorted({c.id.life.island for c in round_.items}))
     moves = fragment.moves
     if event.norm is not None:
-        moves = norms.admit(moves, event.norm, _span_steps(round_.items))
+        moves = norms.admit(moves, event.norm, span_steps(round_.items))
     items, trial = round_.items, round_.trial
     round_ = replace(round_, stage=Stage.STORING, trial=())
     fragment = replace(fragment, round=round_, participants=participants, moves=moves)
@@ -328,7 +294,7 @@ def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
         return state, ()
     p, fragment = event.fragment, state.fragments[event.fragment]
     spoiled = tuple(c for c in round_.items if c.id in event.spoiled)
-    loudest = max(round_.items, key=lambda c: (c.norm_per_step, _merge_order(c)))
+    loudest = max(round_.items, key=lambda c: (c.norm_per_step, sorting_key(c)))
     dropped = spoiled or (loudest,)
     why = f"the merge with it was not sound: a step of norm {event.norm:.3g}"
     if spoiled:
@@ -339,7 +305,7 @@ def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
     follows: tuple[Effect, ...] = ()
     if len({c.id.life.island for c in items}) >= rule.min_quorum:
         round_ = replace(round_, items=items)
-        follows = (_order(rule, fragment, p, round_),)
+        follows = (merge_order_of(rule, fragment, p, round_),)
         state = with_fragment(state, p, replace(fragment, round=round_))
     else:
         state = _open_again(state, p, fragment, round_, items, event.norm)

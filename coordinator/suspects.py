@@ -37,10 +37,11 @@ def judge(
     live, where their data are of several regions, or where the rest would be under the quorum.
     """
     participants, tried = cosines_of(items, trial, event)
+    pointing = zip((*items, *trial), event.cosines, strict=False)
+    lives = {c.id.life.island: c.id.life for c, cosine in pointing if cosine is not None}
     effects: tuple[Effect, ...] = ()
     for island, low in against(participants, tried, event.measured).items():
-        life = next(c.id.life for c in (*items, *trial) if c.id.life.island == island)
-        if (member := speaking(state.members, life)) is None:
+        if (member := speaking(state.members, lives[island])) is None:
             continue
         if member.trial:
             state = with_member(state, replace(member, trial=RUN if low else member.trial - 1))

@@ -73,6 +73,7 @@ LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
 ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction.py"
+ORDERS = "coordinator/orders.py"
 
 MERGING = "if round_ is None or round_.stage is not Stage.MERGING"
 STORING = "if round_ is None or round_.stage is not Stage.STORING"
@@ -232,12 +233,12 @@ MUTANTS = (
     Mutant(
         "merged in any order",
         ROUNDS,
-        "if c not in stale), key=_merge_order)",
+        "if c not in stale), key=sorting_key)",
         "if c not in stale), key=lambda c: c.norm)",
     ),
     Mutant(
         "weights are tokens",
-        ROUNDS,
+        ORDERS,
         "c.tokens * (c.tokens / c.steps)",
         "c.tokens",
     ),
@@ -291,7 +292,7 @@ MUTANTS = (
     ),
     Mutant(
         "the last merge goes through the outer optimizer",
-        ROUNDS,
+        ORDERS,
         "last=round_.last,",
         "last=False,",
     ),
@@ -513,7 +514,7 @@ MUTANTS = (
     ),
     Mutant(
         "steps may be of any length",
-        ROUNDS,
+        ORDERS,
         "else norms.limit(fragment.moves,",
         "else norms.limit(norms.NONE,",
     ),
@@ -573,6 +574,12 @@ MUTANTS = (
     ),
     Mutant(
         "nobody is on trial", SUSPECTS, "replace(member, trial=RUN, ", "replace(member, trial=0, "
+    ),
+    Mutant(
+        "a trial goes by a life that is over",
+        SUSPECTS,
+        "for c, cosine in pointing if",
+        "for c, cosine in reversed(list(pointing)) if",
     ),
     Mutant(
         "what is on trial is merged",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from cluster.checks.memory import AGAIN, AGAINST, PASSING, REFUSALS, SIGMAS, Memory
@@ -127,10 +128,10 @@ def undone(
     items = new.round.items if new.round else ()
     if not kept <= {c.id for c in (*items, *new.inbox)}:
         raise Violation("what is sound is kept", f"{new} of {old.items}")
-    for life in [c.id.life for c in dropped]:
+    for life, times in Counter(c.id.life for c in dropped).items():
         member, needed = before.members[life.island], REFUSALS if memory.rule.overlap > 0 else 1
         if member.life == life and member.status in SPEAKING:
-            memory.refusals[life] = count = memory.refusals.get(life, 0) + 1
+            memory.refusals[life] = count = memory.refusals.get(life, 0) + times
             if (count >= needed) != (after.members[life.island].status is Status.QUARANTINED):
                 raise Violation("quarantine", f"{life} after {count} refusals")
 

@@ -17,8 +17,8 @@ from coordinator.codec import Wire, decode, encode
 from coordinator.fragments import Flat, Layout, Leaf, Piece, cut
 from coordinator.kernels import TILE, frozen
 from coordinator.merge import SHARE, MergeRule, Part, directions, merge, merge_into, norms
+from coordinator.orders import weigh
 from coordinator.outer import OuterRule, step
-from coordinator.rounds import weigh
 from tests.coordinator.given import contribution, life
 
 LAYOUT: Layout = cut([Leaf("w", (4, 3)), Leaf("b", (5,)), Leaf("table", (3, 2), embedding=True)], 1)

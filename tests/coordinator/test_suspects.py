@@ -1,0 +1,39 @@
+"""What follows from directions, where one island has contributions of two lives in a merge."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.membership import Member, Status
+from coordinator.protocol import Fragment, Island, Lease, Merged, Progress, Version
+from coordinator.state import initial, with_member
+from coordinator.suspects import judge
+from tests.coordinator.given import contribution, life, rule
+
+PRESENT = life("e", 2)
+
+
+def member(island: str, incarnation: int, *, trial: int = 0) -> Member:
+    start = Progress(8, 800, Lease(0, 8))
+    return Member(
+        life(island, incarnation), "group", Status.LIVE, "steps", 0, start, 1.0, 1.0, trial=trial
+    )
+
+
+@pytest.mark.parametrize(("cosine", "left"), [(0.4, 4), (-0.9, 5)])
+def test_a_trial_goes_by_what_the_present_life_has_handed_in(cosine: float, left: int) -> None:
+    """A contribution of the life before, still there to be measured, says nothing of this one."""
+    rules = rule()
+    state = initial(rules)
+    for each in (*(member(island, 1) for island in "abcd"), member("e", 2, trial=5)):
+        state = with_member(state, each)
+    items = tuple(contribution(life(each), reference=each) for each in "abcd")
+    trial = (
+        contribution(life("e", 1), reference="before"),
+        contribution(PRESENT, reference="now"),
+    )
+    event = Merged(
+        Fragment(0), Version(0, 1), 1.0, cosines=(0.4, 0.4, 0.4, 0.4, -0.9, cosine), measured=10_000
+    )
+    after, _ = judge(rules, state, items, trial, event)
+    assert after.members[Island("e")].trial == left
