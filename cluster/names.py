@@ -11,15 +11,9 @@ from coordinator.protocol import Fragment, Island
 Seat = NewType("Seat", str)
 """Where a learner runs: an actor and its devices. The first one of an island has its name; a spare
 that has taken it over keeps its own."""
-
-
 FLEET, SYNCER, EVALUATOR = "fleet", "syncer", "evaluator"
-
-
 SHARD = "shard-0"
 """The first; a run with `sync.shards` has as many."""
-
-
 CALL_TIMEOUT_S = 30.0
 """A call to one of them that takes longer is given up, and perhaps tried again."""
 

@@ -10,40 +10,23 @@ No JAX in here: the configuration's door reads a corpus too, and needs no accele
 
 from __future__ import annotations
 
-import glob
 import hashlib
-import os
-import sysconfig
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.protocol import Lease
+from islands.sources import BYTES, DataSpec, Tokens, dtype_of, held_out, read_file, root_and_files
 
-Tokens = NDArray[np.unsignedinteger[Any]]
-"""Token ids, [length], in the smallest unsigned type that holds the vocabulary."""
 Windows = NDArray[np.int32]
 """A batch, [batch, window + 1]: position i + 1 is to be predicted from the positions up to i."""
-
-BYTES = 256
-"""The vocabulary of text: a token is a byte."""
-SEPARATOR = 0
-"""The byte between two documents of text; text itself has none."""
-STDLIB = "python-stdlib"
-"""Source name: the interpreter's own standard library, some 14 MB on every machine."""
-STDLIB_WITHOUT = frozenset({"site-packages", "dist-packages", "test", "__pycache__"})
-"""Folders left out: what was installed, and `test`, which many distributions do not ship."""
-PARQUET = frozenset({".parquet", ".pq"})
-SNIFFED_BYTES = 8000
-"""A file with a byte 0 in its first 8000 bytes is binary: git's own rule (`buffer_is_binary`)."""
 PROBLEMS_SHOWN = 5
 TRAIN, HELDOUT = 0, 1
 """Which order a permutation belongs to; part of its seed."""
@@ -51,25 +34,6 @@ TRAIN, HELDOUT = 0, 1
 
 class Starved(ArchipelagoError):
     """A batch was wanted of a stream whose leases are used up; nothing was consumed."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataSpec:
-    """Where the tokens come from and how they are handed out: the table `[data]`.
-
-    source: "python-stdlib", a text file, a folder (with all below it), a glob, or Parquet files.
-    column, tokens: the Parquet column to read, and whether it holds lists of token ids.
-    heldout_percent: share of the files never trained on. window: predicted tokens per window.
-    lease_windows: windows in one lease.
-    """
-
-    source: str = STDLIB
-    column: str | None = None
-    tokens: bool = False
-    heldout_percent: float = 5.0
-    window: int = 128
-    seed: int = 0
-    lease_windows: int = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,7 +186,7 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
     problems = _impossible(data, vocabulary)
     root, files = Path(), list[Path]()
     try:
-        root, files = _find(data)
+        root, files = root_and_files(data)
     except UserMistake as error:
         problems.append(str(error))
     _refuse(problems)
@@ -231,27 +195,19 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
     alone = len(files) == 1
     kept = 1 - data.heldout_percent / 100
     names = [path.relative_to(root).as_posix() for path in files]
-    for path, outside in zip(files, _split(names, data), strict=True):
+    for path, outside in zip(files, held_out(names, data), strict=True):
         try:
             if alone:
-                train.append(_read(path, data, vocabulary, 0, kept))
-                heldout.append(_read(path, data, vocabulary, kept, 1))
+                train.append(read_file(path, data, vocabulary, 0, kept))
+                heldout.append(read_file(path, data, vocabulary, kept, 1))
             else:
-                (heldout if outside else train).append(_read(path, data, vocabulary, 0, 1))
+                (heldout if outside else train).append(read_file(path, data, vocabulary, 0, 1))
         except (OSError, UserMistake) as error:
             problems.append(str(error))
     _refuse(problems)
     corpus = Corpus(data, _join(train, data, vocabulary), _join(heldout, data, vocabulary))
     _refuse(_too_small(corpus))
     return corpus
-
-
-def find_source(data: DataSpec) -> list[Path]:
-    """The source's files, none of them read.
-
-    Errors: `UserMistake` if there are none.
-    """
-    return _find(data)[1]
 
 
 def _refuse(problems: Sequence[str]) -> None:
@@ -297,113 +253,8 @@ def _too_small(corpus: Corpus) -> list[str]:
     ]
 
 
-def _find(data: DataSpec) -> tuple[Path, list[Path]]:
-    """The source's root and its files, sorted; hidden files and folders are left out."""
-    if data.source == STDLIB:
-        root = Path(sysconfig.get_paths()["stdlib"])
-        return root, sorted(_of_stdlib(root))
-    path = Path(data.source).expanduser()
-    if path.is_file():
-        return path.parent, [path]
-    if path.is_dir():
-        root, found = path, path.rglob("*")
-    elif glob.has_magic(data.source):
-        fixed = path.parts[: [glob.has_magic(part) for part in path.parts].index(True)]
-        root, found = Path(*fixed), (Path(p) for p in glob.glob(str(path), recursive=True))
-    else:
-        raise UserMistake(
-            f"data.source = {data.source!r}: there is no such file or folder (looked in "
-            f"{Path.cwd()}): name a file, a folder, a glob, or {STDLIB!r}"
-        )
-    files = sorted(
-        p
-        for p in found
-        if p.is_file() and not any(part.startswith(".") for part in p.relative_to(root).parts)
-    )
-    tables = [p for p in files if p.suffix in PARQUET]
-    wants_tables = bool(tables) or data.column is not None
-    files = tables if wants_tables else [p for p in files if not _is_binary(p)]
-    if not files:
-        wanted = "Parquet file (data.column is set)" if wants_tables else "text file"
-        raise UserMistake(f"data.source = {data.source!r} is empty: no {wanted} is below it")
-    return root, files
-
-
-def _of_stdlib(root: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root):
-        folders[:] = {*folders} - STDLIB_WITHOUT
-        yield from (Path(folder, name) for name in names if name.endswith(".py"))
-
-
-def _split(names: Sequence[str], data: DataSpec) -> list[bool]:
-    """Which files are held out; of several files at least one, and never all."""
-    drawn = [
-        int.from_bytes(hashlib.blake2b(os.fsencode(f"{data.seed}:{name}"), digest_size=8).digest())
-        for name in names
-    ]
-    bound = data.heldout_percent / 100 * 2**64
-    bound = min(max(bound, min(drawn) + 1), max(drawn))
-    return [number < bound for number in drawn]
-
-
-def _is_parquet(path: Path, data: DataSpec) -> bool:
-    return path.suffix in PARQUET or data.column is not None
-
-
-def _is_binary(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return b"\0" in file.read(SNIFFED_BYTES)
-    except OSError:
-        return False  # to be read and then reported with all the others that cannot be
-
-
-def _read(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float) -> Tokens:
-    """The share [start, stop) of a file's bytes or rows, as tokens."""
-    if _is_parquet(path, data):
-        return _read_parquet(path, data, vocabulary, start, stop)
-    raw = np.frombuffer(path.read_bytes(), np.uint8)
-    return raw[round(start * len(raw)) : round(stop * len(raw))]
-
-
-def _read_parquet(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float) -> Tokens:
-    # By name, since pyarrow has no types; and late: a third of a second that text need not pay.
-    pa: Any = import_module("pyarrow")
-    pc: Any = import_module("pyarrow.compute")
-    ds: Any = import_module("pyarrow.dataset")
-    try:
-        table = ds.dataset(str(path), format="parquet")
-        names: list[str] = table.schema.names
-        if data.column is None or data.column not in names:
-            asked = "data.column is not set" if data.column is None else f"no {data.column!r}"
-            raise UserMistake(f"{path}: {asked}; its columns are {', '.join(names)}")
-        column = table.to_table(columns=[data.column]).column(0).drop_null()
-        column = column.slice(
-            first := round(start * len(column)), round(stop * len(column)) - first
-        )
-        if not data.tokens:
-            rows: list[bytes] = column.cast(pa.large_binary()).to_pylist()
-            return np.frombuffer(bytes([SEPARATOR]).join(rows), np.uint8)
-        ids: NDArray[np.integer[Any]] = pc.list_flatten(column).combine_chunks().to_numpy(False)
-    except (pa.ArrowException, OSError) as error:
-        kind = "lists of token ids" if data.tokens else "text (for ids set data.tokens = true)"
-        what = f"column {data.column!r} cannot be read as {kind}"
-        raise UserMistake(f"{path}: {what}: {error}") from error
-    if ids.dtype.kind not in "iu":
-        what = f"holds {ids.dtype} values or nulls in its lists, not token ids"
-        raise UserMistake(f"{path}: column {data.column!r} {what}")
-    if len(ids) and not 0 <= (low := ids.min()) <= (high := ids.max()) < vocabulary:
-        what = f"token ids run from {low} to {high}, the vocabulary from 0 to {vocabulary - 1}"
-        raise UserMistake(f"{path}: {what}: take the tokenizer that the task was made for")
-    return ids.astype(_dtype(vocabulary))
-
-
 def _join(documents: Sequence[Tokens], data: DataSpec, vocabulary: int) -> Tokens:
-    dtype = _dtype(vocabulary)
+    dtype = dtype_of(vocabulary)
     between = np.zeros(0 if data.tokens else 1, dtype)  # SEPARATOR
     parts = [part for document in documents if len(document) for part in (document, between)]
     return np.concatenate([np.zeros(0, dtype), *parts]).astype(dtype)
-
-
-def _dtype(vocabulary: int) -> np.dtype[np.unsignedinteger[Any]]:
-    return np.min_scalar_type(vocabulary - 1)

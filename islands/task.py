@@ -20,8 +20,9 @@ import jax
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands import model
-from islands.corpus import Corpus, DataSpec, Stream, read_corpus
+from islands.corpus import Corpus, Stream, read_corpus
 from islands.model import ModelSpec
+from islands.sources import DataSpec
 
 Params: TypeAlias = Any
 """A pytree of float32 arrays. `Any`, since a tree may nest dicts, tuples and classes at will."""

@@ -29,8 +29,6 @@ from coordinator.errors import ArchipelagoError, RunFailed
 
 LOST_OBJECTS = (ObjectLostError, OwnerDiedError)
 """An object went with the process or the node that held it."""
-
-
 STORE_FULL = (ObjectStoreFullError, OutOfDiskError)
 """There is no room for an object, neither in memory nor where Ray puts what is too much for it."""
 

@@ -18,13 +18,9 @@ from coordinator.protocol import Fragment
 
 AGAIN_S = 0.5
 """Between two attempts to be heard."""
-
-
 SEEKERS = 8
 """Threads of an event loop's process that ask the head where actors are: as many look-ups at once,
 while it is slow."""
-
-
 Actor = Any
 """A handle of an actor: Ray gives it no type."""
 

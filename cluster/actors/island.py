@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8, "breaking": 4}
 """Threads of an island for calls of each kind, so that none waits behind another kind."""
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

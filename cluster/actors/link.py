@@ -41,12 +41,8 @@ from coordinator.protocol import (
 
 DONOR_TIMEOUT_S = 10.0
 """A learner that joins waits no longer for a donor's moments."""
-
-
 LAST_WORDS_S = 5.0
 """A process that breaks waits no longer for the syncer to hear of it; its death will be seen."""
-
-
 PASSING = (RayActorError, *STORE_FULL)
 """What another process meets, too, and will not meet for ever."""
 

@@ -52,14 +52,8 @@ from coordinator.protocol import (
 INLINE_BYTES = 90_000
 """Ray sends arguments of up to 100 kB, words included, with the call; below it the store's two
 round trips cost more than the bytes."""
-
-
 Order = TypeVar("Order", Merge, Publish)
-
-
 S = TypeVar("S")
-
-
 T = TypeVar("T")
 
 

@@ -26,16 +26,12 @@ from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
 from cluster.source import user_sha256
 
 CPU_ENV = {"JAX_PLATFORMS": "cpu"}
-
-
 KEEP_PAGES = {
     "MALLOC_TRIM_THRESHOLD_": "1000000000",
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
 }
 """For glibc: XLA on a CPU frees large buffers each step, and a shard at each merge, which would be
 page faults at the next."""
-
-
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 

@@ -20,17 +20,9 @@ from cluster.cli.figures import GAP, WIDTH, amount, duration, number, sparkline
 from cluster.status import FragmentStatus, IslandStatus, PhaseName, RunStatus
 
 BAR = 30  # columns of the bar of t
-
-
 NAMES = 3  # islands named in one announcement before they are only counted
-
-
 LINE_EVERY_S = 5.0  # between two plain lines, where there is no terminal
-
-
 ROWS_IN_FULL = 8  # fragments that get a line each; more of them share lines
-
-
 STATE_STYLE = {
     "waiting": "yellow",
     "set aside": "bold red",
@@ -42,8 +34,6 @@ STATE_STYLE = {
     "lost": "red",
     "left": "dim",
 }
-
-
 PHASE_STYLE = {
     "starting": "yellow",
     "running": "green",

@@ -8,20 +8,10 @@ from itertools import pairwise
 from statistics import fmean
 
 WIDTH = 100  # columns of the widest thing shown
-
-
 GAP = 2  # columns between two columns
-
-
 SPARKS = "▁▂▃▄▅▆▇█"
-
-
 SPARKLINE = 24  # columns of the held-out history
-
-
 NOT_FINITE = "not finite"
-
-
 NEARLY = 0.9995  # of a unit: from here on three digits round up to it
 
 

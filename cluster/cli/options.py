@@ -12,8 +12,6 @@ from coordinator.errors import UserMistake
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 """Exit codes; 0 is success."""
-
-
 app = typer.Typer(
     name="archipelago",
     help="Train one model on many islands of compute that nobody has to keep in step.",
@@ -22,19 +20,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="What to train, and where.")
 ]
-
-
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run directory or name.")]
-
-
 NamedRun = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or name.")]
-
-
 Cluster = Annotated[
     str | None,
     typer.Option(

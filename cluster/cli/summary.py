@@ -12,8 +12,6 @@ from rich.text import Text
 from cluster.cli.figures import GAP, duration_or_dash, number, percent, seconds_or_dash
 
 SHARE_BAR = 6  # columns of a bar that shows a share
-
-
 FATES = (
     ("merged", "in the model", "green"),
     ("discarded", "overwritten, stale", "yellow"),
@@ -21,12 +19,8 @@ FATES = (
     ("lost", "died with a learner", "red"),
 )
 """What becomes of a token, with what that means; they add up to those trained."""
-
-
 Summary: TypeAlias = Mapping[str, Any]
 """`summary.json`: plain JSON; null for what was not measured."""
-
-
 FigureRow: TypeAlias = tuple[str, RenderableType, RenderableType]
 """What it is called, the figure, what the figure means."""
 

@@ -9,8 +9,6 @@ from coordinator.protocol import Join
 
 ISLAND = re.compile(r"(?P<group>[a-z0-9-]{1,40})-(0|[1-9][0-9]{0,5})(\.[0-9]{1,6})?", re.ASCII)
 """`eu-3`; `crew-3.7` is a light learner's (`names.seat_of`)."""
-
-
 LONGEST_TOLD = 60
 """Characters of a name that may be anything."""
 

@@ -15,14 +15,8 @@ from cluster.config.words import Problem
 
 BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
 """What pyarrow reaches where an object is replaced as a whole."""
-
-
 SECRET = re.compile("key|secret|token|password", re.IGNORECASE)
-
-
 Check: TypeAlias = Callable[[Config], Iterator[Problem]]
-
-
 CHECKS: list[tuple[tuple[str, ...], Check]] = []
 """Each with the fields that it reads: it is left out when one of them is unsound already."""
 

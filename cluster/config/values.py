@@ -14,39 +14,17 @@ from cluster.config.toml import toml_value
 from coordinator.codec import Wire
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-
-
 GROUP = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
-
-
 TOPOLOGY = r"^[1-9]\d*(x[1-9]\d*)+$"
-
-
 TARGET = r"^[\w.]+:[\w.]+$"
-
-
 Count = Annotated[int, Field(ge=1)]
-
-
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
 Share = Annotated[float, Field(ge=0, lt=1)]
-
-
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
-
-
 GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
-
-
 RATES: Mapping[str, float] = {"muon": 16e-3, "adamw": 6e-3}
 """The inner optimizer's learning rate, where none is given: measured (docs/benchmarks.md)."""
-
-
 LARGEST_SEED = 2**32 - 1  # what a JAX key takes without 64-bit mode
 
 
@@ -87,11 +65,7 @@ def option_value(value: object) -> object:
 
 
 Grace: TypeAlias = Literal["auto"] | float
-
-
 OptionValue = Annotated[bool | int | float | str, PlainValidator(option_value)]
-
-
 WireName = Annotated[Wire, Field(strict=False)]
 
 

@@ -42,8 +42,6 @@ PHRASES = {
     "string_too_long": "must have at most {max_length} characters",
 }
 """What pydantic's kinds of mistakes are called here; its own words for any other kind."""
-
-
 PATTERNS = {
     TOPOLOGY: "must be chips along each side, such as 4x4",
     NAME: "must be of letters, digits, dots, dashes and underscores, a letter or digit first",

@@ -61,18 +61,10 @@ from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Island, Version
 
 log = logging.getLogger("archipelago.fleet")
-
-
 UP_TIMEOUT_S = 20.0
 """So long a wish waits for a fleet that is only just there."""
-
-
 LEAVE_TIMEOUT_S = 5.0
-
-
 MODEL = "model.safetensors"
-
-
 LINGER_S = 30.0
 """So long a fleet that nobody follows can still be asked how its run ended."""
 

@@ -18,23 +18,13 @@ from cluster.host.evaluator import Judged
 from coordinator.fragments import Flat
 
 log = logging.getLogger("archipelago.fleet")
-
-
 HUNG_S = 600.0
 """An evaluator that has judged no batch for so long hangs, unless its batches are longer ..."""
-
-
 PATIENCE = 10
 """... by far: for so many of its longest it is waited."""
-
-
 ANSWER_S = 10.0
 """It must say within this how far it is, whatever else it does."""
-
-
 POLL_S = 1.0
-
-
 DEATHS = 3
 """After so many deaths in a row the last model is not judged any more."""
 

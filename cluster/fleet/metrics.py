@@ -16,8 +16,6 @@ from cluster.status import IslandState, RunStatus
 from coordinator.protocol import Fate
 
 PREFIX = "archipelago_"
-
-
 MetricSample: TypeAlias = tuple[tuple[str, ...], float]
 """Values of the metric's labels, in order, and its own."""
 
@@ -82,8 +80,6 @@ def _by_reason(key: str, reasons: type[StrEnum]) -> Callable[[RunStatus], Iterat
 
 
 OF_ISLAND = ("group", "island")
-
-
 METRICS = (
     Declared("heldout_loss_nats", Kind.GAUGE, "Held-out, per token: syncer's model, a sample.",
              _one(lambda s: s["heldout"][-1][1] if s["heldout"] else None)),

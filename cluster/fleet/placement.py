@@ -21,20 +21,12 @@ from cluster.names import Seat
 
 ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """The label that Ray gives a node with accelerators."""
-
-
 TOPOLOGY = "ray.io/tpu-topology"
 """... and those of a TPU slice, which is a node of its own if it has one host."""
-
-
 PLACED = "CREATED"
 """What Ray calls a placement group that has its devices."""
-
-
 A_TRIFLE = 0.001
 """Of a CPU: a placement group must ask for something."""
-
-
 ONE_OF = re.compile(r"in\((?P<values>[^)]*)\)")
 
 

@@ -13,12 +13,8 @@ from cluster.fleet.judging import Evaluating, Pending
 
 ANSWER_TIMEOUT_S = 120.0
 """For an answer of the run's own actors, imports and compilation included."""
-
-
 AWAY = (ActorUnavailableError, *STORE_FULL)
 """An actor that is being restarted, or whose answer there is no room for."""
-
-
 AGAIN_S = 0.5
 """Between two attempts to hear an actor that is being restarted."""
 

@@ -14,11 +14,11 @@ from coordinator.codec import Wire
 from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Fragment, Island, Region
 from islands.adopt import AdoptRule, FragmentPort, layout_of
-from islands.corpus import DataSpec
 from islands.encoder import OnDevice
 from islands.inner import Inner
 from islands.learner import Habits, Learner, Link
 from islands.optimizer import OptimizerSpec
+from islands.sources import DataSpec
 from islands.task import Task, load_task
 
 

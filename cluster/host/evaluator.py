@@ -29,12 +29,8 @@ class Judged(NamedTuple):
 
 SAMPLE_WINDOWS = 64
 """Held-out windows judged now and then, while the islands need the cores."""
-
-
 FINAL_WINDOWS = 512
 """Held-out windows judged at the beginning and at the end."""
-
-
 EVALUATION_BATCH = 16
 
 

@@ -25,7 +25,7 @@ from cluster.storage.open import depot_of
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
 from islands.adopt import layout_of
-from islands.corpus import find_source
+from islands.sources import find_source
 from islands.trainable import of_loss, of_parameters, shapes_of
 
 T = TypeVar("T")

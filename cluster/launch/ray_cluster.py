@@ -23,12 +23,8 @@ RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-
-
 STORE_FLOOR_BYTES = 128 * 2**20
 """The smallest object store that an embedded Ray is given."""
-
-
 STORE_SLACK = 1.5
 """Of what must be in the object store at once, so much is asked for."""
 

@@ -13,53 +13,27 @@ from coordinator.schedule import Schedule
 from coordinator.state import Rule
 
 LAYOUT = "layout"
-
-
 EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED = 300, 3, 2
 """What a schedule has at least: events, faults, and rounds of each fragment."""
-
-
 EVENTS_AIMED = 270
 """... and what it is laid out for, since some of its time will be lost."""
-
-
 FAULTY_SHARE, HEALED_SHARE = 0.55, 0.62
 """Of the expected duration: faults begin before the one; at the other everything is mended."""
-
-
 EXCUSED_S, EXCUSED_STEPS = 20.0, 5.0
-
-
 PATIENCE_S, PATIENCE_STEPS = 100.0, 80.0
-
-
 LONGEST_BARRED_S = 320.0
 """So long an island that was quarantined again and again may stay away after all is mended."""
-
-
 TOO_MANY_EVENTS = 30_000
 """A run drawn at random that takes more than these turns in circles."""
-
-
 REGIONS: tuple[tuple[Region | None, ...], ...] = ((None,), (None, Region("eu"), Region("us")))
-
-
 SLOWER = 4.0
 """So many times longer a step takes that is made slow at random."""
-
-
 OFTENER = 3
 """Syncer and shards die so many times oftener than others: more depends on the moment."""
-
-
 STOPPED_SHARE = 0.6
 """Of the schedules: ended by request, once all is mended and enough has happened."""
-
-
 Span = tuple[float, float]
 """From, to: seconds of the syncer's clock."""
-
-
 EVERYWHERE = frozenset(
     {
         Trouble.JUMP,

@@ -30,8 +30,6 @@ from coordinator.protocol import (
 
 KEEP_DIFFERENCES = (2, 0)
 """Of even fragments, and of odd ones: so that learners catch up either way."""
-
-
 ALIKE, CHANCE, MEASURED = 0.3, 0.02, 10_000
 """The cosine of two healthy deltas, what it is off by, and from how many elements it is said to be
 measured."""

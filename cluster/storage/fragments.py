@@ -14,8 +14,6 @@ from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Version
 
 log = logging.getLogger("archipelago.store")
-
-
 FRAGMENTS = "fragments"
 
 

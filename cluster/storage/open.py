@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("archipelago.depot")
-
-
 PATIENCE_S, AGAIN_S = 60.0, 1.0
 """So long whoever comes back waits for a depot that cannot be had, and between two attempts."""
-
-
 T = TypeVar("T")
 
 

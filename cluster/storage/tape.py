@@ -26,8 +26,6 @@ from coordinator.protocol import Effect, Event
 from coordinator.tape import UnknownRecord, recall, record
 
 log = logging.getLogger("archipelago.store")
-
-
 ROW = pa.schema(
     [
         ("seq", pa.int64()),
@@ -41,19 +39,11 @@ ROW = pa.schema(
 """One row an event, in the order heard. `event`: its fields as JSON; `answer`: `checksum` of the
 effects; `chain`: crc32 of the row and of the chain before it, so that no row can be changed, lost
 or moved unnoticed."""
-
-
 TAPE = re.compile(r"tape-([0-9]+)\.arrow")
-
-
 FLUSH_EVENTS = 512
 """So many events are written together at the latest."""
-
-
 SILENCE_S = 5.0
 """A slow depot that takes longer for a flush is not waited for; pyarrow gives up much later."""
-
-
 UNREADABLE = (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError)
 """What pyarrow raises for a stream with a wrong bit; a wrong length may ask for terabytes."""
 

@@ -59,14 +59,10 @@ from coordinator.protocol import (
 from coordinator.state import Phase, Rule, State
 
 log = logging.getLogger("archipelago.syncer")
-
-
 ORDERS = (Stop, Drain)
 """Events that are flushed before they are answered: who has asked need not ask again."""
 PROMISES = (Granted, LeaseGranted, Publish)
 """Effects that are flushed before they are carried out: nothing promised is ever promised twice."""
-
-
 FLUSH_TIMEOUT_S = 6.0
 """A little longer than a tape takes to notice that its depot is silent."""
 

@@ -39,11 +39,11 @@ from coordinator.protocol import (
 from coordinator.schedule import Schedule
 from coordinator.state import Rule, initial, validate
 from islands.adopt import AdoptRule, FragmentPort, layout_of
-from islands.corpus import DataSpec
 from islands.encoder import Where
 from islands.inner import Inner
 from islands.learner import Habits, Learner
 from islands.optimizer import OptimizerSpec
+from islands.sources import DataSpec
 from islands.task import Batch, Params, Task, load_task
 from tests.cluster.inprocess import LocalCluster, LocalLink
 from tests.cluster.twin import twin

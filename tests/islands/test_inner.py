@@ -17,10 +17,10 @@ import optax
 import pytest
 from optax.contrib import MuonDimensionNumbers, muon
 
-from islands.corpus import DataSpec
 from islands.inner import Inner, InnerState
 from islands.model import ModelSpec
 from islands.optimizer import MUON_RMS, OptimizerSpec, direction, is_matrix
+from islands.sources import DataSpec
 from islands.task import Params, Task, language_model, leaf_path
 
 SPEC = OptimizerSpec(

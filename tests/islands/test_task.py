@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
-from islands.corpus import DataSpec
+from islands.sources import DataSpec
 from islands.task import Option, Task, leaf_path, load_task
 
 

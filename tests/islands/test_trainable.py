@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from coordinator.errors import UserMistake
-from islands.corpus import DataSpec
+from islands.sources import DataSpec
 from islands.task import Batch, Params, Task, load_task
 from islands.trainable import of_loss, of_parameters, shapes_of
 
