@@ -49,7 +49,7 @@ def donors(state: State, island: Island) -> tuple[Life, ...]:
     whose unmerged work would be merged twice, nor their place in the data.
     """
     others = [m for m in live(state.members).values() if m.life.island != island]
-    fit = [m for m in others if m.refusals == m.quarantines == m.trial == 0]
+    fit = [m for m in others if m.refusals == m.quarantines == 0]
     fit.sort(key=lambda member: (-member.progress.steps, member.life.island))
     return tuple(member.life for member in fit[:DONORS])
 

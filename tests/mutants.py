@@ -600,12 +600,6 @@ MUTANTS = (
         "if False:  # it will be measured",
     ),
     Mutant(
-        "moments of one on trial are given away",
-        LIVES,
-        "if m.refusals == m.quarantines == m.trial == 0]",
-        "if m.refusals == m.quarantines == 0]",
-    ),
-    Mutant(
         "any cosine below the others is low", DIRECTION, "-DEVIATIONS / math.sqrt(measured)", "1.0"
     ),
     Mutant(

@@ -32,6 +32,7 @@ from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
 from cluster.syncer.restore import come_back, rules_sha256
 from cluster.syncer.shell import Syncer, done
+from cluster.view import View
 from coordinator.errors import ArchipelagoError, Outdated, RunFailed
 from coordinator.fragments import Layout
 from coordinator.protocol import (
@@ -297,11 +298,13 @@ class SyncerActor(Breakable):
         await self._ready()
         self._notes.unjudged(why)
 
-    async def look(self, held: Mapping[Island, str]) -> RunStatus:
-        """The fleet says which islands have devices (with their groups), and is told the rest."""
-        await self._ready()
+    async def look(self, held: Mapping[Island, str]) -> tuple[View, RunStatus]:
+        """What there is to see: for the fleet to decide from, and for people. `held`: which islands
+        have devices, says the fleet, and their groups."""
+        syncer = await self._ready()
         self._notes.held(held)
-        return await self.status()
+        status = await self.status()
+        return syncer.measures.view(syncer.state), status
 
     async def status(self) -> RunStatus:
         syncer = await self._ready()

@@ -52,6 +52,8 @@ def merged(
     if not isinstance(event, Unsound):
         closes(memory, p, after, now_s)
     for c in contributions:
+        if memory.trial.get(c.id.life.island):  # when it is ordered: a suspicion may come later
+            raise Violation("what is on trial is not merged", f"{c.id}: {memory.trial}")
         _item(memory, p, before.fragments[p].version, c)
     known = [made for c in contributions if (made := memory.truth.made(c.id)) is not None]
     windows = [window for made in known for window in made.windows]
@@ -142,9 +144,6 @@ def directions(memory: Memory, before: State, event: Merged, after: State) -> No
     round_ = before.fragments[event.fragment].round
     assert round_ is not None
     lives = [c.id.life for c in (*round_.items, *round_.trial)]
-    for c in round_.items:
-        if memory.trial.get(c.id.life.island):
-            raise Violation("what is on trial is not merged", f"{c.id}: {memory.trial}")
     said = dict(zip(lives, event.cosines, strict=False))  # of each life its last one
     merged = {c.id.life for c in round_.items}
     cosines = {life: x for life, x in said.items() if x is not None and life in merged}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import ray
@@ -14,13 +14,12 @@ from cluster.actors.directory import Actor, setup_logging
 from cluster.actors.inject import Breakable
 from cluster.actors.start import Home
 from cluster.config.schema import Config, Harm
+from cluster.fleet.controller import Fleet
+from cluster.fleet.outcome import Outcome
+from cluster.fleet.over_ray import OverRay
 from cluster.names import FLEET, Seat
 from cluster.status import RunStatus
 from coordinator.protocol import Island
-
-if TYPE_CHECKING:
-    from cluster.fleet.outcome import Outcome
-
 
 FLEET_THREADS = 16
 """Of the fleet's process: none of its answers takes long, but many may ask at once."""
@@ -40,13 +39,12 @@ class FleetActor(Breakable):
         resumes: bool,
     ) -> None:
         setup_logging()
-        from cluster.fleet.controller import Fleet  # which needs this module
-
-        plain = Config.model_validate_json(config, strict=False)
+        plain, folder = Config.model_validate_json(config, strict=False), Path(run_dir)
         self._fleet = Fleet(
             plain,
-            Path(run_dir),
+            folder,
             namespace,
+            OverRay(plain, folder, Home(namespace, detached=detached)),
             detached=detached,
             auth=auth,
             token=token,

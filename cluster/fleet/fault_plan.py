@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 
 from cluster.config.schema import SERVICES, PlannedFault
-from cluster.status import RunStatus
 
 
 class FaultPlan:
@@ -21,16 +20,12 @@ class FaultPlan:
         """What has happened, by place in the plan."""
         return sorted(self._done)
 
-    def due(self, status: RunStatus) -> dict[int, PlannedFault]:
+    def due_at(self, t: int, live: Set[str]) -> dict[int, PlannedFault]:
         """Faults to inject now, by place in the plan: the same ones until they are `struck`.
 
-        One that hits an island which is not live waits until it is.
+        `t`: of the syncer's clock; `live`: islands whose learner is. One that hits an island which
+        is not live waits until it is.
         """
-        live = {each["island"] for each in status["islands"] if each["state"] == "live"}
-        return self.due_at(status["t"], live)
-
-    def due_at(self, t: int, live: Set[str]) -> dict[int, PlannedFault]:
-        """... at this syncer step, with these islands live."""
         there = live | SERVICES.keys()
         return {
             number: fault

@@ -1,32 +1,116 @@
-"""How the fleet breaks something on purpose."""
+"""What the fleet breaks on purpose: the faults of its plan, and what people ask for."""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from cluster.actors.directory import Actor
-from cluster.config.schema import Harm
+from cluster.config.schema import SERVICES, Config, Harm
+from cluster.fleet.cluster import Handle, RayCluster
+from cluster.fleet.fault_plan import FaultPlan
+from cluster.fleet.islands import Islands
+from cluster.fleet.services import Services
+from cluster.names import FLEET
+from cluster.view import View
+from coordinator.errors import UserMistake
 from coordinator.protocol import Island
 
+log = logging.getLogger("archipelago.fleet")
 
-def break_on_purpose(victim: Actor, harm: Harm, drain: Callable[[Island], None]) -> None:
-    match harm.kind:
-        case "kill":
-            victim.kill.remote()
-        case "stop":
-            victim.halt.remote(harm.for_s)
-        case "nan":
-            victim.spoil.remote(math.nan)
-        case "scale":
-            victim.spoil.remote(harm.factor)
-        case "slow":
-            victim.slow.remote(harm.factor, harm.for_s)
-        case "cut":
-            victim.cut.remote(harm.for_s)
-        case "node":
-            victim.kill_node.remote()
-        case "drain":
-            drain(Island(harm.island))
-        case "disk":
-            victim.fill.remote(harm.for_s)
+
+class Injection:
+    """One run's fault plan, and how a fault is carried out."""
+
+    def __init__(
+        self,
+        run: str,
+        config: Config,
+        cluster: RayCluster,
+        islands: Islands,
+        services: Services,
+        drain: Callable[[Island], None],
+        *,
+        outlives: bool,
+    ) -> None:
+        """`drain`: as the fleet does it for people. `outlives`: the run goes on without its fleet's
+        process."""
+        self._run, self._config, self._cluster = run, config, cluster
+        self._islands, self._services, self._drain = islands, services, drain
+        self._outlives = outlives
+        self._plan = FaultPlan(config.faults.plan)
+
+    @property
+    def done(self) -> list[int]:
+        """Which faults of the plan have happened."""
+        return self._plan.done
+
+    def remember(self, done: Iterable[int]) -> None:
+        """These have happened already, says the process before this one."""
+        self._plan = FaultPlan(self._config.faults.plan, done)
+
+    def strike_what_is_due(self, view: View, keep: Callable[[], None]) -> None:
+        """Have every fault happen that is due and can. `keep`: what the fleet must remember is kept
+        before a fault is done, since it may be this process that it ends."""
+        for number, fault in self._plan.due_at(view.t, view.live).items():
+            if (victim := self._aim(fault)) is None:
+                continue  # due at the next look again
+            self._plan.struck(number)
+            keep()
+            try:
+                self._break(victim, fault)
+            except UserMistake as error:  # a drain that would leave too few: the run need not end
+                log.warning("the %s of %s does not happen: %s", fault.kind, fault.island, error)
+
+    def harm(self, harm: Harm) -> None:
+        """Break something now.
+
+        Errors: `UserMistake` if it is not there, or would take the fleet with it.
+        """
+        if (why := harm.misfit([*self._islands.all()])) is not None:
+            raise UserMistake(f"run {self._run}: {why}")
+        if harm.kind == "node":
+            actor = self._islands.actor_of(Island(harm.island))
+            if actor is None or self._cluster.ask(actor, "node") == self._cluster.here():
+                raise UserMistake(f"run {self._run}: the node of {harm.island} is the fleet's own")
+        if harm.island == FLEET and not self._outlives:
+            raise UserMistake(f"run {self._run} ends with its fleet: it is not submitted")
+        if (victim := self._aim(harm)) is None:
+            raise UserMistake(f"run {self._run}: {harm.island} is not there at present")
+        self._break(victim, harm)
+
+    def _aim(self, harm: Harm) -> Handle | None:
+        """Whom it hits, once the syncer has counted it; None if nobody is there.
+
+        Errors: `Unavailable` if the syncer cannot be heard.
+        """
+        if harm.island in SERVICES:
+            actor = self._cluster.find(harm.island)
+        else:
+            actor = self._islands.actor_of(Island(harm.island))
+        if actor is not None:
+            log.warning("%s %s on purpose", harm.kind, harm.island)
+            self._services.count_fault(harm.island)
+        return actor
+
+    def _break(self, victim: Handle, harm: Harm) -> None:
+        tell = self._cluster.tell
+        match harm.kind:
+            case "kill":
+                tell(victim, "kill")
+            case "stop":
+                tell(victim, "halt", harm.for_s)
+            case "nan":
+                tell(victim, "spoil", math.nan)
+            case "scale":
+                tell(victim, "spoil", harm.factor)
+            case "slow":
+                tell(victim, "slow", harm.factor, harm.for_s)
+            case "cut":
+                tell(victim, "cut", harm.for_s)
+            case "node":
+                tell(victim, "kill_node")
+            case "drain":
+                self._drain(Island(harm.island))
+            case "disk":
+                tell(victim, "fill", harm.for_s)

@@ -6,25 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import ray
-from ray.util.placement_group import (
-    PlacementGroup,
-    placement_group,
-    placement_group_table,
-    remove_placement_group,
-)
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
 from cluster.actors.start import NODE_ID
 from cluster.config.schema import IslandGroup
-from cluster.names import Seat
 
 ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """The label that Ray gives a node with accelerators."""
 TOPOLOGY = "ray.io/tpu-topology"
 """... and those of a TPU slice, which is a node of its own if it has one host."""
-PLACED = "CREATED"
-"""What Ray calls a placement group that has its devices."""
 A_TRIFLE = 0.001
 """Of a CPU: a placement group must ask for something."""
 ONE_OF = re.compile(r"in\((?P<values>[^)]*)\)")
@@ -48,15 +36,6 @@ class Node:
 def _is_own(resource: str) -> bool:
     """A resource that somebody gave the node, rather than Ray."""
     return ":" not in resource and "memory" not in resource
-
-
-def cluster_nodes() -> list[Node]:
-    """The living nodes of the cluster that this process is connected to."""
-    return [
-        Node(node["NodeManagerAddress"], node["Resources"], node.get("Labels") or {})
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
 
 
 def hosts(labels: Mapping[str, str], nodes: Sequence[Node]) -> list[str]:
@@ -133,45 +112,3 @@ def _amounts(resources: Mapping[str, float]) -> str:
 
 def _labels(labels: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(labels.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One island's devices, asked for and perhaps not there yet.
-
-    A TPU slice of one host is a node like any other: Ray's own slice utilities reserve no more for
-    it than such a placement group (ray.util.tpu, `is_single_host`).
-    """
-
-    group: PlacementGroup
-
-    def ready(self) -> bool:
-        """`group.wait(0)` would be a race: it gives up before it can be answered, every other
-        time."""
-        return placement_group_table(self.group).get("state") == PLACED
-
-    def strategy(self) -> PlacementGroupSchedulingStrategy:
-        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=0)
-
-    def give_back(self) -> None:
-        remove_placement_group(self.group)
-
-
-def reserve(group: IslandGroup, seat: Seat, namespace: str, *, detached: bool) -> Place:
-    """Ask for the devices of one island, or of a spare; returns at once."""
-    asked = placement_group(
-        [bundle(group)],
-        strategy="STRICT_PACK",
-        name=f"{namespace}/{seat}",
-        lifetime="detached" if detached else None,
-        bundle_label_selector=[selector(group)],
-    )
-    return Place(asked)
-
-
-def reserved(seat: Seat, namespace: str) -> Place | None:
-    """The devices that an earlier life of the fleet asked for; None if there are none."""
-    try:
-        return Place(ray.util.get_placement_group(f"{namespace}/{seat}"))
-    except ValueError:
-        return None

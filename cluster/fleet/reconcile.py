@@ -9,56 +9,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
+from cluster.config.schema import FailurePolicy
 from cluster.names import Seat, group_name, number_of
 from cluster.status import IslandState
 from coordinator.protocol import Island
 
 GONE: frozenset[IslandState] = frozenset({"left", "lost", "quarantined"})
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What is done about which failure of an island: the table `[faults.policy]`.
-
-    An island is given up after so many `deaths` of its processes, or `exceptions` (a fault of the
-    program, not of the machine), without a contribution between; `then` it is set aside, or the run
-    stops. Its second restart waits `first_delay_s`, each one after twice as long, `longest_delay_s`
-    at most. A learner that is silent without a death gets new devices after `hang_s` if `hang` is
-    "replace". A draining island that says nothing for `drain_s` is taken for dead.
-    """
-
-    deaths: int = 5
-    exceptions: int = 3
-    then: Literal["set aside", "stop"] = "set aside"
-    first_delay_s: float = 2.0
-    longest_delay_s: float = 60.0
-    hang: Literal["replace", "wait"] = "replace"
-    hang_s: float = 300.0
-    drain_s: float = 60.0
-
-    def failing(self, holding: Holding) -> str | None:
-        """Why another start would not help; None while there is hope."""
-        if holding.breakages >= self.exceptions:
-            return f"broke {holding.breakages} times without a contribution between"
-        if holding.failures >= self.deaths:
-            return f"{holding.failures} processes ended without a contribution between"
-        return None
-
-    def hanging(self, holding: Holding, now_s: float) -> str | None:
-        """Why it should have a new process in another place; None if it need not."""
-        since_s = holding.silent_since_s
-        if self.hang == "wait" or since_s is None or now_s - since_s <= self.hang_s:
-            return None
-        return f"silent for {now_s - since_s:.0f} s and not dead: replaced"
-
-    def delay_s(self, failures: int) -> float:
-        """How long a process waits before it starts, the island's `failures`-th in a row having
-        ended: the first restart is at once."""
-        if failures < 2:
-            return 0.0
-        return min(self.longest_delay_s, self.first_delay_s * 2.0 ** min(failures - 2, 60))
 
 
 class Hold(StrEnum):
@@ -111,7 +68,7 @@ def reconcile(
     desired: Iterable[Island],
     actual: Mapping[Island, Holding],
     now_s: float,
-    policy: Policy = Policy(),
+    policy: FailurePolicy,
 ) -> list[Action]:
     """What to do now so that the islands that are there become those that shall be.
 
@@ -128,7 +85,7 @@ def reconcile(
     return [*known, *new]  # what is given back first may be what the new ones wait for
 
 
-def _next(holding: Holding, policy: Policy, *, wanted: bool, now_s: float) -> Action | None:
+def _next(holding: Holding, policy: FailurePolicy, *, wanted: bool, now_s: float) -> Action | None:
     island = holding.island
     match holding.hold:
         case Hold.WAITING if not wanted:
@@ -142,9 +99,9 @@ def _next(holding: Holding, policy: Policy, *, wanted: bool, now_s: float) -> Ac
                 why = f"no longer wanted, its learner is {holding.learner}"
                 return Action(Deed.GIVE_BACK, island, why)
             return Action(Deed.DRAIN, island, "no longer wanted")
-        case Hold.RUNNING if (why := policy.failing(holding)) is not None:
+        case Hold.RUNNING if (why := failing(policy, holding)) is not None:
             return Action(Deed.SET_ASIDE, island, why)
-        case Hold.RUNNING if (why := policy.hanging(holding, now_s)) is not None:
+        case Hold.RUNNING if (why := hanging(policy, holding, now_s)) is not None:
             return Action(Deed.GIVE_BACK, island, why)
         case Hold.DRAINING:
             if holding.learner in GONE:
@@ -162,7 +119,7 @@ def relief(
     desired: Container[Island],
     actual: Mapping[Island, Holding],
     warm: Mapping[str, Sequence[Seat]],
-    policy: Policy = Policy(),
+    policy: FailurePolicy,
 ) -> list[tuple[Island, Seat]]:
     """Which warm spare takes which island over: one of its group that is lost, once for each loss,
     as long as another start might help."""
@@ -170,10 +127,36 @@ def relief(
     pairs: list[tuple[Island, Seat]] = []
     for island, holding in sorted(actual.items()):
         lost = holding.hold is Hold.RUNNING and holding.learner == "lost"
-        helps = holding.incarnation > holding.relieved and policy.failing(holding) is None
+        helps = holding.incarnation > holding.relieved and failing(policy, holding) is None
         if lost and helps and island in desired and (seats := left.get(group_name(island))):
             pairs.append((island, seats.pop(0)))
     return pairs
+
+
+def failing(policy: FailurePolicy, holding: Holding) -> str | None:
+    """Why another start would not help; None while there is hope."""
+    if holding.breakages >= policy.exceptions:
+        return f"broke {holding.breakages} times without a contribution between"
+    if holding.failures >= policy.deaths:
+        return f"{holding.failures} processes ended without a contribution between"
+    return None
+
+
+def hanging(policy: FailurePolicy, holding: Holding, now_s: float) -> str | None:
+    """Why it should have a new process in another place; None if it need not."""
+    since_s = holding.silent_since_s
+    if policy.hang == "wait" or since_s is None or now_s - since_s <= policy.hang_s:
+        return None
+    return f"silent for {now_s - since_s:.0f} s and not dead: replaced"
+
+
+def delay_s(policy: FailurePolicy, failures: int) -> float:
+    """Start-up back-off: how long a process waits before it starts, the `failures`-th in a row of
+    its island having ended. The first restart is at once, so that an accident costs nothing; a
+    crash loop does not keep its machine busy."""
+    if failures < 2:
+        return 0.0
+    return min(policy.longest_delay_s, policy.first_delay_s * 2.0 ** min(failures - 2, 60))
 
 
 def resized(islands: Iterable[Island], group: str, count: int) -> frozenset[Island]:

@@ -2,32 +2,113 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import time
+from collections.abc import Mapping
+from itertools import cycle
+from typing import Any
 
-import ray
-from ray.exceptions import ActorUnavailableError
+from cluster.config.schema import Config
+from cluster.fleet.cluster import Handle, RayCluster, Unavailable
+from cluster.fleet.judging import Judging
+from cluster.fleet.placement import hosts
+from cluster.names import EVALUATOR, SYNCER, shards_of
+from cluster.status import RunStatus
+from cluster.view import View
+from coordinator.fragments import Flat, Layout
+from coordinator.protocol import Fragment, Island, Version
 
-from cluster.actors.calls import STORE_FULL
-from cluster.actors.directory import Actor
-from cluster.fleet.judging import Evaluating, Pending
+log = logging.getLogger("archipelago.fleet")
 
-ANSWER_TIMEOUT_S = 120.0
-"""For an answer of the run's own actors, imports and compilation included."""
-AWAY = (ActorUnavailableError, *STORE_FULL)
-"""An actor that is being restarted, or whose answer there is no room for."""
 AGAIN_S = 0.5
 """Between two attempts to hear an actor that is being restarted."""
 
 
-@dataclass(frozen=True, slots=True)
-class RayEvaluator(Evaluating):
-    """... on Ray."""
+class Services:
+    """What a run has beside its islands. `start` comes before everything else."""
 
-    actor: Actor
+    def __init__(self, config: Config, cluster: RayCluster) -> None:
+        self._config, self._cluster = config, cluster
+        self._fragments_of = shards_of(config.sync.shards, config.sync.fragments)
+        self._evaluator: Handle
+        self._syncer: Handle
+        self._shards: dict[str, Handle] = {}
+        self.judging: Judging
 
-    def ask(self, method: str, *arguments: object) -> Pending:
-        reference = getattr(self.actor, method).remote(*arguments)
-        return lambda wait_s: ray.get(reference, timeout=wait_s)
+    def start(self, owner: int) -> None:
+        """Start them, or find those that an earlier fleet has started. `owner`: number of whom the
+        run is."""
+        config, cluster = self._config, self._cluster
+        self._evaluator = cluster.start_evaluator()
+        every_s = config.monitor.evaluate_every_s
+        self.judging = Judging(cluster.evaluating(self._evaluator), every_s)
+        labels = config.sync.shard_labels
+        nodes = [] if labels is None else hosts(labels, cluster.nodes())
+        self._shards = {
+            name: cluster.start_shard(name, node, owner)
+            for name, node in zip(self._fragments_of, cycle(nodes or [None]), strict=False)
+        }
+        self._syncer = cluster.start_syncer(owner)
 
-    def restart(self) -> None:
-        ray.kill(self.actor, no_restart=False)
+    def begin(self) -> Layout:
+        """Make the initial model, give each shard its fragments, and open the syncer."""
+        layout, flats = self._insist(self._evaluator, "initial")
+        for name, fragments in self._fragments_of.items():
+            own = {p: flats[p] for p in fragments}
+            self._insist(self._shards[name], "seed", layout, own)
+        self._insist(self._syncer, "open", layout)
+        self._cluster.tell(self._evaluator, "initial_loss")  # which it keeps for the summary
+        return layout
+
+    def look(self, held: Mapping[Island, str]) -> tuple[View, RunStatus]:
+        """What the syncer sees: to decide from, and for people. `held`: islands with devices, and
+        their groups.
+
+        Errors: `Unavailable`; what has ended the run.
+        """
+        return self._ask_syncer("look", held)
+
+    def stop(self, why: str) -> None:
+        self._ask_syncer("stop", why)
+
+    def drain(self, island: Island, why: str) -> None:
+        self._ask_syncer("drain", island, why)
+
+    def count_fault(self, victim: str) -> None:
+        """Have the syncer count that something was broken on purpose."""
+        self._ask_syncer("fault", Island(victim))
+
+    def unjudged(self, why: str) -> None:
+        """Have the syncer count an evaluation that has come to nothing."""
+        self._ask_syncer("unjudged", why)
+
+    def close(self) -> dict[str, object]:
+        """End the tape; the figures that the syncer has measured."""
+        return self._ask_syncer("close")
+
+    def public(self) -> tuple[list[Version], list[Flat]]:
+        """The public fragments of the run, in order."""
+        whole: dict[Fragment, tuple[Version, Flat]] = {}
+        for name, own in self._fragments_of.items():
+            found = self._cluster.ask(self._shards[name], "whole", own)
+            whole |= dict(zip(own, found, strict=True))
+        versions = [whole[p][0] for p in sorted(whole)]
+        return versions, [whole[p][1] for p in sorted(whole)]
+
+    def end(self) -> None:
+        """End all of them that are there."""
+        for name in (SYNCER, *self._fragments_of, EVALUATOR):
+            if (actor := self._cluster.find(name)) is not None:
+                self._cluster.end(actor)
+
+    def _ask_syncer(self, method: str, *arguments: object) -> Any:
+        return self._cluster.ask(self._syncer, method, *arguments)
+
+    def _insist(self, actor: Handle, method: str, *arguments: object) -> Any:
+        """Ask again while the actor is being restarted, since nothing can go on without."""
+        while True:
+            try:
+                return self._cluster.ask(actor, method, *arguments)
+            except Unavailable as error:
+                log.warning("asking again: %s", error)
+                time.sleep(AGAIN_S)

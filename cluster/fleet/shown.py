@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cluster.config.schema import Config
 from cluster.failures import in_short
 from cluster.fleet.islands import HeldIsland
 from cluster.fleet.reconcile import Hold
 from cluster.names import group_name
 from cluster.status import IslandStatus, RunStatus
+from coordinator.protocol import Island
 
 
-def last_line(words: str) -> str:
+def shown(
+    seen: RunStatus, held: Mapping[Island, HeldIsland], *, wanted: int, spares: int
+) -> RunStatus:
+    """The syncer's status, with the islands as the fleet has them. `wanted`: islands that shall be
+    there; `spares`: warm ones."""
+    said = {each["island"]: each for each in seen["islands"]}
+    islands = [_overlaid(said.get(island), it) for island, it in held.items()]
+    return {**seen, "islands": islands, "wanted": wanted, "spares": spares}
+
+
+def _last_line(words: str) -> str:
     """Of a traceback: what was raised."""
     lines = words.strip().splitlines()
     return f": {in_short(lines[-1])}" if lines else ""
 
 
-def overlaid(said: IslandStatus | None, it: HeldIsland) -> IslandStatus:
+def _overlaid(said: IslandStatus | None, it: HeldIsland) -> IslandStatus:
     island = it.holding.island
     base = said or IslandStatus(
         island=island,
@@ -38,7 +51,7 @@ def overlaid(said: IslandStatus | None, it: HeldIsland) -> IslandStatus:
         case Hold.WAITING | Hold.PLACED:
             shown["state"], shown["why"] = "waiting", it.why
         case Hold.ASIDE:
-            shown["state"], shown["why"] = "set aside", it.why + last_line(it.last_words)
+            shown["state"], shown["why"] = "set aside", it.why + _last_line(it.last_words)
         case Hold.DRAINING if base["state"] == "live":
             shown["state"], shown["why"] = "draining", it.why
         case _:

@@ -10,11 +10,9 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cluster.actors.directory import Actor
-from cluster.actors.start import Home, end_actor, find_island, start_island
 from cluster.config.schema import Config
-from cluster.fleet.placement import Place, reserve, reserved
-from cluster.fleet.reconcile import Policy
+from cluster.fleet.cluster import Handle, Place, RayCluster
+from cluster.fleet.reconcile import delay_s
 from cluster.names import Seat, free_seat
 
 log = logging.getLogger("archipelago.fleet")
@@ -32,7 +30,7 @@ class Spare:
     group: str
     heard_s: float
     place: Place
-    actor: Actor | None = None
+    actor: Handle | None = None
     starts: int = 0
     warm: bool = False
 
@@ -41,8 +39,8 @@ class Spares:
     """All of a run, by seat. One thread alone calls `tend`, the only call that may take long; the
     others are called with the fleet's lock held."""
 
-    def __init__(self, config: Config, home: Home, policy: Policy) -> None:
-        self._config, self._home, self._policy = config, home, policy
+    def __init__(self, config: Config, cluster: RayCluster) -> None:
+        self._config, self._cluster, self._policy = config, cluster, config.faults.policy
         self._there: dict[Seat, Spare] = {}
 
     @property
@@ -63,7 +61,7 @@ class Spares:
         if (spare := self._there.get(seat)) is None:
             return 0.0
         spare.starts, spare.warm, spare.heard_s = spare.starts + 1, False, now_s
-        return self._policy.delay_s(spare.starts - 1)
+        return delay_s(self._policy, spare.starts - 1)
 
     def heard(self, seat: Seat, now_s: float, *, warm: bool) -> None:
         if (spare := self._there.get(seat)) is not None:
@@ -79,8 +77,7 @@ class Spares:
     def find(self, seats: Mapping[Seat, str], now_s: float) -> None:
         """Those that an earlier life of the fleet has started, as far as they are there."""
         for seat, group in seats.items():
-            place = reserved(seat, self._home.namespace)
-            actor = find_island(seat, self._home.namespace)
+            place, actor = self._cluster.reserved(seat), self._cluster.find_island(seat)
             if place is not None:
                 self.add(Spare(seat, group, now_s, place, actor))
 
@@ -97,14 +94,11 @@ class Spares:
                 self.give_back(spare)
             for _ in range(group.spares - len(mine)):
                 seat = free_seat(group.group, taken | self._there.keys())
-                place = reserve(group, seat, self._home.namespace, detached=self._home.detached)
-                self.add(Spare(seat, group.group, now_s, place))
+                self.add(Spare(seat, group.group, now_s, self._cluster.reserve(group, seat)))
         for spare in [*self._there.values()]:
             if spare.actor is None and spare.place.ready():
                 group = self._config.group(spare.group)
-                spare.actor = start_island(
-                    self._config, group, spare.seat, self._home, spare.place.strategy()
-                )
+                spare.actor = self._cluster.start_island(group, spare.seat, spare.place)
                 spare.heard_s = now_s
         return before != {*self._there}
 
@@ -113,7 +107,7 @@ class Spares:
         if self._there.pop(spare.seat, None) is None:
             return  # it is an island now
         if spare.actor is not None:
-            end_actor(spare.actor)
+            self._cluster.end(spare.actor)
         spare.place.give_back()
 
     def give_all_back(self) -> None:

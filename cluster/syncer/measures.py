@@ -13,7 +13,8 @@ from typing import Any
 from cluster.failures import Failure
 from cluster.status import RunStatus
 from cluster.syncer.counts import COUNTS, Watched, fresh
-from cluster.syncer.report import status_of, summary_of
+from cluster.syncer.report import status_of, summary_of, view_of
+from cluster.view import View
 from coordinator import suspects
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
@@ -250,6 +251,10 @@ class Measures:
     def status(self, rule: Rule, state: State, now_s: float) -> RunStatus:
         """The run as it is now."""
         return status_of(self._run, self._sizes, self._counts, rule, state, now_s)
+
+    def view(self, state: State) -> View:
+        """What the fleet decides from."""
+        return view_of(self._counts, state)
 
     def summary(self, state: State, now_s: float) -> dict[str, object]:
         """The figures that a run ends with, of those that are measured here (docs/protocol.md)."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from cluster.status import Figures, FragmentStatus, IslandStatus, RoundStatus, RunStatus
 from cluster.syncer.counts import Counts
+from cluster.view import IslandView, View
 from coordinator import ledger
 from coordinator.membership import SPEAKING, Member
 from coordinator.membership import Status as Standing
@@ -14,6 +15,19 @@ from coordinator.protocol import (
     Island,
 )
 from coordinator.state import Phase, Rule, Stage, State
+
+
+def view_of(counts: Counts, state: State) -> View:
+    """The run for the fleet to decide from."""
+    islands = {
+        island: IslandView(
+            member.status.value if (member := state.members.get(island)) else "starting",
+            member.life.incarnation if member else 0,
+            watched.contributions,
+        )
+        for island, watched in counts.islands.items()
+    }
+    return View(state.t, state.phase, islands)
 
 
 def status_of(

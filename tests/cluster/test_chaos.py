@@ -10,7 +10,6 @@ from cluster.config.schema import Harm, PlannedFault
 from cluster.fleet.fault_plan import FaultPlan
 from cluster.launch.chaos import ANY, at_random, read_plan
 from coordinator.errors import UserMistake
-from tests.cluster.test_progress import a_status
 
 
 def test_a_plan_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
@@ -73,31 +72,27 @@ def test_what_cannot_be_broken_that_way_is_refused(kind: str, island: str, why: 
 
 
 def test_each_fault_of_a_plan_happens_once_also_after_a_restart() -> None:
-    status = a_status(islands=2)
-    first, second = (each["island"] for each in status["islands"])
-    table = {"kind": "kill", "at_step": status["t"]}
+    first, second, t = "eu-0", "eu-1", 7
+    table = {"kind": "kill", "at_step": t}
     harms = [
         PlannedFault.model_validate({**table, **more})
         for more in (
             {"island": first},
             {"island": first},
             {"island": "syncer"},
-            {"island": second, "at_step": status["t"] + 1},
+            {"island": second, "at_step": t + 1},
         )
     ]
     plan = FaultPlan(harms)
-    status["islands"][0]["state"] = "joining"
-    assert plan.due(status) == {2: harms[2]}, "an island that is not live waits"
-    assert plan.due(status) == {2: harms[2]}, "it could not be done: it is due until it is"
+    assert plan.due_at(t, {second}) == {2: harms[2]}, "an island that is not live waits"
+    assert plan.due_at(t, {second}) == {2: harms[2]}, "it could not be done: it is due until it is"
     plan.struck(2)
-    status["islands"][0]["state"] = "live"
-    assert plan.due(status) == {0: harms[0], 1: harms[1]}, "two of the same are two"
+    assert plan.due_at(t, {first, second}) == {0: harms[0], 1: harms[1]}, "two of the same are two"
     plan.struck(0)
     plan.struck(1)
-    assert plan.due(status) == {}
+    assert plan.due_at(t, {first, second}) == {}
     again = FaultPlan(harms, plan.done)
-    assert again.due(status) == {}
-    status["t"] += 1
-    assert again.due(status) == {3: harms[3]}
+    assert again.due_at(t, {first, second}) == {}
+    assert again.due_at(t + 1, {first, second}) == {3: harms[3]}
     again.struck(3)
     assert again.done == [0, 1, 2, 3]

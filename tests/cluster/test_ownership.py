@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 
 from cluster.actors.shard import ShardActor
+from cluster.actors.start import Home
 from cluster.actors.syncer import SyncerActor
 from cluster.config.load import load, parse
 from cluster.fleet.controller import Fleet
 from cluster.fleet.outcome import Outcome
+from cluster.fleet.over_ray import OverRay
 from cluster.storage import bucket, ownership, runs
 from cluster.storage.bucket import Bucket
 from cluster.storage.depot import Depot
@@ -238,10 +240,12 @@ def test_a_fleet_whose_run_is_anothers_by_now_leaves_its_files_alone(
 
     monkeypatch.setattr("ray.get_actor", get_actor)
     folder = tmp_path / RUN
+    config = parse({"task": {"preset": "byte-tiny"}, "islands": [{"count": 1}]})
     fleet = Fleet(
-        parse({"task": {"preset": "byte-tiny"}, "islands": [{"count": 1}]}),
+        config,
         folder,
         "nowhere",
+        OverRay(config, folder, Home("nowhere", detached=False)),
         detached=False,
         auth="disabled",
         token="a",

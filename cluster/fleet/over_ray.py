@@ -1,0 +1,166 @@
+"""The fleet's Ray cluster: placement groups for devices, actors of one namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, GetTimeoutError
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from cluster.actors.calls import STORE_FULL, answer
+from cluster.actors.start import (
+    Home,
+    end_actor,
+    find_actor,
+    start_evaluator,
+    start_island,
+    start_shard,
+    start_syncer,
+)
+from cluster.config.schema import Config, IslandGroup
+from cluster.fleet.cluster import Handle, Place, RayCluster, Unavailable
+from cluster.fleet.judging import Evaluating, Pending
+from cluster.fleet.placement import Node, bundle, selector
+from cluster.names import Seat, island_actor
+from coordinator.errors import RunFailed
+
+ANSWER_TIMEOUT_S = 120.0
+"""For an answer of the run's own actors, imports and compilation included."""
+PLACED = "CREATED"
+"""What Ray calls a placement group that has its devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedGroup:
+    """A placement group of one bundle.
+
+    A TPU slice of one host is a node like any other: Ray's own slice utilities reserve no more for
+    it than such a placement group (ray.util.tpu, `is_single_host`).
+    """
+
+    group: PlacementGroup
+
+    def ready(self) -> bool:
+        """`group.wait(0)` would be a race: it gives up before it can be answered, every other
+        time."""
+        return placement_group_table(self.group).get("state") == PLACED
+
+    def strategy(self) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=0)
+
+    def give_back(self) -> None:
+        remove_placement_group(self.group)
+
+
+def cluster_nodes() -> list[Node]:
+    """The living nodes of the cluster that this process is connected to."""
+    return [
+        Node(node["NodeManagerAddress"], node["Resources"], node.get("Labels") or {})
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def reserve(group: IslandGroup, seat: Seat, namespace: str, *, detached: bool) -> PlacedGroup:
+    """Ask for the devices of one island, or of a spare; returns at once."""
+    asked = placement_group(
+        [bundle(group)],
+        strategy="STRICT_PACK",
+        name=f"{namespace}/{seat}",
+        lifetime="detached" if detached else None,
+        bundle_label_selector=[selector(group)],
+    )
+    return PlacedGroup(asked)
+
+
+@dataclass(frozen=True, slots=True)
+class OverRay(RayCluster):
+    """The cluster that this process is connected to, for one run."""
+
+    config: Config
+    run_dir: Path
+    home: Home
+
+    def nodes(self) -> list[Node]:
+        return cluster_nodes()
+
+    def here(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+    def address(self) -> str:
+        return ray.get_runtime_context().gcs_address
+
+    def reserve(self, group: IslandGroup, seat: Seat) -> Place:
+        return reserve(group, seat, self.home.namespace, detached=self.home.detached)
+
+    def reserved(self, seat: Seat) -> Place | None:
+        try:
+            return PlacedGroup(ray.util.get_placement_group(f"{self.home.namespace}/{seat}"))
+        except ValueError:
+            return None
+
+    def start_island(self, group: IslandGroup, seat: Seat, place: Place) -> Handle:
+        assert isinstance(place, PlacedGroup)
+        return start_island(self.config, group, seat, self.home, place.strategy())
+
+    def start_evaluator(self) -> Handle:
+        return start_evaluator(self.config, self.home)
+
+    def start_shard(self, name: str, node: str | None, owner: int) -> Handle:
+        return start_shard(self.config, name, self.home, self.run_dir, node, owner=owner)
+
+    def start_syncer(self, owner: int) -> Handle:
+        return start_syncer(self.config, self.run_dir.name, self.home, self.run_dir, owner=owner)
+
+    def find(self, name: str) -> Handle | None:
+        return find_actor(name, self.home.namespace)
+
+    def find_island(self, seat: Seat) -> Handle | None:
+        return find_actor(island_actor(seat), self.home.namespace)
+
+    def end(self, actor: Handle) -> None:
+        end_actor(actor)
+
+    def ask(self, actor: Handle, method: str, *arguments: object) -> Any:
+        try:
+            return answer(getattr(actor, method).remote(*arguments), ANSWER_TIMEOUT_S)
+        except GetTimeoutError as error:
+            words = f"an actor of the run has not answered for {ANSWER_TIMEOUT_S:g} s"
+            raise RunFailed(words) from error
+        except (ActorUnavailableError, *STORE_FULL) as error:
+            raise Unavailable(type(error).__name__) from error
+
+    def tell(self, actor: Handle, method: str, *arguments: object) -> None:
+        getattr(actor, method).remote(*arguments)
+
+    def tell_all(self, actors: Sequence[Handle], method: str, within_s: float) -> None:
+        said = [getattr(actor, method).remote() for actor in actors]
+        if said:
+            ray.wait(said, num_returns=len(said), timeout=within_s)
+
+    def evaluating(self, evaluator: Handle) -> Evaluating:
+        return RayEvaluator(evaluator)
+
+
+@dataclass(frozen=True, slots=True)
+class RayEvaluator(Evaluating):
+    """The evaluator's actor."""
+
+    actor: Handle
+
+    def ask(self, method: str, *arguments: object) -> Pending:
+        reference = getattr(self.actor, method).remote(*arguments)
+        return lambda wait_s: ray.get(reference, timeout=wait_s)
+
+    def restart(self) -> None:
+        ray.kill(self.actor, no_restart=False)

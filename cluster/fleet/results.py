@@ -1,0 +1,67 @@
+"""What a run leaves for people at its end: its model and its summary."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.fleet.outcome import SUMMARY_KEYS, Outcome
+from cluster.fleet.services import Services
+from cluster.storage import runs
+from cluster.storage.depot import Depot
+from cluster.storage.files import json_bytes, write
+from cluster.storage.folder import Folder
+from cluster.storage.model_file import fingerprint, model_bytes
+from coordinator.fragments import Layout
+
+log = logging.getLogger("archipelago.fleet")
+
+MODEL = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Where they go: the run directory, and the depot if that is elsewhere and will have them."""
+
+    run_dir: Path
+    depot: Depot
+
+    def leave(
+        self,
+        services: Services,
+        layout: Layout,
+        measured: dict[str, object],
+        *,
+        check: Callable[[], None],
+        began: float,
+        asked: str | None,
+    ) -> Outcome:
+        """Save the public model, have it judged, sum up.
+
+        `measured`: the syncer's figures. `check`: is the run ours still? `began`: in seconds since
+        1970. `asked`: who wanted it to end.
+
+        Errors: `Unavailable`; what `check` raises.
+        """
+        versions, flats = services.public()
+        model = model_bytes(layout, flats, versions)
+        check()  # what another one trains on has no model yet
+        self._write(MODEL, model)
+        losses, missing = services.judging.verdict(flats)
+        figures = measured | losses
+        figures["global_sha256"] = fingerprint(flats)
+        figures["wall_s"] = time.time() - began
+        summary = {key: figures[key] for key in SUMMARY_KEYS}
+        self._write(runs.SUMMARY, json_bytes(summary))
+        return Outcome(summary, asked=asked, missing=missing)
+
+    def _write(self, name: str, content: bytes) -> None:
+        write(self.run_dir / name, content)
+        if self.depot != Folder(self.run_dir):
+            try:
+                self.depot.write(name, content)
+            except OSError as error:
+                log.error("%s is not in %s: %s", name, self.depot, error)
