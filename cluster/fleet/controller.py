@@ -91,7 +91,6 @@ class Fleet:
             self.drain,
             outlives=detached,
         )
-        self._untold: list[str] = []  # evaluations without a result that the syncer has not counted
         self._layout: Layout
         self._exporter = Exporter(run_dir, config.monitor, self._shown_status)
         self._dismissed = threading.Event()
@@ -296,7 +295,7 @@ class Fleet:
                 self._services.stop(stopping)
                 self._told_to_stop = True
             self._injection.strike_what_is_due(view, self._keep_in_mind)
-            self._judge()
+            self._services.judge()
         return view
 
     def _do(self, action: Action, now_s: float) -> None:
@@ -339,14 +338,6 @@ class Fleet:
         aside = self._islands.aside()
         if aside and len(self._wishes.desired) - len(aside) < self._config.sync.quorum:
             raise max(aside, key=lambda it: bool(it.last_words)).given_up()
-
-    def _judge(self) -> None:
-        """Have the model judged now and then; that it could not be is counted, and no more."""
-        if (why := self._services.judging.look()) is not None:
-            self._untold.append(why)
-        while self._untold:
-            self._services.unjudged(self._untold[0])
-            self._untold.pop(0)
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import Any
 
 from cluster.config.schema import Config
+from cluster.failures import Unjudged
 from cluster.fleet.cluster import Handle, RayCluster, Unavailable
 from cluster.fleet.judging import Judging
 from cluster.fleet.placement import hosts
@@ -34,6 +35,7 @@ class Services:
         self._syncer: Handle
         self._shards: dict[str, Handle] = {}
         self.judging: Judging
+        self._uncounted: list[Unjudged] = []  # evaluations that the syncer has not heard of
 
     def start(self, owner: int) -> None:
         """Start them, or find those that an earlier fleet has started. `owner`: number of whom the
@@ -78,9 +80,13 @@ class Services:
         """Have the syncer count that something was broken on purpose."""
         self._ask_syncer("fault", Island(victim))
 
-    def unjudged(self, why: str) -> None:
-        """Have the syncer count an evaluation that has come to nothing."""
-        self._ask_syncer("unjudged", why)
+    def judge(self) -> None:
+        """Have the model judged now and then; that it could not be is counted, and no more."""
+        if (why := self.judging.look()) is not None:
+            self._uncounted.append(why)
+        while self._uncounted:
+            self._ask_syncer("unjudged", self._uncounted[0])
+            self._uncounted.pop(0)
 
     def close(self) -> dict[str, object]:
         """End the tape; the figures that the syncer has measured."""

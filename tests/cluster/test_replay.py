@@ -17,7 +17,7 @@ from cluster.storage.folder import Folder
 from cluster.storage.history import OtherRules, relive
 from cluster.storage.tape import read_tape
 from coordinator import advance as rules
-from coordinator import roster, rounds
+from coordinator import orders, roster, rounds
 from coordinator.protocol import Item
 from tests.cluster.played import CONFIG, LAYOUT, Played
 
@@ -103,7 +103,7 @@ def test_other_rules_are_noticed_at_the_first_event_they_answer_otherwise(
 
 BROKEN: dict[str, tuple[object, str, Callable[..., object]]] = {
     "weights are tokens^2/steps": (
-        rounds, "weigh", lambda items: tuple(Item(each, 1.0) for each in items)
+        orders, "weigh", lambda items: tuple(Item(each, 1.0) for each in items)
     ),
     "t is the K-th clock": (rules, "kth_clock", lambda members, k: roster.kth_clock(members, 1)),
     "everybody is told": (rounds, "in_order", lambda members: [*members.values()][1:]),
