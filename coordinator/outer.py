@@ -19,9 +19,9 @@ from coordinator.fragments import Flat
 class OuterRule:
     """`learning_rate` eta and `momentum` mu; eta = 1, mu = 0 adopts the merged delta as it is."""
 
-    learning_rate: float = 1.0
-    momentum: float = 0.0
-    nesterov: bool = True
+    learning_rate: float
+    momentum: float
+    nesterov: bool
 
 
 def step(rule: OuterRule, master: Flat, momentum: Flat, delta: Flat, factor: float = 1.0) -> None:

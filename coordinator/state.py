@@ -41,12 +41,12 @@ class Rule:
     schedule: Schedule
     fingerprint: str
     steps: int
-    min_quorum: int = 1
-    grace_s: float | None = None
-    overlap: int = 2
-    max_staleness: int = 8
-    lease_windows: int = 1024
-    watch: Watch = Watch.QUARANTINE
+    min_quorum: int
+    grace_s: float | None
+    overlap: int
+    max_staleness: int
+    lease_windows: int
+    watch: Watch
 
 
 class Phase(StrEnum):

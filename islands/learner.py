@@ -106,11 +106,11 @@ class Habits:
     schedule: Schedule
     overlap: int
     lease_windows: int
-    speed: float = 1.0
-    step_s: float = 0.0
-    anchor: Anchor = Anchor.BASE
-    encode: Where = "host"
-    region: Region | None = None
+    speed: float
+    step_s: float
+    anchor: Anchor
+    encode: Where
+    region: Region | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from islands.task import Params, Task, leaf_path
 
-Kind: TypeAlias = Literal["adamw", "muon"]
+OptimizerKind: TypeAlias = Literal["adamw", "muon"]
 MUON_RMS = 0.2
 """Root mean square of a step, as AdamW's usually is (arXiv:2502.16982)."""
 
@@ -34,17 +34,17 @@ class OptimizerSpec:
     no clipping. b1, b2 and eps are AdamW's, `momentum` is Muon's.
     """
 
-    kind: Kind = "adamw"
-    learning_rate: float = 6e-3
-    warmup_steps: int = 20
-    floor_fraction: float = 0.1
-    b1: float = 0.9
-    b2: float = 0.99
-    eps: float = 1e-8
-    momentum: float = 0.95
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0
-    horizon_steps: int = 400
+    kind: OptimizerKind
+    learning_rate: float
+    warmup_steps: int
+    floor_fraction: float
+    b1: float
+    b2: float
+    eps: float
+    momentum: float
+    weight_decay: float
+    clip_norm: float
+    horizon_steps: int
 
     def rate(self, clock: jax.typing.ArrayLike) -> jax.Array:
         """The learning rate of the step that starts at this clock, a float32 scalar."""

@@ -42,13 +42,13 @@ class DataSpec:
     lease_windows: windows in one lease.
     """
 
-    source: str = STDLIB
-    column: str | None = None
-    tokens: bool = False
-    heldout_percent: float = 5.0
-    window: int = 128
-    seed: int = 0
-    lease_windows: int = 256
+    source: str
+    column: str | None
+    tokens: bool
+    heldout_percent: float
+    window: int
+    seed: int
+    lease_windows: int
 
 
 def find_source(data: DataSpec) -> list[Path]:

@@ -43,7 +43,7 @@ from coordinator.protocol import (
     Version,
 )
 
-OUTER = OuterRule(learning_rate=0.7, momentum=0.9)
+OUTER = OuterRule(learning_rate=0.7, momentum=0.9, nesterov=True)
 SUM_TILE = 1 << 12
 """Elements of a tile of the sum: 16 kB of f32, which stay in the first level cache."""
 KEEP_DIFFERENCES = 4

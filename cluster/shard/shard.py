@@ -122,7 +122,7 @@ def warm_up(wires: Iterable[Wire]) -> None:
             master,
             momentum,
             rule=MergeRule.RDA,
-            outer=OuterRule(),
+            outer=OuterRule(learning_rate=1.0, momentum=0.0, nesterov=True),
             pieces=layout.fragments[0],
             parts=parts,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cluster.checks.truth import Trouble
+from coordinator.direction import Watch
 from coordinator.protocol import Island, Region
 from coordinator.schedule import Schedule
 from coordinator.state import Rule
@@ -155,6 +156,7 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
         overlap=overlap,
         max_staleness=rng.choice((1, 2, 3, 4, 8)),
         lease_windows=rng.randint(4, 40),
+        watch=Watch.QUARANTINE,
     )
     return SimPlan(
         seed,

@@ -18,6 +18,7 @@ import pytest
 from cluster.shard.shard import Shard, fresh
 from cluster.syncer.measures import Measures
 from coordinator.codec import Wire
+from coordinator.direction import Watch
 from coordinator.fragments import Layout, sew, take
 from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
@@ -41,18 +42,19 @@ from coordinator.state import Rule, initial, validate
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.encoder import Where
 from islands.inner import Inner
-from islands.learner import Habits, Learner
+from islands.learner import Learner
 from islands.optimizer import OptimizerSpec
-from islands.sources import DataSpec
 from islands.task import Batch, Params, Task, load_task
 from tests.cluster.inprocess import LocalCluster, LocalLink
 from tests.cluster.twin import twin
+from tests.given import data_spec, optimizer_spec, outer_rule
+from tests.given import habits as a_habits
 
 pytestmark = pytest.mark.slow
 
-BRISK = OptimizerSpec(learning_rate=3e-3, warmup_steps=10, horizon_steps=150)
+BRISK = optimizer_spec(learning_rate=3e-3, warmup_steps=10, horizon_steps=150)
 GENTLE = replace(BRISK, learning_rate=1e-4)
-AS_IT_IS = OuterRule(learning_rate=1.0, momentum=0.0)
+AS_IT_IS = outer_rule(learning_rate=1.0, momentum=0.0)
 BATCH, WINDOW = 4, 32
 LEASE_WINDOWS = 256
 """More than 60 steps read: two leases, as granted at the join, are never used up in these runs."""
@@ -65,7 +67,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     for number in range(8):
         lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
         (folder / f"{number}.txt").write_text("".join(lines))
-    data = DataSpec(str(folder), heldout_percent=20, window=WINDOW, lease_windows=LEASE_WINDOWS)
+    data = data_spec(str(folder), heldout_percent=20, window=WINDOW, lease_windows=LEASE_WINDOWS)
     task = load_task("byte-tiny", None, {}, data)
     return replace(task, tokens=lambda batch: int(np.sum(batch[:, 1:] != ord("e"))))
 
@@ -176,8 +178,11 @@ def train(
         layout.fingerprint,
         steps,
         min_quorum=islands if quorum is None else quorum,
+        grace_s=None,
         overlap=overlap,
+        max_staleness=8,
         lease_windows=LEASE_WINDOWS,
+        watch=Watch.QUARANTINE,
     )
     names = [Island(f"local-{number}") for number in range(islands)]
     all_joined = threading.Barrier(islands)
@@ -198,7 +203,7 @@ def train(
             port,
             lambda: task.stream(BATCH),
             Together(cluster, all_joined, math.inf if quorum is None else steps),
-            Habits(name, "local", wire_up, schedule, overlap, LEASE_WINDOWS, encode=encode),
+            a_habits(name, "local", wire_up, schedule, overlap, LEASE_WINDOWS, encode=encode),
             now_s=time.perf_counter,
         )
         for name in names
@@ -283,7 +288,7 @@ def test_four_learners_in_lock_step_are_the_naive_twin(task: Task, rule: MergeRu
     with 40 steps of training to some 2e-6 here; any other merge, weight or schedule is past 5e-4.
     """
     every, steps = 10, 40
-    outer = OuterRule(learning_rate=0.9, momentum=0.5)
+    outer = outer_rule(learning_rate=0.9, momentum=0.5)
     schedule = Schedule(every, fragments=4)
     run = train(task, BRISK, schedule, islands=4, steps=steps, merge=rule, outer=outer)
     assert run.versions == [4, 5, 5, 5]

@@ -34,6 +34,7 @@ from coordinator.protocol import (
     Publish,
     Version,
 )
+from tests.given import outer_rule
 
 SIZE, STEPS = 31, 5
 
@@ -63,7 +64,7 @@ def test_nesterov_of_optax_is_our_own() -> None:
     state = outer.fresh(theirs)
     for number in range(STEPS):
         outer.step(theirs, state, normal(1 + number))
-        step(OuterRule(0.7, 0.9), ours, momentum, normal(1 + number))
+        step(outer_rule(0.7, 0.9), ours, momentum, normal(1 + number))
     np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
 
 
@@ -86,7 +87,7 @@ TABLES = {"task": {"preset": "byte-tiny"}, "islands": [{"group": "a", "count": 1
 
 
 @pytest.mark.parametrize(
-    "outer", [OuterRule(0.7, 0.9), OptaxOuter("optax:adam", {"learning_rate": 0.1})]
+    "outer", [outer_rule(0.7, 0.9), OptaxOuter("optax:adam", {"learning_rate": 0.1})]
 )
 def test_what_is_merged_last_is_taken_over_as_it_is(outer: OuterRule | OptaxOuter) -> None:
     """... whatever the outer optimizer, whose momentum or state stays what it was."""

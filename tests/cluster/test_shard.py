@@ -12,7 +12,6 @@ from cluster.storage.fragments import Arrays
 from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.merge import MergeRule
-from coordinator.outer import OuterRule
 from coordinator.protocol import (
     Anchor,
     ContributionId,
@@ -30,10 +29,11 @@ from coordinator.protocol import (
     Unsound,
     Version,
 )
+from tests.given import outer_rule
 
 LAYOUT = cut([Leaf("w", (6, 5)), Leaf("b", (4,))], 1)
 F0 = Fragment(0)
-AS_IT_IS = OuterRule(learning_rate=1.0, momentum=0.0)
+AS_IT_IS = outer_rule(learning_rate=1.0, momentum=0.0)
 A, B = Life(Island("a"), Incarnation(1)), Life(Island("b"), Incarnation(2))
 STALENESS = 2
 

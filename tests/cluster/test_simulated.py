@@ -44,6 +44,7 @@ from cluster.sim.plan import (
 from cluster.sim.world import World
 from coordinator import advance as rules
 from coordinator import contributions, lives, recovery, roster, rounds
+from coordinator.direction import Watch
 from coordinator.gate import Refusal
 from coordinator.protocol import Fate, Island
 from coordinator.quorum import Close
@@ -137,7 +138,17 @@ def test_a_seed_gives_the_same_run() -> None:
 ISLAND = Island("a")
 ALONE = SimPlan(
     "one island",
-    Rule(Schedule(4, 2), LAYOUT, steps=40, lease_windows=20),
+    Rule(
+        Schedule(4, 2),
+        LAYOUT,
+        steps=40,
+        min_quorum=1,
+        grace_s=None,
+        overlap=2,
+        max_staleness=8,
+        lease_windows=20,
+        watch=Watch.QUARANTINE,
+    ),
     (Trait(ISLAND, 0.0, step_s=1.0, jitter=0.0, tokens=3, windows=1, latency_s=0.3),),
     carry=False,
     faults=(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.direction import Watch
 from coordinator.protocol import (
     Contribution,
     ContributionId,
@@ -45,6 +46,7 @@ def rule(
         overlap=overlap,
         max_staleness=max_staleness,
         lease_windows=lease_windows,
+        watch=Watch.QUARANTINE,
     )
 
 

@@ -18,8 +18,9 @@ from coordinator.fragments import Flat, Layout, Leaf, Piece, cut
 from coordinator.kernels import TILE, frozen
 from coordinator.merge import SHARE, MergeRule, Part, directions, merge, merge_into, norms
 from coordinator.orders import weigh
-from coordinator.outer import OuterRule, step
+from coordinator.outer import step
 from tests.coordinator.given import contribution, life
+from tests.given import outer_rule
 
 LAYOUT: Layout = cut([Leaf("w", (4, 3)), Leaf("b", (5,)), Leaf("table", (3, 2), embedding=True)], 1)
 PIECES = LAYOUT.fragments[0]
@@ -195,7 +196,7 @@ def test_weights_and_deltas_of_different_number_are_refused(rule: MergeRule) -> 
 
 LARGE = cut([Leaf("w", (700, 500)), Leaf("t", (300, 77), embedding=True), Leaf("b", (31,))], 1)
 LARGE_PIECES, LARGE_SIZE = LARGE.fragments[0], LARGE.parameters
-OUTER = OuterRule(0.7, 0.9)
+OUTER = outer_rule(0.7, 0.9)
 
 
 def normal(seed: int) -> Flat:
@@ -308,7 +309,7 @@ def test_any_mixture_of_wires_in_any_order_merges_to_the_naive_mean(
     weights = shares(len(wires), seed)
     parts = [Part(p, w, norms(p, pieces)) for p, w in zip(payloads, weights, strict=True)]
     master, momentum = np.zeros(size, np.float32), np.zeros(size, np.float32)
-    merge_into(master, momentum, rule=rule, outer=OuterRule(1.0, 0.0), pieces=pieces, parts=parts)
+    merge_into(master, momentum, rule=rule, outer=outer_rule(1.0, 0.0), pieces=pieces, parts=parts)
     blocks, offset = np.array([decode(p, size) for p in payloads]), 0
     for piece in pieces:
         inside = slice(offset, offset + piece.size)

@@ -7,7 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from coordinator.outer import OuterRule, step
+from coordinator.outer import step
+from tests.given import outer_rule
 
 STEPS = 6
 SIZE = 31
@@ -26,26 +27,26 @@ def test_it_equals_optax_over_several_steps(eta: float, mu: float, nesterov: boo
         delta = chance.normal(size=SIZE).astype(np.float32)
         updates, state = optimizer.update(jnp.asarray(-delta), state, theta)
         theta = optax.apply_updates(theta, updates)
-        step(OuterRule(eta, mu, nesterov), master, momentum, delta)
+        step(outer_rule(eta, mu, nesterov), master, momentum, delta)
         np.testing.assert_allclose(master, np.asarray(theta), rtol=2e-6, atol=2e-6)
 
 
 def test_without_momentum_the_merged_delta_is_adopted_as_it_is() -> None:
     master, momentum = np.array([1, 2], np.float32), np.zeros(2, np.float32)
-    step(OuterRule(1.0, 0.0), master, momentum, np.array([0.5, -0.25], np.float32))
+    step(outer_rule(1.0, 0.0), master, momentum, np.array([0.5, -0.25], np.float32))
     np.testing.assert_array_equal(master, [1.5, 1.75])
 
 
 def test_the_first_nesterov_step_is_one_plus_mu_times_as_long() -> None:
     master, momentum = np.zeros(1, np.float32), np.zeros(1, np.float32)
-    step(OuterRule(1.0, 0.5), master, momentum, np.ones(1, np.float32))
+    step(outer_rule(1.0, 0.5), master, momentum, np.ones(1, np.float32))
     np.testing.assert_array_equal(master, [1.5])
 
 
 def test_the_buffers_are_updated_in_place_and_stay_f32() -> None:
     master, momentum = np.zeros(3, np.float32), np.zeros(3, np.float32)
     places = master.ctypes.data, momentum.ctypes.data
-    step(OuterRule(), master, momentum, np.ones(3, np.float32))
+    step(outer_rule(), master, momentum, np.ones(3, np.float32))
     assert (master.ctypes.data, momentum.ctypes.data) == places
     np.testing.assert_array_equal(momentum, [-1, -1, -1])
     assert master.dtype == momentum.dtype == np.float32

@@ -14,8 +14,8 @@ from coordinator.fragments import take as take_on_host
 from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.inner import Inner
-from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Params, Task
+from tests.given import optimizer_spec
 
 BLEND = 0.25
 
@@ -79,7 +79,7 @@ def overwriting() -> FragmentPort:
 
 @pytest.fixture(scope="module")
 def inner() -> Inner:
-    return Inner(TASK, OptimizerSpec())
+    return Inner(TASK, optimizer_spec())
 
 
 def test_the_layout_follows_the_task() -> None:

@@ -17,6 +17,7 @@ from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands.corpus import Corpus, Starved, Stream, read_corpus
 from islands.sources import DataSpec
+from tests.given import data_spec
 
 WINDOW = 4
 LEASE = 6  # windows
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 def counting(windows: int = 250, window: int = WINDOW) -> Corpus:
     """A corpus whose token at place i is i: a window says where it was cut."""
-    data = DataSpec(window=window, lease_windows=LEASE, seed=5)
+    data = data_spec(window=window, lease_windows=LEASE, seed=5)
     tokens = np.arange(windows * window + 1, dtype=np.uint16)
     return Corpus(data, tokens, tokens)
 
@@ -67,7 +68,7 @@ def names(tokens: np.ndarray) -> set[str]:
 
 
 def test_files_are_held_out_whole(folder: Path) -> None:
-    corpus = read_corpus(DataSpec(str(folder), heldout_percent=25, lease_windows=8))
+    corpus = read_corpus(data_spec(str(folder), heldout_percent=25, lease_windows=8))
     trained, heldout = names(corpus.train), names(corpus.heldout)
     assert not trained & heldout
     assert len(trained | heldout) == 40
@@ -78,11 +79,11 @@ def test_files_are_held_out_whole(folder: Path) -> None:
 
 
 def test_a_new_file_moves_no_other_to_the_other_side(folder: Path) -> None:
-    data = DataSpec(str(folder), heldout_percent=25, lease_windows=8)
+    data = data_spec(str(folder), heldout_percent=25, lease_windows=8)
     before = names(read_corpus(data).heldout)
     (folder / "new.txt").write_text("<99> something else\n" * 20)
     assert names(read_corpus(data).heldout) - {"<99>"} == before
-    other_seed = DataSpec(str(folder), heldout_percent=25, lease_windows=8, seed=1)
+    other_seed = data_spec(str(folder), heldout_percent=25, lease_windows=8, seed=1)
     assert names(read_corpus(other_seed).heldout) - {"<99>"} != before
 
 
@@ -90,7 +91,7 @@ def test_a_new_file_moves_no_other_to_the_other_side(folder: Path) -> None:
 def test_of_two_files_one_is_held_out(tmp_path: Path, percent: float) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name[0] * 100)
-    data = DataSpec(str(tmp_path), heldout_percent=percent, window=WINDOW, lease_windows=LEASE)
+    data = data_spec(str(tmp_path), heldout_percent=percent, window=WINDOW, lease_windows=LEASE)
     corpus = read_corpus(data)
     assert len(corpus.train) == len(corpus.heldout) == 101
 
@@ -98,7 +99,7 @@ def test_of_two_files_one_is_held_out(tmp_path: Path, percent: float) -> None:
 def test_a_single_file_is_held_out_by_its_tail(tmp_path: Path) -> None:
     text = bytes(range(1, 201))
     (tmp_path / "one.txt").write_bytes(text)
-    data = DataSpec(str(tmp_path / "one.txt"), heldout_percent=10, window=4, lease_windows=LEASE)
+    data = data_spec(str(tmp_path / "one.txt"), heldout_percent=10, window=4, lease_windows=LEASE)
     corpus = read_corpus(data)
     assert bytes(corpus.train) == text[:180] + b"\0"
     assert bytes(corpus.heldout) == text[180:] + b"\0"
@@ -224,18 +225,18 @@ def test_what_cannot_be_a_lease_is_refused(lease: Lease) -> None:
 
 
 def test_the_standard_library_is_enough_text_and_always_the_same() -> None:
-    corpus, again = read_corpus(DataSpec()), read_corpus(DataSpec())
+    corpus, again = read_corpus(data_spec()), read_corpus(data_spec())
     assert corpus.fingerprint == again.fingerprint
     assert corpus.train.dtype == np.uint8
     assert len(corpus.train) > 9_000_000
     assert 0.02 < len(corpus.heldout) / len(corpus.train) < 0.10
     text = bytes(corpus.train)
     assert b"def namedtuple(" in text + bytes(corpus.heldout)
-    assert len(read_corpus(DataSpec(seed=1)).heldout) != len(corpus.heldout)
+    assert len(read_corpus(data_spec(seed=1)).heldout) != len(corpus.heldout)
 
 
 def test_only_text_is_read_of_a_folder_and_nothing_hidden(folder: Path) -> None:
-    data = DataSpec(str(folder), heldout_percent=25, lease_windows=8)
+    data = data_spec(str(folder), heldout_percent=25, lease_windows=8)
     before = read_corpus(data).fingerprint
     (folder / "picture.png").write_bytes(b"\x89PNG\0\0\0" * 100)
     (folder / ".git").mkdir()
@@ -245,7 +246,7 @@ def test_only_text_is_read_of_a_folder_and_nothing_hidden(folder: Path) -> None:
 
 
 def test_a_glob_takes_what_it_matches(folder: Path) -> None:
-    data = DataSpec(f"{folder}/[01]/**/*.txt", heldout_percent=25, lease_windows=8)
+    data = data_spec(f"{folder}/[01]/**/*.txt", heldout_percent=25, lease_windows=8)
     corpus = read_corpus(data)
     wanted = {f"<{number:02d}>" for number in range(40) if number % 3 < 2}
     assert names(corpus.train) | names(corpus.heldout) == wanted
@@ -264,7 +265,7 @@ def parquet(tmp_path: Path) -> Callable[..., DataSpec]:
         (tmp_path / "tables").mkdir(exist_ok=True)
         pq.write_table(pa.table(columns), tmp_path / "tables" / file)
         source = str(tmp_path / "tables" / file)
-        return DataSpec(source, column, tokens, 20, WINDOW, lease_windows=LEASE)
+        return data_spec(source, column, tokens, 20, WINDOW, lease_windows=LEASE)
 
     return write
 
@@ -299,7 +300,7 @@ def test_several_parquet_files_are_held_out_whole(
 ) -> None:
     for number in range(12):
         parquet({"ids": pa.array([[number] * 30, [number] * 30])}, f"{number}.parquet")
-    corpus = read_corpus(DataSpec(str(tmp_path / "tables"), "ids", True, 25, WINDOW, 0, LEASE))
+    corpus = read_corpus(data_spec(str(tmp_path / "tables"), "ids", True, 25, WINDOW, 0, LEASE))
     trained, heldout = set(corpus.train.tolist()), set(corpus.heldout.tolist())
     assert not trained & heldout
     assert trained | heldout == set(range(12))
@@ -310,25 +311,25 @@ def test_several_parquet_files_are_held_out_whole(
 
 
 def test_a_missing_path(tmp_path: Path) -> None:
-    assert "no such file or folder" in mistake(DataSpec(str(tmp_path / "nowhere")))
+    assert "no such file or folder" in mistake(data_spec(str(tmp_path / "nowhere")))
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    assert "is empty: no text file" in mistake(DataSpec(str(tmp_path)))
+    assert "is empty: no text file" in mistake(data_spec(str(tmp_path)))
     (tmp_path / "a.txt").write_text("text")
-    assert "no Parquet file" in mistake(DataSpec(str(tmp_path), column="text"))
+    assert "no Parquet file" in mistake(data_spec(str(tmp_path), column="text"))
 
 
 def test_files_that_may_not_be_read(folder: Path) -> None:
     for name in ("a", "b"):
         (folder / name).symlink_to("/proc/self/mem")  # a file that opens and cannot be read
-    said = mistake(DataSpec(str(folder), lease_windows=8))
+    said = mistake(data_spec(str(folder), lease_windows=8))
     assert len(said.splitlines()) == 2
 
 
 def test_too_small(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x" * 1000)
-    said = mistake(DataSpec(str(tmp_path / "a.txt"), window=128, lease_windows=100))
+    said = mistake(data_spec(str(tmp_path / "a.txt"), window=128, lease_windows=100))
     assert "7 training windows of 128 tokens, 100 needed" in said
     assert "0 held-out windows of 128 tokens, 1 needed" in said
 
@@ -356,20 +357,20 @@ def test_parquet_columns(parquet: Callable[..., DataSpec]) -> None:
 
 def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("this is text")
-    assert "cannot be read" in mistake(DataSpec(str(tmp_path / "a.parquet"), column="text"))
+    assert "cannot be read" in mistake(data_spec(str(tmp_path / "a.parquet"), column="text"))
 
 
 def test_all_problems_at_once(tmp_path: Path) -> None:
-    said = mistake(DataSpec(window=0, lease_windows=0, seed=-1, heldout_percent=100, tokens=True))
+    said = mistake(data_spec(window=0, lease_windows=0, seed=-1, heldout_percent=100, tokens=True))
     keys = ("window", "lease_windows", "seed", "heldout_percent", "column")
     assert all(f"data.{key}" in said for key in keys)
     for name in "abcdefgh":
         (tmp_path / f"{name}.parquet").write_text("this is text")
-    lines = mistake(DataSpec(str(tmp_path), column="text")).splitlines()
+    lines = mistake(data_spec(str(tmp_path), column="text")).splitlines()
     assert len(lines) == 6
     assert lines[-1] == "... and 3 more"
     assert all(name in line for name, line in zip("abcde", lines, strict=False))
 
 
 def test_text_wants_a_vocabulary_of_bytes(folder: Path) -> None:
-    assert "vocabulary of 100" in mistake(DataSpec(str(folder)), vocabulary=100)
+    assert "vocabulary of 100" in mistake(data_spec(str(folder)), vocabulary=100)

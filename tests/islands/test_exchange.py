@@ -15,7 +15,6 @@ from cluster.shard.shard import Shard, fresh
 from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.fragments import Flat, Layout, Leaf, cut
 from coordinator.merge import MergeRule
-from coordinator.outer import OuterRule
 from coordinator.protocol import (
     Anchor,
     ContributionId,
@@ -35,6 +34,7 @@ from coordinator.protocol import (
 )
 from islands.encoder import OnHost
 from islands.exchange import Downlink, Missed, Public, Snapshot, Track, Uplink
+from tests.given import outer_rule
 
 LAYOUT: Layout = cut(
     [Leaf("w", (60, 5)), Leaf("b", (40,)), Leaf("table", (30, 2), embedding=True)], 2
@@ -257,7 +257,7 @@ class Publisher:
             LAYOUT,
             fresh([numbers(7, F0), numbers(7, F1)]),
             merge_rule=MergeRule.RDA,
-            outer=OuterRule(0.7, 0.9),
+            outer=outer_rule(0.7, 0.9),
             wire_up=self.wire,
             wire_down=self.wire,
             keep_differences=self.keep_differences,

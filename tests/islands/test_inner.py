@@ -20,10 +20,10 @@ from optax.contrib import MuonDimensionNumbers, muon
 from islands.inner import Inner, InnerState
 from islands.model import ModelSpec
 from islands.optimizer import MUON_RMS, OptimizerSpec, direction, is_matrix
-from islands.sources import DataSpec
 from islands.task import Params, Task, language_model, leaf_path
+from tests.given import data_spec, optimizer_spec
 
-SPEC = OptimizerSpec(
+SPEC = optimizer_spec(
     learning_rate=1e-2, warmup_steps=5, horizon_steps=15, weight_decay=0.0, clip_norm=0.0
 )
 BATCH, TIME = 4, 16
@@ -31,7 +31,7 @@ BATCH, TIME = 4, 16
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    return language_model("small", ModelSpec(30, 16, 2, 2, 24), DataSpec())
+    return language_model("small", ModelSpec(30, 16, 2, 2, 24), data_spec())
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,9 @@ def run(inner: Inner, state: InnerState, first: int, last: int) -> tuple[InnerSt
 
 
 def test_the_rate_warms_up_falls_by_a_cosine_and_stays_on_its_floor() -> None:
-    spec = OptimizerSpec(learning_rate=1e-2, warmup_steps=10, floor_fraction=0.2, horizon_steps=110)
+    spec = optimizer_spec(
+        learning_rate=1e-2, warmup_steps=10, floor_fraction=0.2, horizon_steps=110
+    )
     rates = {clock: float(spec.rate(clock)) for clock in range(500)}
     assert rates[0] == pytest.approx(1e-3)
     assert rates[4] == pytest.approx(5e-3)
@@ -77,7 +79,7 @@ def test_the_rate_warms_up_falls_by_a_cosine_and_stays_on_its_floor() -> None:
     assert all(rates[clock + 1] <= rates[clock] for clock in range(10, 499))
 
 
-@pytest.mark.parametrize("spec", [OptimizerSpec(warmup_steps=0), OptimizerSpec(horizon_steps=1)])
+@pytest.mark.parametrize("spec", [optimizer_spec(warmup_steps=0), optimizer_spec(horizon_steps=1)])
 def test_the_rate_of_odd_schedules_is_positive_and_finite(spec: OptimizerSpec) -> None:
     rates = np.asarray([float(spec.rate(clock)) for clock in range(0, 1000, 50)])
     assert np.all((rates > 0) & (rates <= spec.learning_rate * 1.000001))
@@ -242,11 +244,11 @@ TWO_DEVICES = """
 import json, jax, numpy as np
 from coordinator.errors import UserMistake
 from tests.islands.test_inner import SPEC, batches, run
-from islands.corpus import DataSpec
+from tests.given import data_spec
 from islands.inner import Inner
 from islands.model import ModelSpec
 from islands.task import language_model
-task = language_model("small", ModelSpec(30, 16, 2, 2, 24), DataSpec())
+task = language_model("small", ModelSpec(30, 16, 2, 2, 24), data_spec())
 both, one = Inner(task, SPEC), Inner(task, SPEC, jax.devices()[:1])
 state, losses = run(both, both.start(task.init(0)), 0, 20)
 alone, alone_losses = run(one, one.start(task.init(0)), 0, 20)

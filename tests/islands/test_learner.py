@@ -49,9 +49,10 @@ from islands.corpus import Starved
 from islands.encoder import Where
 from islands.exchange import Public
 from islands.inner import Inner, InnerState, Measures
-from islands.learner import Habits, Learner, Link, Rejected, Unreachable
-from islands.optimizer import OptimizerSpec
+from islands.learner import Learner, Link, Rejected, Unreachable
 from islands.task import Batch, Params, Task
+from tests.given import habits as a_habits
+from tests.given import optimizer_spec
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ EVERY, FRAGMENTS = 4, 2
 F0, F1 = Fragment(0), Fragment(1)
 LEASE_BATCHES = 1000
 BLEND = 0.25
-SPEC = OptimizerSpec(learning_rate=0.1, warmup_steps=1, horizon_steps=1000)
+SPEC = optimizer_spec(learning_rate=0.1, warmup_steps=1, horizon_steps=1000)
 
 # --- the task: small, and each step of it counts another number of tokens -------------------------
 
@@ -366,7 +367,9 @@ def begin(
     ) -> Alive:
         script = script or Script()
         schedule = Schedule(EVERY, FRAGMENTS)
-        habits = Habits(Island("a"), "g", wire, schedule, overlap, 1, speed, step_s, encode=encode)
+        habits = a_habits(
+            Island("a"), "g", wire, schedule, overlap, 1, speed, step_s, encode=encode
+        )
         learner = Learner(
             task,
             LAYOUT,

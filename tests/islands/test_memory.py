@@ -43,9 +43,11 @@ from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.encoder import Where
 from islands.exchange import Public
 from islands.inner import Inner, InnerState, Measures
-from islands.learner import Habits, Learner, Link
-from islands.optimizer import Kind, OptimizerSpec
+from islands.learner import Learner, Link
+from islands.optimizer import OptimizerKind
 from islands.task import Batch, Params, Task
+from tests.given import habits as a_habits
+from tests.given import optimizer_spec
 from tests.islands.test_learner import WAIT_S, Numbers, until
 
 FRAGMENTS, EVERY = 4, 1000
@@ -54,7 +56,7 @@ MATRICES, OTHERS = 4 * 64 * 64, 100 * 64
 PARAMETERS = MATRICES + OTHERS
 SLACK = 0.05
 """Bytes a parameter for counters, batches and losses: it is a small model."""
-KINDS: tuple[Kind, ...] = ("adamw", "muon")
+KINDS: tuple[OptimizerKind, ...] = ("adamw", "muon")
 
 
 def init(seed: int) -> Params:
@@ -87,14 +89,14 @@ def on_devices() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
-def moments_bytes(kind: Kind) -> float:
+def moments_bytes(kind: OptimizerKind) -> float:
     """A parameter's, on average."""
     return 8.0 if kind == "adamw" else (4 * MATRICES + 8 * OTHERS) / PARAMETERS
 
 
 @cache
-def compiled(kind: Kind) -> Inner:
-    inner = Inner(TASK, OptimizerSpec(kind=kind))
+def compiled(kind: OptimizerKind) -> Inner:
+    inner = Inner(TASK, optimizer_spec(kind=kind))
     inner.compile(np.zeros((1, 1), np.float32))
     return inner
 
@@ -107,7 +109,7 @@ class Scales(Inner):
     something was put there or given away. `most`: bytes a parameter since it was emptied, by when.
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: OptimizerKind) -> None:
         self.__dict__.update(compiled(kind).__dict__)
         gc.collect()
         self._before = on_devices()
@@ -175,7 +177,7 @@ def trained(
 ) -> Generator[tuple[Learner, Callable[[], None]]]:
     """A learner that trains; and a function that returns when it has made some more steps."""
     schedule = Schedule(EVERY, FRAGMENTS)
-    habits = Habits(Island("a"), "g", Wire.BF16, schedule, 2, 1, encode=encode)
+    habits = a_habits(Island("a"), "g", Wire.BF16, schedule, 2, 1, encode=encode)
     learner = Learner(TASK, LAYOUT, inner, PORT, Numbers, link, habits, now_s=time.perf_counter)
     thread = threading.Thread(target=learner.run)
     thread.start()
@@ -201,7 +203,7 @@ def trained(
     ],
 )
 def test_to_join_again_takes_no_more_than_to_train(
-    kind: Kind, distrusted: bool, encode: Where
+    kind: OptimizerKind, distrusted: bool, encode: Where
 ) -> None:
     """... although the life before has handed in everything: a copy of that it keeps."""
     inner, link = Scales(kind), Coordinator()
@@ -221,7 +223,7 @@ def test_to_join_again_takes_no_more_than_to_train(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_to_join_with_a_donors_moments_takes_no_more_than_to_train(kind: Kind) -> None:
+def test_to_join_with_a_donors_moments_takes_no_more_than_to_train(kind: OptimizerKind) -> None:
     donor = compiled(kind)
     state, _ = donor.step(donor.start(init(0)), np.zeros((1, 1), np.float32), 0)
     given = list(donor.moments(state))
@@ -233,7 +235,7 @@ def test_to_join_with_a_donors_moments_takes_no_more_than_to_train(kind: Kind) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_to_give_its_moments_takes_a_donor_nothing_on_its_devices(kind: Kind) -> None:
+def test_to_give_its_moments_takes_a_donor_nothing_on_its_devices(kind: OptimizerKind) -> None:
     inner, link = Scales(kind), Coordinator()
     with trained(inner, link) as (learner, some_steps):
         some_steps()

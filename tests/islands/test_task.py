@@ -13,6 +13,7 @@ from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands.sources import DataSpec
 from islands.task import Option, Task, leaf_path, load_task
+from tests.given import data_spec
 
 
 def parameters(task: Task) -> int:
@@ -23,7 +24,7 @@ def parameters(task: Task) -> int:
 def text(tmp_path: Path) -> DataSpec:
     for number in range(10):
         (tmp_path / f"{number}.txt").write_text(f"{number} and some more text\n" * 50)
-    return DataSpec(str(tmp_path), heldout_percent=30, window=32, lease_windows=8)
+    return data_spec(str(tmp_path), heldout_percent=30, window=32, lease_windows=8)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from coordinator.errors import UserMistake
-from islands.sources import DataSpec
 from islands.task import Batch, Params, Task, load_task
 from islands.trainable import of_loss, of_parameters, shapes_of
+from tests.given import data_spec
 
 BATCH = np.zeros((4, 9), np.int32)
 
@@ -27,7 +27,7 @@ def sum_of_squares(params: Params, batch: Batch) -> jax.Array:
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Task:
-    task = load_task("byte-tiny", None, {}, DataSpec(str(tmp_path)))
+    task = load_task("byte-tiny", None, {}, data_spec(str(tmp_path)))
     return replace(
         task, name="mine", init=lambda seed: {"w": jnp.ones((2, 3))}, loss=sum_of_squares
     )
@@ -40,7 +40,7 @@ def parameters(sound: Task, init: Callable[[], Any]) -> list[str]:
 
 @pytest.mark.parametrize("preset", ["byte-tiny", "byte-1m"])
 def test_the_presets_can_be_trained(preset: str, tmp_path: Path) -> None:
-    task = load_task(preset, None, {}, DataSpec(str(tmp_path)))
+    task = load_task(preset, None, {}, data_spec(str(tmp_path)))
     shapes = shapes_of(task)
     assert of_parameters(task, shapes) == []
     assert of_loss(task, shapes, BATCH) == []
