@@ -16,6 +16,7 @@ from coordinator.membership import (
 from coordinator.protocol import (
     Adopted,
     Arrived,
+    Cause,
     Contribution,
     Discard,
     Fate,
@@ -41,7 +42,7 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     if (member := speaking(state.members, life)) is None:
         return state, (Discard(c, Fate.VOID, void(state, life).why),)
     state = _answered(state, life, p)
-    impossible = gate.Refusal(Fate.GATE, "impossible counters")
+    impossible = gate.Refusal(Fate.GATE, Cause.COUNTERS, "impossible counters")
     if not gate.well_formed(c):  # before it can pass for something said twice
         return refused(rule, state, member, c, impossible, now_s)
     accounts = ledger.trained(state.ledger, life, c.progress.tokens)
@@ -63,7 +64,7 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     )
     if refusal is not None:
         state = replace(state, ledger=ledger.refuse(accounts, c, refusal.fate))
-        if refusal.outlier and not member.trial:
+        if refusal.cause is Cause.NORM and not member.trial:
             state = with_fragment(state, p, _outlying(state, fragment, life.island, now_s))
         return refused(rule, state, member, c, refusal, now_s)
     state = replace(state, ledger=ledger.hold(accounts, c))
@@ -162,7 +163,7 @@ def refused(
     Where learners wait for adoption (overlap 0) the first one counts: nobody could go on. An island
     for which that does not help, time after time, is let back in after ever longer times only.
     """
-    discard = Discard(c, refusal.fate, refusal.why)
+    discard = Discard(c, refusal.fate, refusal.why, refusal.cause)
     if refusal.fate is not Fate.GATE:
         return state, (discard,)
     member = replace(member, refusals=member.refusals + 1)

@@ -10,16 +10,16 @@ import math
 from dataclasses import dataclass
 
 from coordinator.norms import Norms, limit
-from coordinator.protocol import Contribution, Fate, Version
+from coordinator.protocol import Cause, Contribution, Fate, Version
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why not, what becomes of its tokens, and whether only its size was wrong."""
+    """Why not, and in words; what becomes of its tokens."""
 
     fate: Fate
+    cause: Cause
     why: str
-    outlier: bool = False
 
 
 def inspect(
@@ -33,19 +33,23 @@ def inspect(
     """Return None if the contribution may be merged onto `current`; `norms`: the fragment's."""
     c = contribution
     if c.fingerprint != fingerprint:
-        return Refusal(Fate.GATE, f"layout {c.fingerprint}, the run's is {fingerprint}")
+        return Refusal(
+            Fate.GATE, Cause.LAYOUT, f"layout {c.fingerprint}, the run's is {fingerprint}"
+        )
     if c.flaw:
-        return Refusal(Fate.GATE, c.flaw)
+        return Refusal(Fate.GATE, Cause.FLAW, c.flaw)
     if c.base > current:
-        return Refusal(Fate.GATE, f"base {c.base} is not known, the newest is {current}")
+        why = f"base {c.base} is not known, the newest is {current}"
+        return Refusal(Fate.GATE, Cause.BASE, why)
     if (staleness := current.number - c.base.number) > max_staleness:
-        return Refusal(Fate.STALE, f"{staleness} versions old, the limit is {max_staleness}")
+        why = f"{staleness} versions old, the limit is {max_staleness}"
+        return Refusal(Fate.STALE, Cause.STALE, why)
     if not math.isfinite(c.norm):
-        return Refusal(Fate.GATE, "numbers that are not finite")
+        return Refusal(Fate.GATE, Cause.NOT_FINITE, "numbers that are not finite")
     if (most := limit(norms, c.spans_steps)) < c.norm:
         steps = f"{c.spans_steps} step{'s' * (c.spans_steps > 1)}"
         why = f"norm {c.norm:.3g} over {steps}, the limit is {most:.3g}"
-        return Refusal(Fate.GATE, why, outlier=True)
+        return Refusal(Fate.GATE, Cause.NORM, why)
     return None
 
 

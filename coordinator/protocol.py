@@ -7,7 +7,7 @@ and in which order the shell must act on effects. Times are seconds of the synce
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, NewType
 
@@ -474,13 +474,30 @@ class Publish:
     merged: tuple[ContributionId, ...]
 
 
+class Cause(StrEnum):
+    """Why a contribution was not fit to be merged; the words beside it are for people."""
+
+    COUNTERS = "counters"  # that cannot be
+    LAYOUT = "layout"  # of another model
+    FLAW = "flaw"  # what the shard has found in its bytes
+    BASE = "base"  # a version that is not known
+    STALE = "stale"
+    NOT_FINITE = "not finite"
+    NORM = "norm"  # far out of line with the recent ones
+    SPOILED = "spoiled"  # other bytes than were measured when it came
+    LOUDEST = "loudest"  # of a merge that was not sound
+    TRIAL = "trial"  # measured, and of an island that is not trusted yet
+
+
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Free these bytes."""
+    """Free these bytes. `cause`: where the gate has refused them; no part of what is checksummed on
+    the tape, which older runs have without."""
 
     contribution: Contribution
     fate: Fate
     why: str
+    cause: Cause | None = field(default=None, repr=False)
 
     @property
     def returns_residual(self) -> bool:

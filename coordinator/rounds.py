@@ -12,6 +12,7 @@ from coordinator.membership import SPEAKING, Status, speaking
 from coordinator.orders import merge_order_of, sorting_key, span_steps
 from coordinator.protocol import (
     Ask,
+    Cause,
     Contribution,
     Discard,
     Effect,
@@ -296,9 +297,9 @@ def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
     spoiled = tuple(c for c in round_.items if c.id in event.spoiled)
     loudest = max(round_.items, key=lambda c: (c.norm_per_step, sorting_key(c)))
     dropped = spoiled or (loudest,)
-    why = f"the merge with it was not sound: a step of norm {event.norm:.3g}"
+    cause, why = Cause.LOUDEST, f"the merge with it was not sound: a step of norm {event.norm:.3g}"
     if spoiled:
-        why = "its bytes are not what was measured when it arrived"
+        cause, why = Cause.SPOILED, "its bytes are not what was measured when it arrived"
     items = tuple(c for c in round_.items if c not in dropped)
     fragment = replace(fragment, void=fragment.void + 1)
     round_ = replace(round_, version=_following(state, fragment))
@@ -313,9 +314,9 @@ def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
     for each in dropped:
         state = replace(state, ledger=ledger.drop(state.ledger, each, Fate.GATE))
         if (member := speaking(state.members, each.id.life)) is None:
-            discards = (*discards, Discard(each, Fate.GATE, why))
+            discards = (*discards, Discard(each, Fate.GATE, why, cause))
         else:
-            refusal = gate.Refusal(Fate.GATE, why)
+            refusal = gate.Refusal(Fate.GATE, cause, why)
             state, said = contributions.refused(rule, state, member, each, refusal, now_s)
             discards = (*discards, *said)
     return state, (*discards, *follows)

@@ -11,6 +11,7 @@ from coordinator.frozen import replace
 from coordinator.lives import lose
 from coordinator.membership import Member, Status, live, speaking
 from coordinator.protocol import (
+    Cause,
     Contribution,
     Discard,
     Effect,
@@ -57,7 +58,7 @@ def judge(
         state = replace(state, ledger=ledger.drop(state.ledger, contribution, Fate.GATE))
         left = state.members[contribution.id.life.island].trial
         why = f"on trial: measured, not merged; {left} more that do not point against the others"
-        effects = (*effects, Discard(contribution, Fate.GATE, why))
+        effects = (*effects, Discard(contribution, Fate.GATE, why, Cause.TRIAL))
     return state, effects
 
 

@@ -1,14 +1,6 @@
 """How a process breaks itself on purpose: what each kind of fault does where it happens.
 
-kill    SIGKILL, as the kernel does it to whoever takes too much memory
-stop    SIGSTOP, and SIGCONT after `for_s`: a process that hangs
-nan     what the island hands in from then on is not a number
-scale   it is `factor` times too large
-slow    its steps take `factor` times as long, for `for_s`
-cut     none of our calls reach it or leave it, for `for_s`
-node    SIGKILL to the raylet of its node, and so to everything on it
-drain   it hands in what it has and leaves, as for a preemption
-disk    the process can write no file beyond 4 KiB, for `for_s`: the kernel's own errors
+Which kinds there are, and who can have them: `config.fault_kinds.FAULTS`.
 """
 
 from __future__ import annotations

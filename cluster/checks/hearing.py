@@ -16,12 +16,13 @@ from cluster.checks.memory import (
     REMEMBERED,
     Memory,
 )
-from cluster.checks.truth import Trouble, Violation
+from cluster.checks.truth import Poison, Violation
 from coordinator.advance import advance
 from coordinator.membership import SPEAKING, Member, Status
 from coordinator.protocol import (
     Adopted,
     Arrived,
+    Cause,
     Contribution,
     Discard,
     Effect,
@@ -37,6 +38,9 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.state import State
+
+NEVER_OF_THE_HEALTHY = (Cause.NOT_FINITE, Cause.COUNTERS, Cause.LAYOUT)
+"""What no contribution of a learner that is well can be refused for."""
 
 
 def look(
@@ -100,7 +104,7 @@ def _gate(
             if member.status is Status.QUARANTINED:
                 _bars(memory, before.members[life.island], member, now_s)
             healthy = made is not None and poison is None
-            if healthy and refused.why.startswith(("numbers", "impossible", "layout")):
+            if healthy and refused.cause in NEVER_OF_THE_HEALTHY:
                 raise Violation("the healthy are merged", f"{c.id}: {refused.why}")
         return
     fragment = before.fragments[p]
@@ -116,10 +120,10 @@ def _gate(
         raise Violation("the gate", f"{c} was admitted, stale onto {fragment.version}")
     healthy = [each for _, each in memory.norms[p][-REMEMBERED:]]
     usual = sum(healthy) >= max(NORMS, MOST * len(healthy))
-    if poison is Trouble.LOUD and usual:
+    if poison is Poison.LOUD and usual:
         raise Violation("the gate", f"{c} was admitted, a thousand times too large")
     if not member.trial:
-        memory.norms[p].append((c.norm, poison is not Trouble.LOUD))
+        memory.norms[p].append((c.norm, poison is not Poison.LOUD))
 
 
 def _bars(memory: Memory, old: Member, new: Member, now_s: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.checks.coverage import Coverage
-from cluster.checks.truth import TokenWindow, Trouble, Truth
+from cluster.checks.truth import Poison, TokenWindow, Truth
 from coordinator.protocol import (
     Contribution,
     ContributionId,
@@ -25,7 +25,7 @@ REFUSALS, NORMS, SILENCE_S, SILENCE_STEPS = 3, 8, 10.0, 30
 BARRED_S, LONGEST_BARRED_S = 5.0, 320.0
 REMEMBERED, MOST = 64, 0.7
 """Norms that count for what is usual, and the share of healthy ones that decide it surely."""
-PASSING = (Trouble.LOUD, Trouble.FLIPPED, Trouble.ROTTEN)
+PASSING = (Poison.LOUD, Poison.FLIPPED, Poison.ROTTEN)
 """What is poisoned in a way that no gate can know for sure."""
 GAMMA, IN_PACE, NEWEST, LEARNT_S = 0.9, 2.0, 0.2, 120.0
 """Of the grace window: share of the slack, who keeps pace, weight of the newest sample."""

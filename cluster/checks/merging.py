@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from cluster.checks.memory import AGAIN, AGAINST, PASSING, REFUSALS, SIGMAS, Memory
 from cluster.checks.rounds import closes
-from cluster.checks.truth import Trouble, Violation
+from cluster.checks.truth import Poison, Violation
 from coordinator.membership import SPEAKING, Status
 from coordinator.protocol import (
     Contribution,
@@ -86,7 +86,7 @@ def published(memory: Memory, after: State, publish: Publish, event: Event) -> N
     for id_ in publish.merged:
         if (made := memory.truth.made(id_)) is not None:
             memory.windows[p].update(made.windows)
-            if made.poison is Trouble.ROTTEN:
+            if made.poison is Poison.ROTTEN:
                 raise Violation("nothing unsound is published", f"{publish}")
     memory.merged.update(publish.merged)
     if publish.merged != tuple(c.id for c in memory.merges[p, publish.version]):

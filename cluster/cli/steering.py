@@ -103,13 +103,13 @@ def chaos(
     address: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Break a live run on purpose: islands, syncer, shard, disk; see cluster/actors/inject.py.
+    """Break a live run on purpose: islands, syncer, shard, disk; the kinds are in docs/failures.md.
 
     Example: archipelago chaos runs/demo --kill-every 15 --seed 7 --for 120
     """
-    from cluster.config.schema import Harm
+    from cluster.config.fault_kinds import FaultKind
 
-    known = Harm.kinds()
+    known = [*FaultKind]
     wrong = [
         f"--kind {kind}: not known; there are {', '.join(known)}"
         for kind in kinds

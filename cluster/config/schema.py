@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, get_args
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from cluster.config import slices
+from cluster.config.fault_kinds import FAULTS, SERVICES, FaultKind, possible
 from cluster.config.toml import table_block
 from cluster.config.values import (
     LARGEST_SEED,
@@ -30,7 +31,7 @@ from cluster.config.values import (
     only,
     with_a_rate,
 )
-from cluster.names import EVALUATOR, FLEET, SHARD, SYNCER, island_names
+from cluster.names import island_names
 from coordinator.codec import Wire
 from coordinator.protocol import Island
 
@@ -151,38 +152,26 @@ class DurabilityConfig(Table):
 
 
 class Harm(Table):
-    """What is broken on purpose; cluster/actors/inject.py says what each kind does."""
+    """What is broken on purpose; `fault_kinds.FAULTS` says what each kind does, and to whom."""
 
-    kind: Literal["kill", "stop", "nan", "scale", "slow", "cut", "node", "drain", "disk"]
+    kind: Annotated[FaultKind, Field(strict=False)]
     island: str  # or one of SERVICES
     factor: Annotated[float, Field(allow_inf_nan=False)] = 1000.0  # of "scale" and "slow"
     for_s: Positive = 20.0  # of "stop", "slow", "cut" and "disk"
 
-    @classmethod
-    def kinds(cls) -> tuple[str, ...]:
-        return get_args(cls.model_fields["kind"].annotation)
-
     def misfit(self, islands: Sequence[str]) -> str | None:
         """Why this cannot happen to a run with these islands."""
-        if (kinds := SERVICES.get(self.island)) is not None:
-            possible = self.kind in kinds
-            hint = f"it can be {' or '.join(sorted(kinds))}"
-        elif self.island in islands:
-            possible, hint = self.kind != "disk", "that is for syncer or shard-0"
-        else:
+        if self.island not in (*SERVICES, *islands):
             return f'the {self.kind} of "{self.island}" names no island; ' + nearest(
                 self.island, islands
             )
-        return None if possible else f'"{self.island}" cannot have the fault {self.kind}; {hint}'
-
-
-SERVICES: Mapping[str, frozenset[str]] = {
-    SYNCER: frozenset({"kill", "stop", "disk"}),
-    SHARD: frozenset({"kill", "stop", "disk"}),
-    EVALUATOR: frozenset({"kill", "stop"}),
-    FLEET: frozenset({"kill"}),
-}
-"""What of a run that is no island can be broken, and how."""
+        if self.kind in possible(self.island):
+            return None
+        if self.island in SERVICES:
+            hint = f"it can be {' or '.join(sorted(possible(self.island)))}"
+        else:
+            hint = f"that is for {' or '.join(sorted(FAULTS[self.kind].services, reverse=True))}"
+        return f'"{self.island}" cannot have the fault {self.kind}; {hint}'
 
 
 class PlannedFault(Harm):

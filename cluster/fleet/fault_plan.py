@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 
-from cluster.config.schema import SERVICES, PlannedFault
+from cluster.config.fault_kinds import SERVICES
+from cluster.config.schema import PlannedFault
 
 
 class FaultPlan:
@@ -26,7 +27,7 @@ class FaultPlan:
         `t`: of the syncer's clock; `live`: islands whose learner is. One that hits an island which
         is not live waits until it is.
         """
-        there = live | SERVICES.keys()
+        there = live | {*SERVICES}
         return {
             number: fault
             for number, fault in enumerate(self._faults)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable
 
-from cluster.config.schema import SERVICES, Config, Harm
+from cluster.config.fault_kinds import FAULTS, SERVICES, Doer
+from cluster.config.schema import Config, Harm
 from cluster.fleet.cluster import Handle, RayCluster
 from cluster.fleet.fault_plan import FaultPlan
 from cluster.fleet.islands import Islands
@@ -94,23 +94,9 @@ class Injection:
         return actor
 
     def _break(self, victim: Handle, harm: Harm) -> None:
-        tell = self._cluster.tell
-        match harm.kind:
-            case "kill":
-                tell(victim, "kill")
-            case "stop":
-                tell(victim, "halt", harm.for_s)
-            case "nan":
-                tell(victim, "spoil", math.nan)
-            case "scale":
-                tell(victim, "spoil", harm.factor)
-            case "slow":
-                tell(victim, "slow", harm.factor, harm.for_s)
-            case "cut":
-                tell(victim, "cut", harm.for_s)
-            case "node":
-                tell(victim, "kill_node")
-            case "drain":
-                self._drain(Island(harm.island))
-            case "disk":
-                tell(victim, "fill", harm.for_s)
+        row = FAULTS[harm.kind]
+        if row.doer is Doer.FLEET:
+            self._drain(Island(harm.island))
+            return
+        arguments = [getattr(harm, each) if isinstance(each, str) else each for each in row.takes]
+        self._cluster.tell(victim, row.method, *arguments)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from cluster.checks.truth import Trouble
+from cluster.checks.truth import Poison
 from cluster.sim.learner import SimLearner
 from cluster.sim.network import BACK_S, NOTICED_S, Machine, Network, Site
-from cluster.sim.plan import EVERYWHERE, LAYOUT, SimFault
+from cluster.sim.plan import EVERYWHERE, LAYOUT, SimFault, Trouble
 from cluster.sim.syncer import SyncerSlot
 from coordinator.membership import Status
 from coordinator.protocol import (
@@ -105,17 +105,17 @@ class FaultInjector:
                 | Trouble.FUTURE
             ):
                 if process is not None:
-                    process.poison = fault.trouble
+                    process.poison = Poison(fault.trouble)
                     process.incurable |= math.isinf(fault.lasts_s)
             case Trouble.INCURABLE:
                 if process is not None:
-                    process.poison, process.incurable = Trouble.NAN, True
+                    process.poison, process.incurable = Poison.NAN, True
                 for _ in range(STRAYS if site.plan.unruly else 0):
                     at_s = site.rng.uniform(site.loop.now_s, site.plan.healed_s)
                     site.loop.at(at_s, self._stray, fault.island)
             case Trouble.LAYOUT:
                 if process is not None:
-                    process.poison, process.layout = fault.trouble, "another"
+                    process.poison, process.layout = Poison.LAYOUT, "another"
             case Trouble.JUMP:
                 site.jump_s += site.rng.uniform(0.1, 1) * LONGEST_JUMP_S
                 site.everywhere.append((first_s - slack_s, site.now_s() + slack_s))

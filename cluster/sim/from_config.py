@@ -13,15 +13,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.checks.truth import Trouble
+from cluster.config.fault_kinds import FAULTS, SERVICES, FaultKind
 from cluster.config.rule import group_of, rule_for, shards_come_back_alone
-from cluster.config.schema import SERVICES, Config, Harm
+from cluster.config.schema import Config, Harm
 from cluster.config.schema import PlannedFault as Planned
 from cluster.fleet.fault_plan import FaultPlan
 from cluster.names import SHARD, SYNCER
 from cluster.sim.fuzz import BREAKAGES
 from cluster.sim.learner import LOUDER
-from cluster.sim.plan import LAYOUT, LOSSY, TOO_MANY_EVENTS, SimFault, SimPlan, Trait
+from cluster.sim.plan import LAYOUT, LOSSY, TOO_MANY_EVENTS, SimFault, SimPlan, Trait, Trouble
 from cluster.sim.world import World
 from coordinator.errors import ArchipelagoError
 from coordinator.membership import live
@@ -128,35 +128,23 @@ def counterpart(harm: Harm, config: Config) -> SimFault | str:
             return "where learners wait for adoption, the simulator loses no words"
         return SimFault(0.0, trouble, island, lasts_s, factor)
 
-    match harm.kind:
-        case "kill" if harm.island == SHARD and shards_come_back_alone(config):
-            return fault(Trouble.SHARD, SYNCER_BACK_S)
-        case "kill" if harm.island in (SYNCER, SHARD):
-            return fault(Trouble.RESTART, SYNCER_BACK_S)
-        case "disk" if harm.island == SHARD:
+    kind = harm.kind
+    if everybody:
+        if kind is FaultKind.KILL and harm.island in (SYNCER, SHARD):
+            alone = harm.island == SHARD and shards_come_back_alone(config)
+            return fault(Trouble.SHARD if alone else Trouble.RESTART, SYNCER_BACK_S)
+        if kind is FaultKind.DISK and harm.island == SHARD:
             return fault(Trouble.DISK, harm.for_s)
-        case _ if everybody:
-            return f"the simulator has no {harm.island} to which that could happen"
-        case "kill":
-            return fault(Trouble.CRASH, LEARNER_BACK_S)
-        case "node":
-            return fault(Trouble.VANISH, NODE_BACK_S)
-        case "stop":
-            return fault(Trouble.HANG, harm.for_s)
-        case "cut":
-            return fault(Trouble.CUT, harm.for_s)
-        case "slow":
-            return fault(Trouble.SLOW, harm.for_s, max(1.0, harm.factor))
-        case "nan":
-            return fault(Trouble.NAN, math.inf)
-        case "scale" if abs(harm.factor) >= LOUDER:
-            return fault(Trouble.LOUD, math.inf)
-        case "scale":
-            return f"the simulator knows no factor below {LOUDER:g}"
-        case "drain":
-            return fault(Trouble.DRAIN, math.inf)
-        case "disk":
-            return "an island has no disk"
+        return f"the simulator has no {harm.island} to which that could happen"
+    if not (simulated := FAULTS[kind].simulated):
+        return "an island has no disk"
+    if kind is FaultKind.SCALE and abs(harm.factor) < LOUDER:
+        return f"the simulator knows no factor below {LOUDER:g}"
+    lasts_s = {FaultKind.KILL: LEARNER_BACK_S, FaultKind.NODE: NODE_BACK_S}.get(kind, math.inf)
+    if "for_s" in FAULTS[kind].takes:
+        lasts_s = harm.for_s
+    factor = max(1.0, harm.factor) if kind is FaultKind.SLOW else 1.0
+    return fault(Trouble(simulated), lasts_s, factor)
 
 
 class _Watch:

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cluster.checks.truth import Made, TokenWindow, Trouble
+from cluster.checks.truth import Made, Poison, TokenWindow
 from cluster.sim.loop import VirtualLoop, settle
 from cluster.sim.plan import LAYOUT, Trait
 from cluster.sim.shard import Parcel, SimDifference
@@ -83,7 +83,7 @@ class SimLearner:
     ) -> None:
         self.rule, self.trait, self.carry, self.loop, self.link = rule, trait, carry, loop, link
         self.rng = random.Random(seed)
-        self.poison: Trouble | None = None
+        self.poison: Poison | None = None
         self.incurable = False  # what is wrong with it outlives its lives
         self.layout = self.joining_as = LAYOUT
         self.dead = self.let_go = False
@@ -335,20 +335,20 @@ class SimLearner:
         if self.poison is not None:
             hand_in, norm = self._spoil(hand_in, norm)
         self.link.made(hand_in.id, Made(self.poison, made))
-        sign = -1 if self.poison is Trouble.FLIPPED else 1
-        return hand_in, Parcel(tokens, norm, sign, rotten=self.poison is Trouble.ROTTEN)
+        sign = -1 if self.poison is Poison.FLIPPED else 1
+        return hand_in, Parcel(tokens, norm, sign, rotten=self.poison is Poison.ROTTEN)
 
     def _spoil(self, said: HandIn, norm: float) -> tuple[HandIn, float]:
         match self.poison:
-            case Trouble.NAN:
+            case Poison.NAN:
                 return said, self.rng.choice((math.nan, math.inf))
-            case Trouble.LOUD:
+            case Poison.LOUD:
                 return said, norm * LOUDER
-            case Trouble.FLIPPED | Trouble.ROTTEN:
+            case Poison.FLIPPED | Poison.ROTTEN:
                 return said, norm
-            case Trouble.LAYOUT:
+            case Poison.LAYOUT:
                 return replace(said, fingerprint="another"), norm
-            case Trouble.FUTURE:
+            case Poison.FUTURE:
                 return replace(said, base=Version(said.base.generation + 9, 0)), norm
             case _:
                 id_, tokens = said.id, said.tokens

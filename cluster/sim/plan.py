@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
-from cluster.checks.truth import Trouble
 from coordinator.direction import Watch
 from coordinator.protocol import Island, Region
 from coordinator.schedule import Schedule
@@ -33,6 +33,43 @@ OFTENER = 3
 """Syncer and shards die so many times oftener than others: more depends on the moment."""
 STOPPED_SHARE = 0.6
 """Of the schedules: ended by request, once all is mended and enough has happened."""
+
+
+class Trouble(StrEnum):
+    """What can go wrong; cluster/sim/from_config.py has those that a configuration can ask for."""
+
+    CRASH = "crash"  # a process dies, and Ray says so
+    VANISH = "vanish"  # ... and nobody says so for a while
+    HANG = "hang"  # a process stands still, then goes on as if nothing had been
+    STUCK = "stuck"  # its step does not end for a while, and it says that it is there
+    SLOW = "slow"  # its steps take so many times as long
+    CUT_UP = "cut-up"  # the learner cannot be heard
+    CUT_DOWN = "cut-down"  # the learner cannot hear
+    CUT = "cut"  # neither
+    LOSS = "loss"  # messages get lost
+    TWICE = "twice"  # messages come twice, the second one late
+    DELAY = "delay"  # messages take long, and overtake one another
+    ECHO = "echo"  # words said long ago come again
+    NAN = "nan"  # poisoned, from here to FUTURE: see `Poison`
+    INCURABLE = "incurable"  # not finite in every later life of the process either
+    LOUD = "loud"
+    FLIPPED = "flipped"
+    ROTTEN = "rotten"
+    COUNTERS = "counters"
+    LAYOUT = "layout"
+    FUTURE = "future"
+    JUMP = "jump"  # the syncer's clock jumps forward
+    DISK = "disk"  # nothing can be made durable
+    SLOW_DISK = "slow-disk"
+    SLOW_SHARD = "slow-shard"
+    DRAIN = "drain"  # an island shall leave; it comes back later
+    RUMOUR = "rumour"  # the shell believes a life lost that is not
+    DOUBLE = "double"  # a second process joins under the same name
+    STRAY = "stray"  # a drain of nobody, a join of another layout
+    RESTART = "restart"  # the syncer dies and comes back from what is durable
+    SHARD = "shard"  # the process of some fragments dies, and the syncer lives on
+
+
 Span = tuple[float, float]
 """From, to: seconds of the syncer's clock."""
 EVERYWHERE = frozenset(

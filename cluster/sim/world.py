@@ -13,11 +13,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from cluster.checks.judge import Judge
-from cluster.checks.truth import Trouble, Truth, Violation
+from cluster.checks.truth import Truth, Violation
 from cluster.sim.faults import FaultInjector
 from cluster.sim.loop import running
 from cluster.sim.network import BACK_S, Network, Site
-from cluster.sim.plan import EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED, SimPlan
+from cluster.sim.plan import EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED, SimPlan, Trouble
 from cluster.sim.ports import SimPorts
 from cluster.sim.syncer import SyncerSlot
 from coordinator.protocol import Life

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cluster.checks.truth import Trouble
 from cluster.cli.main import main
+from cluster.config.fault_kinds import FaultKind
 from cluster.config.load import load, parse
 from cluster.config.schema import Config, Harm
 from cluster.sim.from_config import counterpart, plan_of, simulate
-from cluster.sim.plan import SimFault
+from cluster.sim.plan import SimFault, Trouble
 from coordinator import contributions, orders
 from coordinator.protocol import Item
 
@@ -42,7 +42,7 @@ def test_the_plan_of_the_live_test_breaks_nothing(seed: int) -> None:
 
 def test_all_kinds_are_in_it_but_one() -> None:
     """... which the tests with a second node have, in tests/live/test_cluster.py."""
-    assert {fault.kind for fault in load(FAULTS).faults.plan} == {*Harm.kinds()} - {"node"}
+    assert {fault.kind for fault in load(FAULTS).faults.plan} == {*FaultKind} - {"node"}
 
 
 def test_a_seed_gives_the_same_run_and_another_one_another() -> None:

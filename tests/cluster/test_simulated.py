@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from cluster.checks.coverage import NEVER, PAIRS
-from cluster.checks.truth import Trouble
 from cluster.cli.main import main
 from cluster.sim import learner as sim_learner
 from cluster.sim import shard
@@ -39,6 +38,7 @@ from cluster.sim.plan import (
     SimFault,
     SimPlan,
     Trait,
+    Trouble,
     draw,
 )
 from cluster.sim.world import World
@@ -46,7 +46,7 @@ from coordinator import advance as rules
 from coordinator import contributions, lives, recovery, roster, rounds
 from coordinator.direction import Watch
 from coordinator.gate import Refusal
-from coordinator.protocol import Fate, Island
+from coordinator.protocol import Cause, Fate, Island
 from coordinator.quorum import Close
 from coordinator.schedule import Schedule
 from coordinator.state import Rule
@@ -185,7 +185,11 @@ def broken(name: str) -> tuple[object, str, Callable[..., object]]:
         case "the gate lets everything in":
             return contributions.gate, "inspect", lambda *_, **__: None
         case "the gate lets nobody in":
-            return contributions.gate, "inspect", lambda c, **_: Refusal(Fate.GATE, f"{c.id}")
+            return (
+                contributions.gate,
+                "inspect",
+                lambda c, **_: Refusal(Fate.GATE, Cause.LAYOUT, f"{c.id}"),
+            )
         case "the dead are heard":
             return lives, "speaking", lambda members, life: members.get(life.island)
         case "the quorum does not count":

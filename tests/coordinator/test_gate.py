@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coordinator import gate
 from coordinator.frozen import replace
 from coordinator.norms import NONE, Norms, Sample, admit, forget, limit
-from coordinator.protocol import Contribution, Fate, Lease, Progress, Version
+from coordinator.protocol import Cause, Contribution, Fate, Lease, Progress, Version
 from tests.coordinator.given import LAYOUT, contribution
 
 
@@ -181,4 +181,4 @@ def test_impossible_counters_are_refused(bad: Contribution) -> None:
 
 
 def test_a_refusal_names_the_fate_of_the_tokens() -> None:
-    assert gate.Refusal(Fate.STALE, "old").fate is Fate.STALE
+    assert gate.Refusal(Fate.STALE, Cause.STALE, "old").fate is Fate.STALE
