@@ -70,8 +70,8 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """... at its first call, or read from the cache beside this file; numba is imported no sooner,
-    for a learner that sends f32 or bf16 has no need of it."""
+    """Compile at the first call, or read the cache beside this file. numba is imported no sooner: a
+    learner that sends f32 or bf16 has no need of it."""
 
     @functools.cache
     def compiled() -> Callable[P, R]:
@@ -173,7 +173,8 @@ def add_e3m0(
 
 @_compiled
 def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
-    """... in f64, which no finite f32 overflows: not finite exactly if an element is not.
+    """Sum the squares in f64, which no finite f32 overflows: not finite exactly if an element is
+    not.
 
     `lanes`: room for LANES partial sums.
     """
@@ -301,8 +302,8 @@ def write_int8(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
 
 @_compiled
 def write_int4(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
-    """... at most 7 either way. Byte i of a block holds its elements i (low four bits) and i + HALF
-    (high), each plus 8."""
+    """Write whole blocks in steps of their scale, at most 7 either way. Byte i of a block holds its
+    elements i (low four bits) and i + HALF (high), each plus 8."""
     most = np.float32(7)
     for block in range(exponents.size):
         inverse, start = inverses[exponents[block]], block * BLOCK
@@ -316,8 +317,8 @@ def write_int4(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
 
 @_compiled
 def write_e3m0(exponents: U8, codes: U8, bits: U32) -> None:
-    """... each the nearest of 0 and seven powers of two, of two as near the larger; a sign and the
-    number of the power, laid out as in `write_int4`."""
+    """Round each element to 0 or the nearest of seven powers of two, ties away from zero. A code is
+    a sign bit and three bits of exponent, laid out as in `write_int4`."""
     for block in range(exponents.size):
         scale = np.int32(exponents[block])
         for i in range(HALF):

@@ -13,7 +13,7 @@ SILENCE_FLOOR_S = 10.0
 SILENCE_JOINING_S = 120.0
 """A joining learner is given longer: it takes in the whole model before it can speak."""
 SILENCE_STEPS = 30.0
-"""... nor before this many of its own steps should have been over."""
+"""A learner is not given up before this many of its own steps should have been over either."""
 REFUSALS_UNTIL_QUARANTINE = 3
 """So many refusals by the gate in a row, and the learner must recover."""
 BARRED_S, BARRED_DOUBLINGS = 5.0, 6

@@ -567,7 +567,8 @@ class Learner:
     # --- the talking thread -----------------------------------------------------------------------
 
     def _speak(self, life: Life) -> None:
-        """... whose failure is the learner's: nobody would hear of it any more."""
+        """Run the talking thread; its failure is the learner's, since nobody would hear of it any
+        more."""
         try:
             self._talk(life)
         except BaseException as error:  # noqa: BLE001 - raised where the training thread ends

@@ -66,7 +66,8 @@ def test_a_learner_trains_with_the_coordinator_gone() -> None:
 
 
 def test_the_rules_need_numpy_and_nothing_else() -> None:
-    """... to be imported; numba compiles their loops when the first of them is called."""
+    """That is what they need to be imported; numba compiles their loops when the first one is
+    called."""
     tops = {m.partition(".")[0] for m in brought_in_by("coordinator")}
     assert tops - sys.stdlib_module_names <= {"coordinator", "numpy", "ml_dtypes"}
 
@@ -92,7 +93,7 @@ OTHER_JSON = {
 
 
 def test_whatever_is_printed_or_written_as_json_is_strict() -> None:
-    """... by `cluster.storage.files.json_text`: what writes NaN is read by Python alone."""
+    """`cluster.storage.files.json_text` does it: what writes NaN is read by Python alone."""
     paths = [path for name in OURS for path in (ROOT / name).rglob("*.py")]
     files = {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
     writes = re.compile(r"json\.dumps?\(|from json import|JSONEncoder|to_json\(|print_json\(")

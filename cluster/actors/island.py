@@ -88,7 +88,8 @@ class IslandActor(Breakable):
 
     @property
     def _learner(self) -> Learner | None:
-        """... for whoever called, once the call gets here."""
+        """Return the learner that serves this call; block while a cut of the network is
+        injected."""
         self._cable.passes()
         return self.process.learner
 

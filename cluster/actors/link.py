@@ -97,7 +97,7 @@ class RayLink:
         return self._fetch(self._holder[p], "missed", p, older, newer)
 
     def _fetch(self, shard: str, method: str, *arguments: object) -> Any:
-        """... once the shard has a model."""
+        """Ask again until the shard has a model."""
         while (found := self._insist(shard, method, *arguments)) is None:
             time.sleep(AGAIN_S)
         return found

@@ -339,8 +339,8 @@ class ShardActor(Breakable):
         return map(work, jobs) if len(jobs) == 1 else self._hands.map(work, jobs)
 
     async def _carry_out(self, order: Order, call: Callable[[Order], T]) -> T:
-        """... unless its syncer is outdated, which is looked up where a `recover` is done too: no
-        later generation can come between.
+        """Run the order after a fencing check, on the thread that also runs `recover`, so that no
+        later generation can slip in between.
 
         Errors: `Outdated`.
         """

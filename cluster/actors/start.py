@@ -163,4 +163,4 @@ def _start(
 
 
 NODE_ID = "ray.io/node-id"
-"""... and the one that it gives each node."""
+"""The label that Ray gives each node: its id."""

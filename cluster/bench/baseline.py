@@ -96,7 +96,7 @@ def read(path: Path = TABLE) -> list[Sweep]:
 
 
 def written(sweeps: Iterable[Sweep]) -> str:
-    """... as the file has them, runs in order."""
+    """Write the sweeps as the file has them, runs in order."""
     lines = [HEAD]
     for sweep in sweeps:
         runs = sorted(sweep.runs, key=lambda run: (run.seed, run.momentum, run.learning_rate))

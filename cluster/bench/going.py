@@ -71,7 +71,7 @@ class Going:
         return looks[-1]
 
     def until_all_contribute(self, life: int = 1) -> dict[str, Any]:
-        """... all live, and the victim in this life at least."""
+        """Wait until all are live, the victim in this life at least, and contribute."""
         return self.until(
             lambda look: (
                 sum(each["state"] == "live" for each in look["islands"]) == self.islands
@@ -113,8 +113,8 @@ class Going:
         self.break_it("--plan", str(path))
 
     def kill_and_wait(self, whom: str, kind: str = "kill") -> None:
-        """... until the victim has begun another life, and contributes in it. `kind`: "node" for
-        all that is where it is."""
+        """Kill, then wait until the victim has begun another life, and contributes in it. `kind`:
+        "node" for all that is where it is."""
         life = _of(self.looks[-1], VICTIM)["life"]
         self.kill(whom, kind)
         self.until_all_contribute(life + 1)

@@ -72,8 +72,8 @@ class Workload:
 
     @property
     def streams(self) -> dict[str, int]:
-        """... of f32 elements that move: also those that are read because they will be written, and
-        RDA's third read of the contributions, for their norms, when they arrive."""
+        """Count the streams of f32 elements that move: also those read because they will be
+        written, and RDA's third read of the contributions, for their norms, when they arrive."""
         m = self.contributions
         return {"sum": m + 2, "mean": m + 4, "rda": 3 * m + 4}
 

@@ -121,8 +121,8 @@ class Traffic:
         return every * ring / (self.up_bytes + self.down_bytes)
 
     def syncer_link_ratio(self, every: int, learners: int) -> float:
-        """... on the link of syncer and shards, if one carries it all: that of every island. Below
-        1, it is more."""
+        """Compare an all-reduce's bytes with those on the link of syncer and shards, if one link
+        carries what every island sends. Below 1, it is more."""
         return self.all_reduce_ratio(every, learners) / learners
 
 

@@ -54,8 +54,8 @@ def look(
 def _does_not_wait_for_ever(
     memory: Memory, p: int, after: State, fragment: FragmentState, round_: Round, now_s: float
 ) -> None:
-    """... for one that is stuck, nor for nobody; with its quorum a round that was under way has
-    its usual grace."""
+    """A last round waits neither for ever for a straggler nor for nobody; one that had its quorum
+    has its usual grace."""
     with_quorum = len(who_counts(memory, after, fragment, round_)) >= memory.rule.min_quorum
     if with_quorum and not round_.last:
         return

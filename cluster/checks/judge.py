@@ -44,6 +44,7 @@ class Judge:
         if isinstance(event, Unsound) and _is_merging(before, event):
             memory.void[event.fragment] += 1
             memory.asked[event.fragment] = (math.nan, frozenset())
+            memory.last[event.fragment] = None  # that merge never was
             merging.undone(memory, before, event, after, effects)
         if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
             memory.ending_s = now_s

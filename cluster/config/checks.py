@@ -125,7 +125,7 @@ def _one_outer_optimizer(config: Config) -> Iterator[Problem]:
 
 
 def _changed(table: BaseModel, key: str) -> bool:
-    """... from its default: a resolved configuration names every key."""
+    """Tell whether a key is not at its default: a resolved configuration names every key."""
     return getattr(table, key) != type(table).model_fields[key].default
 
 

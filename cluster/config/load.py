@@ -61,7 +61,8 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 
 
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
-    """... for who has more to check. Refuses only what is no TOML (`UserMistake`)."""
+    """Read and override, for a caller that has more to check. Refuses only what is no TOML
+    (`UserMistake`)."""
     path = Path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))

@@ -25,7 +25,7 @@ def rule_of(config: Config, layout: Layout) -> Rule:
 
 
 def rule_for(config: Config, fingerprint: str) -> Rule:
-    """... of a model of which no more than the layout's fingerprint matters."""
+    """Make the rules for a model of which only the layout's fingerprint matters."""
     sync = config.sync
     return Rule(
         schedule=schedule_of(config),

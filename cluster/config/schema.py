@@ -175,13 +175,14 @@ class Harm(Table):
 
 
 class PlannedFault(Harm):
-    """... as soon as the syncer's clock gets there and, if it hits an island, that is live."""
+    """A planned fault: it fires once t >= `at_step` and the island that it hits, if any, is
+    live."""
 
     at_step: Count
 
 
 class Attack(Harm):
-    """... at so many seconds after `archipelago chaos` began."""
+    """A fault that strikes so many seconds after `archipelago chaos` began."""
 
     after_s: Annotated[float, Field(ge=0)]
 

@@ -21,7 +21,7 @@ log = logging.getLogger("archipelago.fleet")
 HUNG_S = 600.0
 """An evaluator that has judged no batch for so long hangs, unless its batches are longer ..."""
 PATIENCE = 10
-"""... by far: for so many of its longest it is waited."""
+"""An evaluator with long batches is waited for as long as so many of its longest take."""
 ANSWER_S = 10.0
 """It must say within this how far it is, whatever else it does."""
 POLL_S = 1.0
@@ -99,7 +99,7 @@ class Judging:
         return Judgement(losses, "; ".join(missing) or None)
 
     def _insisted(self, method: str, *arguments: object) -> Done | Unjudged:
-        """... asked again of its next process, if the one dies that was asked."""
+        """Ask, and ask its next process again if the one that was asked dies."""
         for _ in range(DEATHS):
             pending, said = self._begun(method, *arguments), None
             while said is None:

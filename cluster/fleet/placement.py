@@ -12,7 +12,7 @@ from cluster.config.schema import IslandGroup
 ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """The label that Ray gives a node with accelerators."""
 TOPOLOGY = "ray.io/tpu-topology"
-"""... and those of a TPU slice, which is a node of its own if it has one host."""
+"""The label of a TPU slice's topology; a slice of one host is a node of its own."""
 A_TRIFLE = 0.001
 """Of a CPU: a placement group must ask for something."""
 ONE_OF = re.compile(r"in\((?P<values>[^)]*)\)")

@@ -45,7 +45,7 @@ class Spares:
 
     @property
     def seats(self) -> dict[Seat, str]:
-        """... with their groups."""
+        """Every spare's seat, with its group."""
         return {seat: spare.group for seat, spare in self._there.items()}
 
     def warm(self, now_s: float) -> dict[str, list[Seat]]:

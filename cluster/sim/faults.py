@@ -156,7 +156,8 @@ class FaultInjector:
         site.loop.at(until_s, self._shard_is_back, wanted, site.syncer.state.generation)
 
     def _shard_is_back(self, wanted: Mapping[Fragment, Version], generation: int) -> None:
-        """... unless a new generation has it already; the syncer begins one, if it has less."""
+        """Bring the shard back, unless a new generation has it already; the syncer begins one if
+        the shard has less than was asked for."""
         syncer = self.site.syncer
         if syncer is None or syncer.state.generation != generation:
             return

@@ -17,7 +17,7 @@ LAYOUT = "layout"
 EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED = 300, 3, 2
 """What a schedule has at least: events, faults, and rounds of each fragment."""
 EVENTS_AIMED = 270
-"""... and what it is laid out for, since some of its time will be lost."""
+"""Events that a schedule is laid out for, since some of its time will be lost."""
 FAULTY_SHARE, HEALED_SHARE = 0.55, 0.62
 """Of the expected duration: faults begin before the one; at the other everything is mended."""
 EXCUSED_S, EXCUSED_STEPS = 20.0, 5.0

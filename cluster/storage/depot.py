@@ -29,7 +29,7 @@ class Growing(Protocol):
 
 
 class GrowingLines(Protocol):
-    """... line by line, of which the last may be lost; it goes on over several processes."""
+    """A file that grows line by line over several processes; its last line may be lost."""
 
     def write(self, line: str) -> None:
         """Costs nothing that an event loop would notice."""

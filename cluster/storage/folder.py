@@ -71,7 +71,8 @@ class Folder(Depot):
         return Lines(self.path / name)
 
     def probe(self) -> None:
-        """... where it shall be: a mount that is missing is not made up for by a folder."""
+        """Write and remove a file where the folder shall be: a mount that is missing is not
+        replaced by one."""
         with tempfile.TemporaryFile(dir=self.path.parent):
             pass
 

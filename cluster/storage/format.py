@@ -15,4 +15,4 @@ class Damaged(ArchipelagoError):
 
 
 class Foreign(Damaged):
-    """... it is whole, but of another format, layout or version."""
+    """A file of the run is whole, but of another format, layout or version."""

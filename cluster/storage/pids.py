@@ -15,8 +15,8 @@ def born(pid: int) -> int | None:
 
 
 def is_alive(pid: int, began: int | None) -> bool:
-    """... and no zombie, which nobody may wait for after a kill, and no other one of its number,
-    which after a restart of the machine there may well be."""
+    """True if the process exists, is no zombie, and its number has not been reused: it began when
+    `began` says."""
     if began is not None and born(pid) not in (began, None):
         return False
     try:

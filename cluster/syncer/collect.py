@@ -20,7 +20,7 @@ Answers = Sequence[tuple[Life, Handed]]
 GATHER_S = 0.25e-3
 """For each learner that is still missing, an answer waits so long for more of them ..."""
 LONGEST_GATHER_S = 0.05
-"""... but no longer than this: the round's deadline runs."""
+"""Waiting for more answers ends after this: the round's deadline runs."""
 
 
 class Asker:

@@ -28,7 +28,7 @@ class _ShardSlot:
 
 
 class Attendance:
-    """... of each shard, by name; to be used on one event loop."""
+    """Liveness of each shard, by name; to be used on one event loop."""
 
     def __init__(self, names: Iterable[str], dead: tuple[type[Exception], ...]) -> None:
         """`dead`: what a call raises whose callee has died, or is not the one that was meant."""

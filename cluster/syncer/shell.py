@@ -122,7 +122,7 @@ class Syncer:
         return effects
 
     def _hold(self, effects: tuple[Effect, ...]) -> None:
-        """... until everything before them, and what they promise, is durable; in order."""
+        """Queue effects until the tape is durable up to their event; they are released in order."""
         self._held.append((self._flushed, effects))
         if len(self._held) == 1:
             self.spawn(self._let_go())
@@ -180,7 +180,8 @@ class Syncer:
             self.feed(Lost(life, failure.why))
 
     def _found(self, life: Life | None, failure: Failure) -> None:
-        """... which it does not know itself: its process goes on, until it is told."""
+        """Take in a failure that the island does not know of: its process goes on until it is
+        told."""
         self.broke(life, failure)
         if life is not None and failure.ends:
             self.spawn(self._ports.break_down(life, failure.why))
@@ -201,7 +202,7 @@ class Syncer:
         return {p: self.state.fragments[p].version for p in fragments}
 
     def shard_back(self, fragments: Sequence[Fragment]) -> None:
-        """... and it has."""
+        """The shard of these is back."""
         self.feed(ShardBack(tuple(fragments)))
 
     # --- effects ----------------------------------------------------------------------------------

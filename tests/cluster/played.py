@@ -111,7 +111,7 @@ class Played:
         write_json(self.run_dir / SUMMARY, {"global_sha256": fingerprint(flats)})
 
     def feed(self, event: Event) -> None:
-        """... and whatever follows from it."""
+        """Feed an event, and whatever follows from it."""
         coming = deque([event])
         while coming:
             event = coming.popleft()

@@ -221,7 +221,7 @@ METHODS = ("collect", "merge", "publish", "discard", "recover")
 def test_who_is_asked_for_more_hears_what_has_become_of_all_before(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """... also from a shard that has died since: the syncer tells it of what was merged."""
+    """That holds for a shard that has died since, too: the syncer tells it of what was merged."""
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     p, who = Fragment(0), life()
     island, following = Training(wanted[p]), Version(0, wanted[p].number + 1)
@@ -282,7 +282,7 @@ class Head:
         return self.actors[name]
 
     async def is_asked(self) -> None:
-        """... while the event loop goes on."""
+        """Ask while the event loop goes on."""
         while not self.asked.is_set():
             await asyncio.sleep(0.001)
 
@@ -427,7 +427,7 @@ def test_a_shard_that_is_back_with_a_version_need_not_publish_it(played: Played)
 
 
 def test_a_syncer_that_ray_has_lost_sight_of_is_not_heard_by_the_shard(played: Played) -> None:
-    """... once a later generation has been; nothing that it orders is done."""
+    """Once a later generation has been heard, nothing that the former one orders is done."""
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
     asyncio.run(shard.recover(wanted, 3))
@@ -479,7 +479,7 @@ def test_who_is_no_island_of_the_run_is_not_let_in_and_leaves_nothing_behind(
 
 
 def test_a_syncer_under_other_rules_does_not_come_back(played: Played) -> None:
-    """... and says so to everyone who asks, without reading the tape each time."""
+    """It says so to everyone who asks, without reading the tape each time."""
     config = played.run_dir / "config.toml"
     config.write_text(config.read_text().replace("[sync]", "[sync]\nquorum = 2"))
     syncer = syncer_of(played)

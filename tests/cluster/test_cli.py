@@ -290,7 +290,7 @@ def test_what_cannot_be_trained_is_told_beside_what_is_wrong_otherwise(
 def test_a_submitted_run_is_refused_by_its_job(
     cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """... since the user's module need not be where it is submitted."""
+    """The user's module need not be where the run is submitted."""
     monkeypatch.setenv("HOME", str(here / "home"))
     code, out, err = cli("job", "run.toml", "--set", "run.name=mine")
     assert (code, out, err) == (2, "", f"archipelago: {MIXED}")
@@ -298,7 +298,7 @@ def test_a_submitted_run_is_refused_by_its_job(
 
 
 def test_an_evaluator_refuses_what_cannot_be_trained_too(unfit: Path) -> None:
-    """... since its code may be another one than that of who started the run."""
+    """Its code may be another one than that of who started the run."""
     with pytest.raises(UserMistake) as caught:
         Evaluator(load(unfit))
     assert f"{caught.value}\n" == MIXED
@@ -326,7 +326,7 @@ def test_room_for_the_model_and_for_everything_in_flight(here: Path) -> None:
 def test_a_ray_cluster_that_cannot_be_reached(
     cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch, address: str, reason: str
 ) -> None:
-    """... is said at once; Ray itself would try for minutes."""
+    """It is said at once; Ray itself would try for minutes."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     began_s = time.monotonic()
     said = refused(cli, here, "--address", address)
@@ -375,7 +375,7 @@ def test_a_run_that_is_over_shows_how_it_ended_and_cannot_be_stopped(cli: Cli, h
 
 
 def test_a_loss_that_was_not_finite_is_shown_as_such(cli: Cli, here: Path) -> None:
-    """... also of a run whose lines were written before they were strict JSON."""
+    """That holds for lines that were written before they were strict JSON, too."""
     status = nothing_yet("old", load(here / "run.toml"))
     for loss in ("NaN", "null"):
         (here / "old").mkdir(exist_ok=True)

@@ -21,7 +21,7 @@ from tests.coordinator.given import LAYOUT, rule
 
 
 class Taped(Story):
-    """... and it is all on the disk."""
+    """A tape that is all on the disk."""
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__(run_dir)

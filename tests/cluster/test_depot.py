@@ -200,7 +200,7 @@ def test_a_segment_that_is_torn_damaged_or_gone_ends_the_tape_before_it(
 
 
 def test_the_last_segment_may_be_missing(bucket: Bucket, small: None) -> None:
-    """... as a crash leaves it; a snapshot that is ahead of the tape is not used then."""
+    """A crash leaves it so; a snapshot that is ahead of the tape is not used then."""
     taped(bucket, OF_EVERY_KIND)
     bucket.remove(f"tape-0.arrow/{len(OF_EVERY_KIND):08}")
     assert events(bucket) == [*OF_EVERY_KIND[:-1]]

@@ -26,7 +26,7 @@ def task(data, batches):
 
 
 def evaluator(here: Path, monkeypatch: pytest.MonkeyPatch, batches: int) -> Evaluator:
-    """... whose n-th held-out batch has a loss of n."""
+    """Make an evaluator whose n-th held-out batch has a loss of n."""
     (here / "a_task_with_known_losses.py").write_text(TASK)
     monkeypatch.syspath_prepend(here)
     task = {"target": "a_task_with_known_losses:task", "options": {"batches": batches}}

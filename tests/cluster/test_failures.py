@@ -272,7 +272,7 @@ def test_an_island_that_raises_when_it_is_asked_is_lost_and_no_other(
 
 @pytest.mark.parametrize("error", [ActorDiedError(), ObjectLostError("00", None, "")])
 def test_what_died_on_its_way_is_asked_for_again(plays: Any, error: BaseException) -> None:
-    """... if the island is there still: who watches over it would hear of its death."""
+    """The island is there still: whoever watches it would hear of its death."""
 
     async def scene(run: Run) -> None:
         await run.merges()
@@ -366,7 +366,7 @@ def test_a_payload_of_another_length_or_kind_is_refused_at_the_gate(plays: Any) 
 def test_an_island_that_raises_when_it_is_offered_a_version_is_lost_and_the_next_is_public(
     plays: Any,
 ) -> None:
-    """... told with the answer to the publication after."""
+    """The failure is told with the answer to the publication after."""
 
     async def scene(run: Run) -> None:
         await run.counts("offer")
@@ -393,7 +393,7 @@ def test_an_island_that_could_not_fetch_a_version_says_so_and_lives(plays: Any) 
 def test_a_version_that_the_shard_has_no_room_to_publish_is_offered_all_the_same(
     plays: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """... with nothing in its box: learners ask for what they lack. Later ones are put again."""
+    """There is nothing in its box: learners ask for what they lack. Later ones are put again."""
     full = iter([OutOfDiskError("Local disk is full")])
 
     def put(payload: object) -> object:
@@ -509,7 +509,7 @@ MALFORMED: dict[str, Any] = {
 def test_a_word_that_the_protocol_has_not_is_refused_to_whoever_said_it(
     plays: Any, strange: str
 ) -> None:
-    """... before it is on the tape: numbers that are none would not come back from there."""
+    """It never gets onto the tape: numbers that are none would not come back from there."""
 
     async def scene(run: Run) -> None:
         with pytest.raises(Malformed):

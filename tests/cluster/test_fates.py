@@ -149,7 +149,7 @@ class World:
         return Snapshot(flat, track, Progress(self.steps, 10 * self.steps, Lease(0, self.steps)))
 
     def answer(self, call: Call, snapshot: Snapshot) -> None:
-        """... or what it says is lost on its way."""
+        """Answer, or lose the answer on its way."""
         facts, payload = self.uplink.encode(F0, snapshot)
         if self.maybe():
             self.slow.append(snapshot)
@@ -191,7 +191,7 @@ class World:
             self.staged, self.inbox = self.inbox, []
 
     def publish(self) -> None:
-        """... of which the learner may hear, or fetch it later, which says nothing of merges."""
+        """Publish; the learner may hear of it, or fetch it later, which says nothing of merges."""
         merged, self.staged = self.staged, []
         self.merged |= set(merged)
         self.syncer.published(merged)
@@ -266,7 +266,8 @@ WHAT = {
 def test_what_was_merged_and_what_is_held_back_is_what_was_trained(
     happens: list[str], chance: random.Random, wire: Wire
 ) -> None:
-    """... in all that reached a merge; the rest is discarded or lost, and known to be so."""
+    """This holds for all that reached a merge; the rest is discarded or lost, and known to be
+    so."""
     world = World(chance, wire)
     for what in happens:
         WHAT[what](world)

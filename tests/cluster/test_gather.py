@@ -94,7 +94,7 @@ def test_who_arrives_together_comes_back_in_one_answer() -> None:
 
 
 def test_who_is_asked_for_twice_is_asked_once_and_both_hear_it() -> None:
-    """... as when an island is let go while a round is open."""
+    """That happens when an island is let go while a round is open."""
 
     async def story() -> None:
         shard = Shard()

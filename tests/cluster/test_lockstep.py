@@ -268,9 +268,9 @@ def test_a_merge_of_one_learners_work_as_it_is_does_no_more_than_round(task: Tas
 
 
 def test_one_learner_whose_work_is_adopted_as_it_is_trains_like_plain_adamw(task: Task) -> None:
-    """... for 207 steps, at the last of which every fragment is merged once more.
+    """It does for 207 steps, at the last of which every fragment is merged once more.
 
-    The rate is low because training itself makes a difference grow: at 3e-3 the last bit of one
+        The rate is low because training itself makes a difference grow: at 3e-3 the last bit of one
     parameter in a hundred, at step 10, has become some 1e-5 at step 200, without any of this.
     """
     run = train(task, GENTLE, Schedule(every=10, fragments=4), islands=1, steps=207)
@@ -301,7 +301,8 @@ def test_four_learners_in_lock_step_are_the_naive_twin(task: Task, rule: MergeRu
 
 @pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT4])
 def test_it_does_not_matter_where_deltas_are_encoded(task: Task, wire: Wire) -> None:
-    """... to the last bit, with error feedback, for four rounds of each fragment."""
+    """The parameters are equal to the last bit, with error feedback, for four rounds of each
+    fragment."""
     one, other = (
         train(
             task, BRISK, Schedule(10, fragments=4), islands=1, steps=40, wire_up=wire, encode=where

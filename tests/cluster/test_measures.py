@@ -297,7 +297,7 @@ def test_one_that_may_not_join_says_why() -> None:
 
 
 def test_a_run_that_is_stopped_before_its_first_step_is_finished_all_the_same() -> None:
-    """... or whoever pressed Ctrl-C early would wait for ever."""
+    """Else whoever pressed Ctrl-C early would wait for ever."""
     told = Told()
     told.join(1, A)
     told.say(2, Stop("Ctrl-C"))

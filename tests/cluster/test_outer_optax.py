@@ -90,7 +90,7 @@ TABLES = {"task": {"preset": "byte-tiny"}, "islands": [{"group": "a", "count": 1
     "outer", [outer_rule(0.7, 0.9), OptaxOuter("optax:adam", {"learning_rate": 0.1})]
 )
 def test_what_is_merged_last_is_taken_over_as_it_is(outer: OuterRule | OptaxOuter) -> None:
-    """... whatever the outer optimizer, whose momentum or state stays what it was."""
+    """This holds for any outer optimizer, whose momentum or state stays what it was."""
     layout, p, life = cut([Leaf("w", (SIZE,))], 1), Fragment(0), Life(Island("a"), Incarnation(1))
     arrays = fresh([normal(0)])
     if isinstance(outer, OptaxOuter):

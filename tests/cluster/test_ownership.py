@@ -175,7 +175,8 @@ def test_of_many_that_want_it_at_once_one_has_it(depot: Depot) -> None:
 
 
 def test_a_fleet_that_ray_has_restarted_goes_on_and_its_former_process_ends(depot: Depot) -> None:
-    """... which may live, cut off; all else that the fleet has started belongs to the later one."""
+    """The former process may live, cut off; all else that the fleet has started belongs to the
+    later one."""
     here = Elsewhere()
     former = here.take(depot, foreign("a"))
     later = here.take(depot, me("a"))
@@ -231,7 +232,7 @@ def test_an_owner_says_that_it_is_there_on_a_thread_of_its_own(
 def test_a_fleet_whose_run_is_anothers_by_now_leaves_its_files_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool
 ) -> None:
-    """... and ends what it has started itself, if any of that is there."""
+    """It ends what it has started itself, if any of that is there."""
     sought: list[str] = []
 
     def get_actor(name: str, **_: str) -> None:

@@ -140,7 +140,7 @@ def test_a_base_that_is_not_kept_is_never_guessed() -> None:
 
 
 def test_it_holds_twelve_bytes_a_parameter_and_what_is_on_its_way() -> None:
-    """... and the last differences, however many versions there were."""
+    """It also holds the last differences, however many versions there were."""
     size, wire, keep = LAYOUT.sizes[F0], Wire.INT8, 3
     story = Story(Anchor.BASE, wire, keep)
     for number in range(9):

@@ -419,7 +419,7 @@ def has_quorum_but_waits(stage: Stage) -> Coroutine[Any, Any, None]:
 
 
 def test_an_alarm_that_rings_early_is_set_again() -> None:
-    """... and does not close a round before its time."""
+    """It does not close a round before its time."""
 
     async def scene(stage: Stage) -> None:
         await has_quorum_but_waits(stage)
@@ -447,7 +447,7 @@ def test_time_alone_closes_a_round() -> None:
 
 
 def test_a_merge_of_a_shard_that_dies_is_none() -> None:
-    """... and is ordered anew when the shard is back."""
+    """The merge is ordered anew when the shard is back."""
 
     async def scene(stage: Stage) -> None:
         f0, a = Fragment(0), stage.joins(A)
@@ -510,7 +510,7 @@ def test_whatever_fails_in_a_task_fails_the_run(what: str) -> None:
 
 @pytest.mark.parametrize("what", ["write", "flush"])
 def test_a_tape_that_cannot_be_written_fails_the_run(what: str) -> None:
-    """... whoever spoke hears of it, and nothing is done that was not written down."""
+    """Whoever spoke hears of it, and nothing is done that was not written down."""
 
     async def scene(stage: Stage) -> None:
         stage.world.broken[what] = OSError("no space left on device")

@@ -41,7 +41,7 @@ def test_the_plan_of_the_live_test_breaks_nothing(seed: int) -> None:
 
 
 def test_all_kinds_are_in_it_but_one() -> None:
-    """... which the tests with a second node have, in tests/live/test_cluster.py."""
+    """That one is in the tests with a second node, tests/live/test_cluster.py."""
     assert {fault.kind for fault in load(FAULTS).faults.plan} == {*FaultKind} - {"node"}
 
 
@@ -131,7 +131,7 @@ def test_who_is_drained_stays_away_and_who_was_killed_comes_back() -> None:
 
 
 def test_poison_is_refused_until_its_process_ends() -> None:
-    """... in each life of it; and the judge knows what was poisoned."""
+    """That holds in each of its lives; and the judge knows what was poisoned."""
     poison = 'faults.plan=[{at_step=20, kind="nan", island="eu-1"}]'
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contributions.gate, "inspect", lambda *_, **__: None)

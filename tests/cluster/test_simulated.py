@@ -107,7 +107,7 @@ def test_every_trouble_is_drawn() -> None:
 
 
 def test_learners_that_missed_something_get_it_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """... by differences or whole, and the judge would see a difference too few."""
+    """They get differences, or the whole; the judge would see a difference too few."""
     came, give = Counter[str](), shard.between
 
     def counted(*asked: Any) -> list[Any] | None:
@@ -162,7 +162,7 @@ ALONE = SimPlan(
 
 @pytest.mark.parametrize("healed_s", range(20, 60))
 def test_an_island_comes_back_whenever_its_layout_is_mended(healed_s: int) -> None:
-    """... also while the refusal of its join is on its way."""
+    """That may be while the refusal of its join is on its way."""
     traits = (replace(ALONE.traits[0], latency_s=4.0),)
     faults = (
         SimFault(15.0, Trouble.LAYOUT, ISLAND, 1.0),
@@ -173,7 +173,7 @@ def test_an_island_comes_back_whenever_its_layout_is_mended(healed_s: int) -> No
 
 @pytest.mark.parametrize("tenth", range(0, 150, 3))
 def test_an_island_comes_back_whenever_it_was_drained(tenth: int) -> None:
-    """... also if it was barred by then, and in no life."""
+    """That may be when it was barred, and in no life."""
     ill = SimFault(3.0, Trouble.INCURABLE, ISLAND, 1.0)
     drained = SimFault(5 + tenth / 10, Trouble.DRAIN, ISLAND, 1.0)
     World(replace(ALONE, faults=(ill, drained))).run()
@@ -289,7 +289,7 @@ def test_tasks_on_virtual_time() -> None:
 
 
 def test_a_fuzz_that_has_its_time_begins_nothing_after_it() -> None:
-    """... and with the same seed does what one of so many schedules does."""
+    """With the same seed it does what one of so many schedules does."""
     clock = count()
     in_time = fuzz(None, SEED, for_s=3, now_s=lambda: float(next(clock)))
     assert in_time.schedules == 2 * ROUND

@@ -193,7 +193,7 @@ def test_every_kind_of_event_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_tape_can_be_read_while_it_grows(tmp_path: Path) -> None:
-    """... up to what was flushed last."""
+    """It can be read up to what was flushed last."""
     tape = written(tmp_path, OF_EVERY_KIND[:4])
     tape.flush()
     tape.append(9.0, Tick(), ())

@@ -43,7 +43,7 @@ def test_a_chain_has_no_gap() -> None:
 
 
 def test_no_more_are_kept_than_it_pays_to_fetch() -> None:
-    """... and the newest, which is in every learner's hands and will be asked for later."""
+    """The newest is kept in any case: every learner has it and will ask from there."""
     assert worth_keeping(4, difference_bytes=4, whole_bytes=4) == 0
     assert worth_keeping(4, difference_bytes=2, whole_bytes=4) == 2
     assert worth_keeping(9, difference_bytes=1, whole_bytes=4) == 4

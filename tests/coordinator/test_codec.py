@@ -31,7 +31,7 @@ from coordinator.kernels import TILE, frozen
 BF16_HALF_STEP = 2.0**-8
 """Half of the distance between neighbours, relative: bf16 keeps 8 bits of the significand."""
 BF16_HALF_STEP_AT_ZERO = 2.0**-134
-"""... and absolute, where numbers are denormal."""
+"""The bound is absolute where numbers are denormal."""
 BF16_MAX = 3.3895313892515355e38
 
 LENGTHS = st.integers(0, 20)
@@ -90,8 +90,8 @@ def test_codes_are_those_of_a_naive_twin(wire: Wire, values: Flat) -> None:
 @in_steps
 @given(st.integers(0, 2**32 - 1), st.integers(-90, 90))
 def test_codes_lose_at_most_half_a_step_of_their_block(wire: Wire, seed: int, size: int) -> None:
-    """... and those that are above the last step, less than one; a step is at most a quarter
-    (int4), or a 64th (int8), of the largest element."""
+    """Those that are above the last step lose, less than one; a step is at most a quarter (int4),
+    or a 64th (int8), of the largest element."""
     chance = np.random.default_rng(seed)
     values = (chance.standard_normal(BLOCK) * 2.0**size).astype(np.float32)
     largest = float(np.max(np.abs(values)))
@@ -164,7 +164,7 @@ def test_the_bytes_of_a_block_are_as_documented() -> None:
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("size", [1, 33, TILE - 1, TILE + 1, 2 * TILE + 40])
 def test_any_stretch_of_a_fragment_is_decoded_as_in_the_whole(wire: Wire, size: int) -> None:
-    """... from within one block to within another, and over the edge of a tile."""
+    """It may begin within one block and end within another, over the edge of a tile."""
     chance = np.random.default_rng(size)
     values = chance.standard_normal(size).astype(np.float32)
     payload, whole = frozen(encode(wire, values)), sent(wire, values)
@@ -254,7 +254,7 @@ def test_the_wire_is_a_plain_array_of_the_size_it_says(wire: Wire) -> None:
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("size", [0, 32, 65, 128])
 def test_a_payload_of_another_size_is_refused(wire: Wire, size: int) -> None:
-    """... of the coded wires, of another number of blocks: the layout is what tells the rest."""
+    """For the coded wires that is another number of blocks: the layout is what tells the rest."""
     with pytest.raises(CorruptPayload, match=rf"shape \(\d+,\).* {size} elements"):
         decode(encode(wire, np.ones(33, np.float32)), size)
 

@@ -92,7 +92,7 @@ def test_a_round_that_the_syncer_left_is_opened_again() -> None:
 
 
 def test_what_was_merged_and_not_published_is_lost_with_its_shard() -> None:
-    """... and nothing else: the learner lives on, and the number of that version is not used."""
+    """Nothing else is lost: the learner lives on, and the number of that version is not used."""
     storing = a_round(Merged(F0, Version(0, 1)))
     state, effects = advance(rule(), storing, ShardLost((F0,)), 5.0)
     validate(rule(), state)
@@ -279,7 +279,7 @@ def test_no_more_is_overwritten_than_there_is() -> None:
 
 
 def test_who_is_silent_is_given_up_at_the_very_moment_of_the_alarm() -> None:
-    """... whatever the sum of two floats rounds to; else the alarm would ring again and again."""
+    """Whatever the sum of two floats rounds to, the alarm does not ring again and again."""
     start = after(rule(), Join(A, "group", LAYOUT))
     for step in range(1, 250):
         now_s = step * 0.395123

@@ -215,7 +215,7 @@ def parts_of(wire: Wire, n: int) -> list[Part]:
 def test_merging_in_place_is_decoding_merging_and_stepping(
     wire: Wire, rule: MergeRule, n: int
 ) -> None:
-    """... of which the first two are those of the naive twin, piece by piece."""
+    """The first two of these are those of the naive twin, piece by piece."""
     master, momentum, parts = normal(1), normal(2), parts_of(wire, n)
     wanted = [master.copy(), momentum.copy()]
     blocks = np.array([decode(part.payload, LARGE_SIZE) for part in parts])

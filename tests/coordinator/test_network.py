@@ -480,7 +480,7 @@ class Network(RuleBasedStateMachine):
         self.wait(1.0)
 
     def a_healed_network_merges_everything_again(self) -> None:
-        """... with every learner that lives taking part in two rounds of three."""
+        """Every learner that lives takes part in two rounds of three."""
         for _ in range(PATIENCE):
             self.turn()
             if not any(f.round or f.due for f in self.state.fragments):

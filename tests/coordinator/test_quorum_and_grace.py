@@ -129,7 +129,7 @@ def test_the_adaptive_window_stays_inside_its_slack(
 
 
 def test_the_last_window_lasts_until_all_that_keep_pace_have_handed_in_everything() -> None:
-    """... be they hindered at their next step boundary for as long as anybody may be."""
+    """They may be hindered at their next step boundary for as long as anybody may be."""
     pace = Pace(quorum_s=0.5, sync_s=9.0)
     assert last_window_s(fragments=4, step_s=[1.0, 1.2, 40.0], pace=pace) == 10.0 + 4 * 0.5
     assert last_window_s(fragments=4, step_s=[20.0, 30.0], pace=pace) == 2 * 30.0 + 4 * 0.5

@@ -69,7 +69,7 @@ def test_the_kth_clock_is_the_kth_largest_of_the_live(members: list[Member], k: 
 
 
 def test_the_lives_are_the_same_set_while_nobody_comes_or_goes() -> None:
-    """... so that a rule can see that at once."""
+    """A rule can see that at once."""
     life = Life(Island("a"), Incarnation(1))
     member = Member(life, "g", Status.LIVE, "steps", 0, Progress(1, 1, Lease(0)), 0.0, 0.0)
     later = Member(life, "g", Status.LIVE, "steps", 0, Progress(2, 2, Lease(0)), 1.0, 1.0)

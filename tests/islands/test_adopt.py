@@ -137,7 +137,7 @@ def test_adopting_what_is_there_already_changes_no_bit(rule: AdoptRule) -> None:
 
 
 def test_put_writes_into_the_buffers_that_it_is_given(overwriting: FragmentPort) -> None:
-    """... instead of holding the leaves twice."""
+    """It does not hold the leaves twice."""
     for p in FRAGMENTS:
         params = jax.tree.map(jnp.asarray, TASK.init(1))
         flat = jnp.asarray(flats_of(TASK.init(2))[p])

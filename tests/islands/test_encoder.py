@@ -39,7 +39,7 @@ def same(one: object, other: object) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("messages", [1, 3])
 def test_the_same_bits_on_host_and_device(wire: Wire, size: int, messages: int) -> None:
-    """... payloads, and what each leaves to the next."""
+    """Payloads are equal, and what each leaves to the next."""
     host, device = OnHost(wire), OnDevice(wire)
     left: tuple[object, object] = (None, None)
     for seed in range(messages):

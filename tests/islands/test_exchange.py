@@ -97,7 +97,7 @@ def test_a_hand_in_says_what_it_is() -> None:
 
 
 def test_with_the_syncers_anchor_a_second_hand_in_counts_from_the_base_again() -> None:
-    """... in its numbers; its steps and tokens are those of its interval, as ever."""
+    """Its numbers do; its steps and tokens are those of its interval, as ever."""
     flat: Any = numbers(1) + numbers(2)
     track = Track.begin(V2, numbers(1), step=5, tokens=300)
     again = replace(track, origin=numbers(3), from_step=7, from_tokens=500)
@@ -121,7 +121,7 @@ def test_what_is_merged_leaves_its_rounding_error_to_the_next_message() -> None:
 
 
 def test_what_is_refused_gives_back_what_it_took_along() -> None:
-    """... and not its own error, since its delta is discarded."""
+    """It does not give back its own error, since its delta is discarded."""
     sender = Sender()
     first, arrived = sender.send(numbers(1))
     sender.uplink.settle(first, merged=True)
@@ -337,7 +337,7 @@ def test_after_a_missed_publication_the_chain_goes_on(keep: int) -> None:
 
 @pytest.mark.parametrize("keep", [0, 4])
 def test_a_publication_without_its_payload_is_fetched(keep: int) -> None:
-    """... with what was missed before it, in one request; the chain goes on from there."""
+    """What was missed before it is fetched in the same request; the chain goes on from there."""
     publisher = Publisher(Wire.INT4, keep)
     downlink = publisher.downlink()
     said, _ = publisher.publish()

@@ -417,7 +417,7 @@ def test_it_reports_how_far_it_has_come(begin: Begin) -> None:
 def test_of_steps_at_which_nothing_is_due_it_speaks_later(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """... but for the first, and for what it says when it asks for data."""
+    """The first one is said at once, and what it says when it asks for data."""
     alive = begin()
     monkeypatch.setattr(learner_module, "HEARTBEAT_S", WAIT_S)
     before = len(alive.script.reports)
@@ -489,7 +489,7 @@ def test_what_devices_do_for_the_syncer_is_not_computing(
 
 
 def test_it_steps_at_the_clock_that_it_was_given(begin: Begin, inner: Inner) -> None:
-    """... since the learning rate follows it."""
+    """The learning rate follows it."""
     script = Script()
     script.offset = 500
     alive = begin(script=script)
@@ -758,7 +758,7 @@ def overtaken(alive: Alive, slow: Slow) -> Future[Version]:
 def test_an_offer_that_a_newer_one_has_overtaken_changes_nothing(
     begin: Begin, inner: Inner
 ) -> None:
-    """... while that waits for the next boundary ..."""
+    """The newer one waits for the next boundary meanwhile."""
     held = Held()
     alive = begin(inner=(slow := Slow(inner)), stream=held)
     alive.script.allow(1)
@@ -773,7 +773,7 @@ def test_an_offer_that_a_newer_one_has_overtaken_changes_nothing(
 
 
 def test_an_offer_that_was_overtaken_does_not_undo_an_adoption(begin: Begin, inner: Inner) -> None:
-    """... and after the last."""
+    """The overtaken offer comes after the adoption here."""
     alive = begin(inner=(slow := Slow(inner)))
     alive.script.step(1)
     first = overtaken(alive, slow)
@@ -789,7 +789,7 @@ def test_an_offer_that_was_overtaken_does_not_undo_an_adoption(begin: Begin, inn
 def test_an_offer_to_a_life_that_has_ended_meanwhile_changes_nothing(
     begin: Begin, inner: Inner
 ) -> None:
-    """... nor does it hide what is offered to the next one."""
+    """It does not hide what is offered to the next life either."""
     alive = begin(inner=(slow := Slow(inner)))
     alive.script.step(1)
     first = overtaken(alive, slow)
@@ -812,7 +812,7 @@ def test_an_offer_to_a_life_that_has_ended_meanwhile_changes_nothing(
 def test_a_life_that_is_voided_joins_again_at_the_public_versions(
     begin: Begin, inner: Inner, distrusted: bool
 ) -> None:
-    """... with its moments, unless they are distrusted; nothing of the old life is left."""
+    """It keeps its moments, unless they are distrusted; nothing of the old life is left."""
     alive = begin()
     alive.script.step(3)
     alive.hand_in(F0)
@@ -1065,7 +1065,8 @@ class Pairs(Numbers):
 
 
 def test_who_has_a_part_of_a_batch_asks_for_the_rest(begin: Begin) -> None:
-    """... also where a batch is larger than a lease, which is how much it likes to have ahead."""
+    """That holds where a batch is larger than a lease, too, which is how much it likes to have
+    ahead."""
     alive = begin(stream=Pairs())
     alive.script.step(1)
     alive.script.step(1)
@@ -1180,7 +1181,7 @@ def test_it_knows_its_lives(begin: Begin) -> None:
 
 
 def test_a_version_without_a_payload_is_asked_for(begin: Begin) -> None:
-    """... and what was merged is acknowledged all the same."""
+    """What was merged is acknowledged all the same."""
     alive = begin()
     alive.script.step(2)
     said, _ = alive.hand_in(F0)
@@ -1224,7 +1225,7 @@ def test_in_lock_step_the_due_points_are_those_of_the_clock(begin: Begin) -> Non
 
 
 def test_it_goes_on_training_while_the_coordinator_is_out_of_reach(begin: Begin) -> None:
-    """... and says what it had to say when it is back."""
+    """It says what it had to say when the coordinator is back."""
     alive = begin()
     alive.script.step(1)
     alive.script.deaf.set()

@@ -205,7 +205,7 @@ def trained(
 def test_to_join_again_takes_no_more_than_to_train(
     kind: OptimizerKind, distrusted: bool, encode: Where
 ) -> None:
-    """... although the life before has handed in everything: a copy of that it keeps."""
+    """The life before has handed in everything, and keeps a copy of that."""
     inner, link = Scales(kind), Coordinator()
     steady = 4 + moments_bytes(kind) + 4 * (encode == "device")
     with trained(inner, link, encode) as (learner, some_steps):

@@ -137,7 +137,7 @@ def strict_json(text: str) -> Any:
 
 
 class Patience:
-    """... ends when nothing has moved for so long, in any place that is open."""
+    """Patience ends when nothing has moved for so long, in any place that is open."""
 
     def __init__(self, within_s: float) -> None:
         self._within_s, self._signs = within_s, _signs()

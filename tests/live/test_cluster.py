@@ -118,7 +118,7 @@ class Raylets:
         return {each["island"]: each["contributions"] for each in self.last.get("islands", ())}
 
     def until_contributing(self, *islands: str) -> None:
-        """... and nobody else is there."""
+        """Wait until these contribute, and nobody else is there."""
         until(
             lambda: (
                 self.states() == dict.fromkeys(islands, "live")
@@ -424,7 +424,7 @@ def test_promtool_has_nothing_to_say() -> None:
 
 
 def test_stopped_by_ray_it_hands_in_adds_up_and_leaves_nothing(story: Raylets) -> None:
-    """... and a terminal that follows is told so."""
+    """A terminal that follows is told so."""
     began_s = time.monotonic()
     story.ray("stop", RUN)
     until((story.run_dir / "summary.json").exists, WITHIN_S)

@@ -52,7 +52,7 @@ def test_a_submitted_run_survives_the_node_of_its_fleet(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_dies_with_its_node_comes_back_elsewhere(tmp_path: Path) -> None:
-    """... one of three on nodes of their own; syncer and learners live on meanwhile."""
+    """It is one of three on nodes of their own; syncer and learners live on meanwhile."""
     depot = Folder(tmp_path / RUN)
     with up(RAY_JOB_ALLOW_DRIVER_ON_WORKER_NODES="1") as (cluster, _):
         submitted = cluster.run(

@@ -22,7 +22,7 @@ ISLANDS = ("local-0", "local-1")
 
 
 def test_a_submitted_run_survives_a_head_that_dies_and_comes_back(tmp_path: Path) -> None:
-    """... it merges while the head is away, and heals itself and ends when it is back."""
+    """It merges while the head is away, and heals itself and ends when it is back."""
     stored = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(tmp_path / "gcs")}
     with up(**stored) as (cluster, holder):
         submitted = cluster.run(

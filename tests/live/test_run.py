@@ -115,7 +115,7 @@ def killed() -> Generator[Killed]:
         until(lambda: takes_part_again(here.last_status) or process.poll() is not None)
 
         def seen() -> Finished | None:
-            """... with all of them live: on a busy machine one may be silent for a moment."""
+            """Look until all of them are live: on a busy machine one may be silent for a moment."""
             told = here.run("status", str(here.run_dir), "--json")
             there = told.code != 0 or told.json["alive"] == 3
             return told if there or process.poll() is not None else None
@@ -161,7 +161,7 @@ def test_the_tokens_add_up_in_the_summary_and_in_every_fragment(killed: Killed) 
 
 
 def test_in_the_end_nothing_that_was_trained_is_outstanding(killed: Killed) -> None:
-    """... since all were asked for everything once more, and trained nothing after that."""
+    """All were asked for everything once more, and trained nothing after that."""
     assert killed.summary["tokens_outstanding"] == 0
     last = [e for _, e in killed.events if isinstance(e, Merged)][-len(killed.layout.fragments) :]
     assert {e.fragment for e in last} == {Fragment(p) for p in range(len(killed.layout.fragments))}
@@ -224,7 +224,7 @@ def test_replay_rebuilds_it_to_the_last_bit(killed: Killed) -> None:
 
 
 def test_the_simulator_answers_every_event_of_it_alike(killed: Killed) -> None:
-    """... and its shell does for each effect what the shell on Ray is there for, in that order."""
+    """Its shell does for each effect what the shell on Ray is there for, in that order."""
     orders, parked = 0, set[Life]()
     rule = rule_of(load(killed.run_dir / "config.toml"), killed.layout)
     for row, effects, deeds in again(rule, killed.recording.events):
@@ -258,7 +258,7 @@ def wanted(effect: Effect, parked: set[Life]) -> tuple[object, ...]:
 
 
 def test_another_terminal_sees_it_all(killed: Killed) -> None:
-    """... and its `stop` has ended the run."""
+    """Its `stop` has ended the run."""
     assert killed.status.code == 0, killed.status.err
     status = killed.status.json
     assert {"run", "t", "islands", "fragments", "participants", "alive"} <= set(status)
@@ -279,7 +279,7 @@ def begin(here: Place, *more: str) -> subprocess.Popen[str]:
 
 
 def live_run(here: Place, *more: str) -> subprocess.Popen[str]:
-    """... that has begun to merge."""
+    """A run that has begun to merge."""
     process = begin(here, *more)
     until(lambda: here.merges > 8 or process.poll() is not None)
     assert process.poll() is None, process.communicate()
@@ -299,7 +299,7 @@ def test_ctrl_c_hands_in_saves_and_sums_up() -> None:
 
 
 def test_whoever_goes_on_pressing_ctrl_c_is_rid_of_it_at_once() -> None:
-    """... also while it starts, when nobody could hand in anything yet."""
+    """That holds while it starts, too, when nobody could hand in anything yet."""
     with place() as here:
         process = begin(here)
         until((here.run_dir / "live.json").exists)
@@ -371,8 +371,8 @@ def test_a_planned_drain_that_would_leave_too_few_does_not_happen_and_the_run_go
 
 
 def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> None:
-    """... one of two, with the smallest wire; and the figures of the summary are those of the whole
-    run, with an island killed too."""
+    """The shard is one of two, with the smallest wire; and the figures of the summary are those of
+    the whole run, with an island killed too."""
     with place() as here:
         plan = f'faults.plan=[{{at_step=5, kind="kill", island="{VICTIM}"}}]'
         two = ("sync.shards=2", 'sync.wire_up="int4"', 'sync.wire_down="int4"')
@@ -409,7 +409,7 @@ def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> N
 
 
 def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() -> None:
-    """... with no round for hours: an island that joins would wait for its model for ever."""
+    """There is no round for hours: an island that joins would wait for its model for ever."""
     with place() as here:
         process = begin(here, "--set", "sync.every=100000")
         until(lambda: all_live(here, 2) or process.poll() is not None)
@@ -425,7 +425,7 @@ def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() ->
 
 
 def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
-    """... in a new Ray, with every token accounted for and no fault of its plan twice."""
+    """It goes on in a new Ray, with every token accounted for and no fault of its plan twice."""
     with place() as here:
         plan = f'faults.plan=[{{at_step=1, kind="scale", island="{VICTIM}", factor=1.0}}]'
         often = ("--set", "monitor.evaluate_every_s=1", "--set", plan)
@@ -462,7 +462,7 @@ def test_a_run_that_was_killed_as_a_whole_goes_on_where_it_was() -> None:
 
 @pytest.mark.long
 def test_a_disk_that_takes_nothing_more_stops_nobody() -> None:
-    """... it is alarmed, and when there is room again all of it is written: real errors of the
+    """The run is alarmed, and when there is room again all of it is written: real errors of the
     kernel, by a limit on the size of files that is put on the two processes from outside."""
     with place() as here:
         process = live_run(here)
@@ -506,8 +506,8 @@ for_s = 1.0
 
 @pytest.mark.long
 def test_faults_of_every_kind_are_survived_and_nothing_is_broken() -> None:
-    """... by the plan that the simulator plays too (tests/cluster/test_sim_config.py), and from
-    another terminal; an island that hangs is left out, and taken back when it goes on."""
+    """They come by the plan that the simulator plays too (tests/cluster/test_sim_config.py), and
+    from another terminal; an island that hangs is left out, and taken back when it goes on."""
     planned = len(load(FAULTS).faults.plan)
     with place() as here:
         process = here.start(
@@ -550,7 +550,7 @@ def test_faults_of_every_kind_are_survived_and_nothing_is_broken() -> None:
 
 
 def test_a_warm_spare_takes_a_killed_island_over() -> None:
-    """... and what is left of that one is the spare for the next time."""
+    """What is left of that one is the spare for the next time."""
     with place() as here:
         process = live_run(here, "--set", "islands.0.spares=1", "--set", "islands.0.speed=0.3")
         plan = here.folder / "plan.toml"
@@ -570,7 +570,7 @@ def test_a_warm_spare_takes_a_killed_island_over() -> None:
 
 @pytest.mark.long
 def test_a_spare_takes_over_what_hangs_and_that_one_becomes_a_spare() -> None:
-    """... when it goes on: the island is somebody else by then."""
+    """That is so when it goes on: the island is somebody else by then."""
     with place() as here:
         process = live_run(here, "--set", "islands.0.spares=1", "--set", "islands.0.speed=0.3")
         until(lambda: here.last_status["spares"] == 1 and all_live(here, 2))
@@ -593,7 +593,7 @@ def test_a_spare_takes_over_what_hangs_and_that_one_becomes_a_spare() -> None:
 
 @pytest.mark.long
 def test_an_island_that_hangs_is_replaced_if_that_is_the_policy() -> None:
-    """... its process ended, though it hears nothing."""
+    """Its process is ended, though it hears nothing."""
     with place() as here:
         process = live_run(here, "--set", "faults.policy.hang_s=1.0")
         hung = pids(here, "IslandActor")[0]
