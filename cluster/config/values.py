@@ -24,7 +24,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
 RATES: Mapping[str, float] = {"muon": 16e-3, "adamw": 6e-3}
-"""The inner optimizer's learning rate, where none is given: measured (docs/benchmarks.md)."""
+"""The inner optimizer's learning rate, where none is given: measured (docs/ablations.md)."""
 LARGEST_SEED = 2**32 - 1  # what a JAX key takes without 64-bit mode
 
 

@@ -20,7 +20,7 @@ PLAN = f"""faults.plan=[
 ]"""
 WORSE = 1.05
 """Of the loss without them. Over nine pairs of runs the ratio was 1.000 in the mean; pairs spread
-by 1.1 % (docs/benchmarks.md), so that a test of one pair at 2 % would fail now and then with
+by 1.1 % (docs/ablations.md), so that a test of one pair at 2 % would fail now and then with
 nothing wrong. Poison that got in would be no matter of per cents."""
 
 
