@@ -20,11 +20,11 @@ from coordinator.protocol import (
     HandIn,
     Known,
     Life,
-    Progress,
     Publication,
     Version,
 )
 from islands.encoder import Encoder, Numbers
+from islands.learner_words import HandOver
 
 Public = tuple[Version, Flat]
 """A public fragment, [size] f32, read-only by agreement, and its version."""
@@ -33,40 +33,27 @@ Missed = list[Payload] | Public
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
-    """One fragment at this learner: whence its next delta starts.
+class Basis:
+    """Where the deltas of a fragment count from, as arrays of [size] f32.
 
-    `base`: the version adopted last; `public`, `since_step`: the fragment then, and the step from
-    which its steps count. `origin`: the same fragment, or as it was handed in since; steps and
-    tokens of the next contribution count from there.
+    `public`: as it was adopted last. `origin`: the same, or as it was handed in since; where it
+    shall be read (host or device).
     """
 
-    base: Version
     public: Flat
-    since_step: int
     origin: Numbers
-    from_step: int
-    from_tokens: int
-
-    @classmethod
-    def begin(
-        cls, base: Version, public: Flat, step: int, tokens: int, origin: Numbers | None = None
-    ) -> Track:
-        """Of a version just adopted; steps and tokens count from these. `origin`: the same numbers
-        where they shall be read, if not here."""
-        return cls(base, public, step, public if origin is None else origin, step, tokens)
 
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """A fragment at a step boundary, still on the device, and whence it came.
+    """A fragment at a step boundary, still on the device; what it is in words, and its basis.
 
     `written`: what was made of it when it was first encoded, under its `lock`.
     """
 
     flat: jax.Array
-    track: Track
-    progress: Progress
+    word: HandOver
+    basis: Basis
     written: tuple[HandIn, Payload] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -118,19 +105,18 @@ class Uplink:
     def _write(
         self, fragment: Fragment, snapshot: Snapshot, spoil: float
     ) -> tuple[HandIn, Payload]:
-        track, progress = snapshot.track, snapshot.progress
-        said = ContributionId(self._life, fragment, track.from_step, progress.steps)
-        origin, since_step = track.origin, track.from_step
+        track, word, basis = snapshot.word.track, snapshot.word, snapshot.basis
+        said = ContributionId(self._life, fragment, track.from_step, word.progress.steps)
+        origin, since_step = basis.origin, track.from_step
         if self._anchor is Anchor.CURRENT:  # from the base on, whatever was handed in since
-            origin, since_step = track.public, track.since_step
+            origin, since_step = basis.public, track.since_step
         with self._lock:
             rounding = self._roundings[fragment]
             taken, rounding.ready = rounding.ready, None
             payload, left = self._encoder(snapshot.flat, origin, taken, spoil)
             if left is not None:
                 rounding.sent[said] = (taken, left)
-        tokens = progress.tokens - track.from_tokens
-        facts = HandIn(said, track.base, since_step, tokens, self._fingerprint, progress)
+        facts = HandIn(said, track.base, since_step, word.tokens, self._fingerprint, word.progress)
         return facts, payload
 
     def hear(self, fragment: Fragment, known: Known) -> None:

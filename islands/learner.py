@@ -1,9 +1,9 @@
 """The learner: trains, reports, hands in, adopts, recovers.
 
 One thread trains and owns the parameters; it waits for nobody, except with `overlap = 0`, the
-lock-step mode. Others call `hand_in` and `offer`: they leave a wish, the training thread serves it
-at its next step boundary, and copying, encoding and decoding stay with the caller. A third thread
-speaks to the syncer. What is said and heard is in docs/protocol.md.
+lock-step mode. Others call `hand_in` and `offer`: they tell `learner_state` what has happened, the
+training thread does what follows at its next step boundary, and copying, encoding and decoding stay
+with the caller. A third thread speaks to the syncer. What is said and heard is in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -12,57 +12,68 @@ import logging
 import math
 import operator
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 from numpy.typing import NDArray
 from optax import OptState
 
-from coordinator.codec import Payload, Wire
+from coordinator.codec import Payload
 from coordinator.errors import Malformed, Rejected, Unreachable
 from coordinator.fragments import Flat, Layout, sew
 from coordinator.protocol import (
-    Adopted,
-    Anchor,
-    Answer,
     ContributionId,
     Fragment,
     Granted,
     HandIn,
-    Island,
     Join,
     Known,
     Lease,
-    LeaseGranted,
-    LeaseWanted,
-    Left,
     Life,
     Progress,
     Publication,
     Refused,
-    Region,
-    Report,
     Version,
     Vitals,
     Void,
 )
-from coordinator.schedule import Schedule
 from islands.adopt import AdoptRule, FragmentPort
 from islands.corpus import Starved
-from islands.encoder import ENCODERS, Numbers, Where
-from islands.exchange import Downlink, Missed, Public, Snapshot, Track, Uplink
+from islands.encoder import ENCODERS, Numbers
+from islands.exchange import Basis, Downlink, Missed, Snapshot, Uplink
 from islands.inner import Inner, InnerState
-from islands.task import Batch, Params, StreamLike, Task
+from islands.learner_state import HEARTBEAT_S, LearnerState, Terms, begun, happen
+from islands.learner_words import (
+    Adopt,
+    Asked,
+    Beat,
+    Ceased,
+    End,
+    Fed,
+    HandOver,
+    Happening,
+    Heard,
+    LetGo,
+    Offered,
+    Parked,
+    Ready,
+    Rested,
+    Say,
+    Step,
+    Stepped,
+    Take,
+    Unheard,
+    Want,
+)
+from islands.link import Habits, Link
+from islands.task import Params, StreamLike, Task
 
 log = logging.getLogger("archipelago.learner")
 
-HEARTBEAT_S = 1.0
-"""A learner that has nothing new to say says so this often."""
-STEP_SMOOTHING = 0.2
-"""Weight of the newest step in the moving average of the time that a step takes."""
 PACE_DRIFT = 1.01
 """A slowed learner keeps the pace of its quickest step, which it forgets by this factor a step: if
 others take its cores for a while it idles less, and not more."""
@@ -70,47 +81,6 @@ DONATING_SHARE = 0.5
 """Of a step's time, at most, a donor spends at one boundary on copying its moments to the host, or
 on one leaf of them: meanwhile it does not train. A copy on the devices, made at once, would take no
 time, but as much memory again as the moments, which a device that is full does not have."""
-
-
-class Link(Protocol):
-    """The way to the coordinator. Calls may take long; they raise `Unreachable` when they fail.
-
-    A report brings along what was adopted since the one before: each call costs both ends more than
-    what is said in it.
-    """
-
-    def join(self, event: Join) -> Granted | Refused: ...
-    def report(
-        self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
-    ) -> Answer | Void: ...
-    def lease(self, event: LeaseWanted) -> LeaseGranted | Void: ...
-    def left(self, event: Left) -> None: ...
-    def whole(self, fragments: Sequence[Fragment]) -> list[Public]: ...
-    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
-    def moments(self, donor: Life) -> list[NDArray[Any]] | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Habits:
-    """How a learner works; constant over the run.
-
-    `overlap`: 0 = wait for adoption at each due point. `speed`: below 1 it idles between steps, so
-    that one takes 1 / `speed` of its quickest. `step_s`: ... so that none takes less than this.
-    `encode`: where its deltas are encoded, and their anchors kept.
-    `lease_windows`: it asks for more data when less than this is left, or less than a batch.
-    """
-
-    island: Island
-    group: str
-    wire_up: Wire
-    schedule: Schedule
-    overlap: int
-    lease_windows: int
-    speed: float
-    step_s: float
-    anchor: Anchor
-    encode: Where
-    region: Region | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,29 +114,27 @@ class Learner:
         self._encoder = ENCODERS[habits.encode](habits.wire_up)
         self.spoil = 1.0  # a fault plan's: what is handed in is multiplied by it
         self.drag = 1.0  # ... and so many times as long its steps take
-        self._state: InnerState | None = None  # of the training thread alone, like the tracks
-        self._tracks: dict[Fragment, Track] = {}
+        self._state: InnerState | None = None  # of the training thread alone, like the four below
+        self._basis: dict[Fragment, Basis] = {}
         self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
-        self._stream: StreamLike | None = None
-        self._fed_s = 0.0  # spent on data since the last step
+        self._stream: StreamLike
+        self._fed_s = self._rested_s = 0.0  # spent on data since the last step; when that was over
         self._quickest_s = math.inf  # of the steps of late
+        self._distrusted = False  # is what the last life has left?
         self._structure = jax.tree.structure(jax.eval_shape(lambda: task.init(0)))
-        self._mail = threading.Condition()  # guards everything below
-        self._life: Life | None = None
+        self._mail = threading.Condition(threading.RLock())  # guards everything below
+        self._now: LearnerState | None = None  # of the life that is lived
+        self._todo = deque[Step | HandOver | Adopt | Take | End]()
+        self._to_say = deque[Say | Want]()
         self._lives: set[Life] = set()
         self._mute: BaseException | None = None  # what broke the talking thread
         self._ended = 0  # the incarnation of the last life that is over
-        self._over: Void | None = None
-        self._stepping = self._staying = True
-        self._offset, self._step_s = 0, 0.0
+        self._staying = True
         self._progress, self._vitals = Progress(0, 0, Lease(0)), Vitals(float("nan"))
-        self._asks: dict[Fragment, Future[Snapshot | None]] = {}
+        self._asked: dict[Fragment, Future[Snapshot | None]] = {}
+        self._adopting: set[tuple[Fragment, Version]] = set()  # by the training thread, just now
+        self._offers: dict[tuple[Fragment, Version], tuple[Flat, jax.Array]] = {}
         self._donations: dict[Life, _Donation] = {}
-        self._news: dict[Fragment, tuple[Version, Flat, jax.Array]] = {}
-        self._newest: dict[Fragment, Version] = {}  # that was news in this life, or its beginning
-        self._said: list[Adopted] = []
-        self._leases: list[Lease] = []
-        self._hungry = self._spoke = False
         self._uplink: Uplink | None = None
         self._downlink: Downlink | None = None
 
@@ -194,6 +162,12 @@ class Learner:
         """The parameters, on the devices; to be read when `run` has returned."""
         return None if self._state is None else self._state.params
 
+    @property
+    def now(self) -> LearnerState | None:
+        """What is owed and said in the life that is lived; None between two lives."""
+        with self._mail:
+            return self._now
+
     def _join(self) -> Granted | None:
         """Ask for a life, again after a while where the syncer says so; None once it is let go."""
         habits = self._habits
@@ -216,31 +190,34 @@ class Learner:
         The moments of the life before stay, unless the syncer distrusts them.
         """
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
-        distrusted = self._over is not None and self._over.distrusted
-        before, self._state, self._tracks = self._state, None, {}  # it need not lie beside the new
-        moments = None if before is None or distrusted else before.opt_state
+        before, self._state, self._basis = self._state, None, {}  # it need not lie beside the new
+        moments = None if before is None or self._distrusted else before.opt_state
         del before
         if moments is None:
             moments = self._ask_donors(granted.donors)
         public = dict(zip(fragments, self._link.whole(fragments), strict=True))
         leaves = sew(self._layout, [flat for _, flat in public.values()])
         self._state = self._inner.start(jax.tree.unflatten(self._structure, leaves), moments)
-        self._tracks = {
-            p: Track.begin(*known, 0, 0, self._anchor_of(known[1])) for p, known in public.items()
-        }
-        self._stream = self._open_stream()
+        self._basis = {p: Basis(flat, self._anchor_of(flat)) for p, (_, flat) in public.items()}
+        self._stream = stream = self._open_stream()
         for lease in granted.leases:
-            self._stream.add(lease)
+            stream.add(lease)
+        versions, habits = [version for version, _ in public.values()], self._habits
+        terms = Terms(
+            habits.schedule,
+            habits.overlap,
+            self._port.rule is AdoptRule.CARRY,
+            stream.batch_size,
+            habits.lease_windows,
+        )
         with self._mail:
-            self._life, self._offset, self._over = granted.life, granted.offset, None
+            self._now = begun(terms, granted, versions, stream.cursor, stream.remaining)
             self._lives.add(granted.life)
-            self._stepping = self._staying  # what stopped the life before may be forgotten
-            self._progress = Progress(0, 0, self._stream.cursor)
-            self._vitals = Vitals(float("nan"))
-            self._news, self._said, self._leases = {}, [], []
-            self._newest = {p: version for p, (version, _) in public.items()}
-            self._uplink = Uplink(granted.life, self._encoder, self._layout, self._habits.anchor)
+            self._progress, self._vitals = self._now.progress, Vitals(float("nan"))
+            self._offers = {}
+            self._uplink = Uplink(granted.life, self._encoder, self._layout, habits.anchor)
             self._downlink = Downlink(public, self._catch_up)
+            self._happens(Ready(stream.remaining) if self._staying else LetGo())
         return granted.life
 
     def _catch_up(self, p: Fragment, older: Version, newer: Version) -> Missed:
@@ -264,21 +241,40 @@ class Learner:
     def _end(self) -> None:
         """Nobody is kept waiting for a life that is over."""
         with self._mail:
-            if self._life is not None:
-                self._ended, self._life = self._life.incarnation, None
-            for future in self._asks.values():
+            if self._now is not None:
+                self._ended, self._now = self._now.life.incarnation, None
+            for future in self._asked.values():
                 future.set_result(None)
-            self._asks.clear()
+            self._asked.clear()
             for donation in self._donations.values():
                 donation.given.set_result(None)
             self._donations.clear()
-            self._news, self._uplink, self._downlink = {}, None, None
+            self._todo.clear()
+            self._to_say.clear()
+            self._offers, self._uplink, self._downlink = {}, None, None
             self._mail.notify_all()
 
-    def _alive(self) -> bool:
-        return self._staying and self._over is None and self._mute is None
+    def _happens(self, happening: Happening) -> None:
+        """Take it in; whoever is to do what follows is told. Nothing follows between two lives."""
+        with self._mail:
+            if self._now is None:
+                return
+            self._now, words = happen(self._now, happening)
+            self._progress = self._now.progress
+            for word in words:
+                match word:
+                    case Say() | Want():
+                        self._to_say.append(word)
+                    case _:
+                        self._todo.append(word)
+            if words:
+                self._mail.notify_all()
 
     # --- called by others -------------------------------------------------------------------------
+
+    def _lives_now(self, life: Life) -> bool:
+        """Is this the life that is lived? The lock is held."""
+        return self._now is not None and self._now.life == life
 
     @property
     def vitals(self) -> tuple[int, Vitals]:
@@ -295,11 +291,11 @@ class Learner:
         the next step boundary. None if there is nothing, or the life is over.
         """
         with self._mail:
-            if self._life != life or self._uplink is None:
+            if not self._lives_now(life) or self._uplink is None:
                 return None
             uplink = self._uplink
-            future = self._asks.setdefault(fragment, Future())
-            self._mail.notify_all()
+            future = self._asked.setdefault(fragment, Future())
+            self._happens(Asked(fragment))
         uplink.hear(fragment, known)
         snapshot = future.result()
         return None if snapshot is None else uplink.encode(fragment, snapshot, self.spoil)
@@ -311,7 +307,7 @@ class Learner:
         so that those of one leaf may be a step or two older than those of another.
         """
         with self._mail:
-            if self._life != life:
+            if not self._lives_now(life):
                 return None
             donation = self._donations.setdefault(life, _Donation())
             self._mail.notify_all()
@@ -321,7 +317,7 @@ class Learner:
         """Take in a newer version at the next step boundary, and learn what was merged; without a
         payload, what it lacks is asked for."""
         with self._mail:
-            if self._life != life or self._uplink is None or self._downlink is None:
+            if not self._lives_now(life) or self._uplink is None or self._downlink is None:
                 return
             uplink, downlink = self._uplink, self._downlink
         for said in publication.merged:
@@ -332,9 +328,17 @@ class Learner:
         p, (version, flat) = publication.fragment, found
         placed = self._inner.place(flat)  # which one that comes later may have done before this one
         with self._mail:
-            if self._life == life and self._newest[p] < version:
-                self._newest[p], self._news[p] = version, (version, flat, placed)
-                self._mail.notify_all()
+            if self._lives_now(life):
+                self._offers[p, version] = flat, placed
+                self._happens(Offered(p, version))
+                self._forget_offers()
+
+    def _forget_offers(self) -> None:
+        """Let go of the arrays of offers that will not be adopted. The lock is held."""
+        assert self._now is not None
+        wanted = {(each.fragment, each.version) for each in self._todo if isinstance(each, Adopt)}
+        wanted |= {(p, self._now.newest[p]) for p in self._now.news} | self._adopting
+        self._offers = {key: each for key, each in self._offers.items() if key in wanted}
 
     def had(self, life: Life) -> bool:
         """Is this one of the lives of this learner?"""
@@ -344,28 +348,27 @@ class Learner:
     def refused(self, said: ContributionId) -> None:
         """A contribution was discarded: what it took along is this learner's again."""
         with self._mail:
-            uplink = self._uplink if self._life == said.life else None
+            uplink = self._uplink if self._lives_now(said.life) else None
         if uplink is not None:
             uplink.settle(said, merged=False)
 
     def cease(self, over: Void) -> None:
         """This life is over by the syncer's word; the next one begins at once."""
         with self._mail:
-            if self._life == over.life:
-                self._over = over
-                self._mail.notify_all()
+            if self._lives_now(over.life):
+                self._happens(Ceased(over))
 
     def park(self, life: Life) -> None:
         """Step no more in this life; go on handing in and adopting."""
         with self._mail:
-            if self._life == life:
-                self._stepping = False
-                self._mail.notify_all()
+            if self._lives_now(life):
+                self._happens(Parked())
 
     def leave(self) -> Progress:
         """End this life and begin no other; how far it came."""
         with self._mail:
-            self._stepping = self._staying = False
+            self._staying = False
+            self._happens(LetGo())
             self._mail.notify_all()
             return self._progress
 
@@ -378,41 +381,42 @@ class Learner:
     # --- the training thread ----------------------------------------------------------------------
 
     def _train(self) -> None:
-        before_s = self._now_s()
-        while self._alive():
-            if not self._stepping:
-                self._wait(lambda: False)
-                before_s = self._now_s()
-                continue
-            if (batch := self._feed()) is None:
-                continue
-            before_s = self._step(batch, before_s)
-            if self._habits.overlap == 0:
-                self._await_adoption()
-                before_s = self._now_s()
+        """Do what there is to do, step after step, until this life is over."""
+        before_s = self._rested_s = self._now_s()
+        while True:
+            match self._next(math.inf):
+                case Step(held):
+                    waited_s = self._now_s() - self._rested_s
+                    if held:
+                        before_s += waited_s
+                    else:
+                        self._fed_s += waited_s
+                    before_s = self._step(before_s)
+                case HandOver() | Adopt() | Take() as word:
+                    self._serve(word)
+                case End(distrusted):
+                    self._distrusted = distrusted
+                    return
+                case None:
+                    return  # nobody speaks for it any more
 
-    def _feed(self) -> Batch | None:
-        """The next batch; waits for a lease if there must be one. None when it is too late."""
-        assert self._stream is not None
-        while self._alive() and self._stepping:
+    def _next(self, for_s: float) -> Step | HandOver | Adopt | Take | End | None:
+        """Wait so long for something to do, giving moments away meanwhile; None if nothing came, or
+        the talking thread has broken."""
+        until_s = self._now_s() + for_s
+        while True:
             with self._mail:
-                for lease in self._leases:
-                    self._stream.add(lease)
-                self._leases = []
-                wanted = max(self._habits.lease_windows, self._stream.batch_size)
-                self._hungry = self._stream.remaining < wanted
-                if self._hungry:
-                    self._mail.notify_all()
-            began_s = self._now_s()
-            try:
-                return self._stream.next()
-            except Starved:
-                self._wait(lambda: bool(self._leases))
-            finally:
-                self._fed_s += self._now_s() - began_s
-        return None
+                left_s = None if math.isinf(until_s) else until_s - self._now_s()
+                self._mail.wait_for(lambda: self._todo or self._donations or self._mute, left_s)
+                if self._mute is not None:
+                    return None
+                if self._todo:
+                    return self._todo.popleft()
+            if self._now_s() >= until_s:
+                return None
+            self._donate()
 
-    def _step(self, batch: Batch, before_s: float) -> float:
+    def _step(self, before_s: float) -> float:
         """One inner step, and what is due at its end; `before_s`: when the step before ended.
 
         Returns when this one did. All the time between the two is accounted for: what was neither
@@ -420,8 +424,17 @@ class Learner:
         for hand-ins, adoptions and donations when the step could begin: it would come before it.
         """
         assert self._state is not None
-        assert self._stream is not None
-        clock = self._progress.steps + self._offset
+        began_s = self._now_s()
+        with self._mail:
+            assert self._now is not None
+            clock = self._now.clock
+        try:
+            batch = self._stream.next()
+        except Starved:
+            self._happens(Ready(self._stream.remaining))
+            return before_s
+        finally:
+            self._fed_s += self._now_s() - began_s
         jax.block_until_ready((self._state, self._copying))
         self._copying = []
         began_s = self._now_s()
@@ -431,21 +444,16 @@ class Learner:
         self._quickest_s = min(computed_s, PACE_DRIFT * self._quickest_s)
         slowed = self.drag / self._habits.speed
         idle_s = slowed * self._quickest_s - computed_s if slowed > 1 else 0.0
-        with self._mail:
-            self._progress = Progress(
-                self._progress.steps + 1,
-                self._progress.tokens + operator.index(self._task.tokens(batch)),
-                self._stream.cursor,
-            )
-        self._boundary()
+        tokens = operator.index(self._task.tokens(batch))
+        self._happens(Stepped(tokens, self._stream.cursor, self._stream.remaining))
+        self._serve_until(self._now_s())
+        self._donate()
         idled_s = max(0.0, idle_s, before_s + self._habits.step_s - self._now_s())
         if idled_s > 0:
-            self._wait(lambda: False, timeout_s=idled_s)
+            self._serve_until(self._now_s() + idled_s)
+        self._rested_s = ended_s = self._now_s()
+        took_s, fed_s, self._fed_s = ended_s - before_s, self._fed_s, 0.0
         with self._mail:
-            ended_s = self._now_s()
-            took_s, fed_s, self._fed_s = ended_s - before_s, self._fed_s, 0.0
-            known = self._step_s
-            self._step_s = took_s if known == 0 else known + STEP_SMOOTHING * (took_s - known)
             self._vitals = replace(
                 self._vitals,
                 loss=loss,
@@ -454,115 +462,71 @@ class Learner:
                 data_s=self._vitals.data_s + fed_s,
                 idle_s=self._vitals.idle_s + idled_s,
             )
-            if self._is_news():
-                self._spoke = True
-                self._mail.notify_all()
+            self._happens(Rested(took_s))
         return ended_s
 
-    def _is_news(self) -> bool:
-        """Must the syncer hear of this step at once? It acts on a learner's first one, and when
-        clocks pass due points; of all the others it hears with these, or by the heartbeat."""
-        clock = self._progress.steps + self._offset
-        due = self._habits.schedule.due(after=clock - 1, upto=clock)
-        return bool(due) or self._progress.steps == 1
-
-    def _boundary(self) -> None:
-        """Serve what was asked for and what came in: hand in first, so that nothing is overwritten
-        that was asked for."""
-        with self._mail:
-            ready, donations = self._servable(), [*self._donations]
-            news, self._news = self._news, {}
-        for p in ready:  # whoever asked is forgotten when he is answered: if this fails, by `_end`
-            snapshot = self._hand_over(p)
-            with self._mail:
-                self._asks.pop(p).set_result(snapshot)
-        for p, newest in news.items():
-            self._adopt(p, *newest)
-        for life in donations:
-            self._donate(life)
-
-    def _donate(self, life: Life) -> None:
-        """Go on copying this life's moments to the host, for part of a step's time."""
-        assert self._state is not None
-        leaves = self._donations[life].leaves
-        until_s = self._now_s() + DONATING_SHARE * self._step_s
-        for leaf in self._inner.moments(self._state, after=len(leaves)):
-            leaves.append(leaf)
-            if self._now_s() >= until_s:
+    def _serve_until(self, until_s: float) -> None:
+        """Do what there is to do at a boundary, and what comes until then; all but the end."""
+        while (word := self._next(until_s - self._now_s())) is not None:
+            if isinstance(word, HandOver | Adopt | Take):
+                self._serve(word)
+            else:
+                with self._mail:
+                    self._todo.appendleft(word)
                 return
+
+    def _donate(self) -> None:
+        """Go on copying moments to the host for whoever asked, for part of a step's time."""
         with self._mail:
-            self._donations.pop(life).given.set_result(leaves)
+            donations = dict(self._donations)
+            step_s = 0.0 if self._now is None else self._now.step_s
+        for life, donation in donations.items():
+            assert self._state is not None
+            until_s, given = self._now_s() + DONATING_SHARE * step_s, donation.leaves
+            for leaf in self._inner.moments(self._state, after=len(given)):
+                given.append(leaf)
+                if self._now_s() >= until_s:
+                    break
+            else:
+                with self._mail:
+                    self._donations.pop(life).given.set_result(given)
 
-    def _servable(self) -> list[Fragment]:
-        """Fragments asked for that have something to hand in, or never will have."""
-        steps = self._progress.steps
-        return [p for p in self._asks if not self._stepping or self._tracks[p].from_step < steps]
+    def _serve(self, word: HandOver | Adopt | Take) -> None:
+        match word:
+            case Take(lease):
+                self._stream.add(lease)
+                self._happens(Fed(self._stream.remaining))
+            case HandOver(p):
+                snapshot = None if word.said is None else self._taken(word)
+                with self._mail:  # whoever asked is forgotten once answered: if not here, by `_end`
+                    self._asked.pop(p).set_result(snapshot)
+            case Adopt(p, version):
+                with self._mail:
+                    offer, self._adopting = self._offers[p, version], {(p, version)}
+                self._adopt(p, *offer)
+                with self._mail:
+                    self._adopting = set()
+                    self._offers.pop((p, version))
 
-    def _wished(self) -> bool:
-        """Is there anything to do at this boundary?"""
-        return bool(self._news or self._donations or self._servable())
-
-    def _hand_over(self, p: Fragment) -> Snapshot | None:
+    def _taken(self, word: HandOver) -> Snapshot:
         assert self._state is not None
-        track, progress = self._tracks[p], self._progress
-        if track.from_step == progress.steps:
-            return None
-        flat = self._port.take(self._state.params, p)
+        p = word.fragment
+        flat, basis = self._port.take(self._state.params, p), self._basis[p]
         self._copying.append(flat)
-        self._tracks[p] = replace(
-            track, origin=flat, from_step=progress.steps, from_tokens=progress.tokens
-        )
-        return Snapshot(flat, track, progress)
+        self._basis[p] = Basis(basis.public, flat)
+        return Snapshot(flat, word, basis)
 
-    def _adopt(self, p: Fragment, version: Version, flat: Flat, placed: jax.Array) -> None:
+    def _adopt(self, p: Fragment, flat: Flat, placed: jax.Array) -> None:
         assert self._state is not None
-        assert self._life is not None
-        track, progress = self._tracks[p], self._progress
         carries = self._port.rule is AdoptRule.CARRY
-        origin = self._inner.place(track.origin) if carries else placed
+        origin = self._inner.place(self._basis[p].origin) if carries else placed
         params = self._port.put(self._state.params, p, placed, origin)
         self._state = replace(self._state, params=params)
-        if carries:
-            begun = track.from_step, track.from_tokens
-            from_step, tokens = progress.steps, 0
-        else:
-            begun = progress.steps, progress.tokens
-            from_step, tokens = track.from_step, progress.tokens - track.from_tokens
-        anchor = placed if self._habits.encode == "device" else flat
-        self._tracks[p] = Track.begin(version, flat, *begun, anchor)
-        with self._mail:
-            self._said.append(Adopted(self._life, p, version, from_step, tokens, progress))
-            self._mail.notify_all()
+        self._basis[p] = Basis(flat, placed if self._habits.encode == "device" else flat)
 
     def _anchor_of(self, flat: Flat) -> Numbers:
         """Where deltas will be counted from."""
         return self._inner.place(flat) if self._habits.encode == "device" else flat
-
-    def _await_adoption(self) -> None:
-        """Lock-step mode: go on only with newer versions of what is due at this step."""
-        clock = self._progress.steps + self._offset
-        due = self._habits.schedule.due(after=clock - 1, upto=clock)
-        before = {p: self._tracks[p].base for p in due}
-
-        def adopted() -> bool:
-            return all(self._tracks[p].base != base for p, base in before.items())
-
-        while self._alive() and self._stepping and not adopted():
-            self._wait(adopted)
-
-    def _wait(self, enough: Callable[[], bool], timeout_s: float = HEARTBEAT_S) -> None:
-        """Idle until `enough`, or the life ends, or the time is over, serving whatever comes."""
-        until_s = self._now_s() + timeout_s
-        while True:
-            with self._mail:
-                left_s = until_s - self._now_s()
-                self._mail.wait_for(
-                    lambda: enough() or self._wished() or not self._alive(),
-                    left_s,
-                )
-            self._boundary()
-            if enough() or not self._alive() or self._now_s() >= until_s:
-                return
 
     # --- the talking thread -----------------------------------------------------------------------
 
@@ -577,42 +541,26 @@ class Learner:
                 self._mail.notify_all()
 
     def _talk(self, life: Life) -> None:
-        """Tell the syncer what happened, one message at a time; what comes meanwhile is joined."""
+        """Say what there is to say, one message at a time, and tell what came of it."""
         while True:
             with self._mail:
-                self._mail.wait_for(lambda: self._has_news(life), HEARTBEAT_S)
-                if self._life != life:
+                self._mail.wait_for(lambda: self._to_say or not self._lives_now(life), HEARTBEAT_S)
+                if not self._lives_now(life):
                     return
-                said, self._said, self._spoke = self._said, [], False
-                report = Report(life, self._progress, self._step_s)
-                vitals, hungry = self._vitals, self._hungry
+                word = self._to_say.popleft() if self._to_say else None
+                vitals = self._vitals
+            if word is None:
+                self._happens(Beat())
+                continue
             try:
-                self._hear(self._link.report(report, vitals, said))
-                if hungry:
-                    self._hear(self._link.lease(LeaseWanted(life)))
+                match word:
+                    case Say(report, adopted):
+                        answer = self._link.report(report, vitals, adopted)
+                    case Want(event):
+                        answer = self._link.lease(event)
             except Unreachable:
-                with self._mail:
-                    self._said = said + self._said  # saying it twice does no harm
-                    self._mail.wait_for(lambda: self._life != life, HEARTBEAT_S)
-
-    def _has_news(self, life: Life) -> bool:
-        """What was adopted can wait for the next report, if steps go on."""
-        parked = self._said and not self._stepping
-        return bool(self._spoke or parked or self._hungry or self._life != life)
-
-    def _hear(self, answer: Answer | LeaseGranted | Void) -> None:
-        match answer:
-            case Void():
-                self.cease(answer)
-            case Answer():
-                with self._mail:
-                    self._spoke = self._spoke or answer.offset != self._offset
-                    self._offset = answer.offset
-                    if answer.stopping:
-                        self._stepping = False
-                    self._mail.notify_all()
-            case LeaseGranted():
-                with self._mail:
-                    self._leases.append(answer.lease)
-                    self._hungry = False
-                    self._mail.notify_all()
+                self._happens(Unheard())
+                continue
+            with self._mail:
+                if self._lives_now(life):
+                    self._happens(Heard(answer))

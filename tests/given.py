@@ -9,7 +9,7 @@ from coordinator.outer import OuterRule
 from coordinator.protocol import Anchor, Island
 from coordinator.schedule import Schedule
 from islands.encoder import Where
-from islands.learner import Habits
+from islands.link import Habits
 from islands.optimizer import OptimizerKind, OptimizerSpec
 from islands.sources import STDLIB, DataSpec
 

@@ -13,7 +13,7 @@ from importlinter.cli import lint_imports
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("coordinator", "islands", "cluster")
-VOCABULARY_MODULES = ("protocol", "fragments", "schedule", "codec", "kernels", "errors")
+VOCABULARY_MODULES = ("frozen", "protocol", "fragments", "schedule", "codec", "kernels", "errors")
 VOCABULARY = {
     "coordinator",
     *(f"coordinator.{m}" for m in VOCABULARY_MODULES),

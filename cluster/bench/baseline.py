@@ -1,9 +1,9 @@
 """Data-parallel at its own best: the learning rate and momentum that `bench parity` gives it.
 
 Islands and data-parallel training are not at their best at the same rate, so the baseline has a
-sweep of its own, kept in baselines.toml. `python -m cluster.baseline PRESET STEPS RATES MOMENTA
-SEEDS`, such as `byte-1m 300 8e-3,16e-3 0.9,0.95 0`, trains what is not in there yet (one process at
-a time) and writes it down; a row is a run of `cluster.data_parallel`.
+sweep of its own, kept in baselines.toml. `python -m cluster.bench.baseline PRESET STEPS RATES
+MOMENTA SEEDS`, such as `byte-1m 300 8e-3,16e-3 0.9,0.95 0`, trains what is not in there yet (one
+process at a time) and writes it down; a row is a run of `cluster.bench.data_parallel`.
 """
 
 from __future__ import annotations

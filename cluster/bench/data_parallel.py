@@ -1,6 +1,6 @@
 """The baseline: the same model trained data-parallel in one process, one batch from all islands.
 
-`python -m cluster.data_parallel CONFIG.toml STEPS` prints the held-out loss as JSON.
+`python -m cluster.bench.data_parallel CONFIG.toml STEPS` prints the held-out loss as JSON.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The same inner step, merge, outer step and adoption as everywhere; no Ray, no rounds that wait, no
 wire, nobody who is late. What this and a real run differ by is the system's, not the method's.
-`python -m cluster.lockstep CONFIG.toml` prints the held-out loss as JSON.
+`python -m cluster.bench.lockstep CONFIG.toml` prints the held-out loss as JSON.
 """
 
 from __future__ import annotations

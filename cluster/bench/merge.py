@@ -116,7 +116,7 @@ def memory(workload: Workload) -> dict[str, float]:
     contributions of a round. `shard_process_...`: by how much the memory of this process has grown
     then, by the kernel's count.
 
-    Errors: `UserMistake` where the kernel has none (`cluster.meter`).
+    Errors: `UserMistake` where the kernel has none (`procfs`).
     """
     m, n, wire = workload.contributions, workload.elements, workload.wire
     layout, p, pid = cut([Leaf("w", (n,))], 1), Fragment(0), os.getpid()

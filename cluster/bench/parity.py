@@ -25,8 +25,8 @@ def parity(
     For each seed in turn: the islands for `steps` syncer steps, then data-parallel in one process
     for as many steps of the islands' summed batch as they trained tokens. Same model, corpus,
     schedule and held-out text; rate and momentum are each side's own: the configuration's for the
-    islands, those of `cluster.baseline` for data-parallel. `baseline_tuned` is false where no such
-    sweep was made: then it has the islands' rate and momentum, and the gap is too small.
+    islands, those of `cluster.bench.baseline` for data-parallel. `baseline_tuned` is false where no
+    such sweep was made: then it has the islands' rate and momentum, and the gap is too small.
     `lock_step`: the islands in step and in one process, to see what the method costs without the
     system.
     """

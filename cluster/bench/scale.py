@@ -1,6 +1,6 @@
 """`archipelago bench scale`: what one syncer costs, and how fast it answers, by number of learners.
 
-One real syncer and one real shard on Ray; the learners are light ones (`cluster.light`), many to a
+One real syncer and one real shard on Ray; the learners are light ones (`stub_learner`), many to a
 process. The rate of reports is raised in steps until answers come late, or fewer reports are made
 than were asked for; the row is of the highest rate that was held. On a small machine it is the
 learners that use it up, so the CPU seconds of the syncer's process are given beside the latencies:

@@ -16,7 +16,8 @@ from coordinator.protocol import Anchor, Fragment, Island, Region
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.encoder import OnDevice
 from islands.inner import Inner
-from islands.learner import Habits, Learner, Link
+from islands.learner import Learner
+from islands.link import Habits, Link
 from islands.optimizer import OptimizerSpec
 from islands.sources import DataSpec
 from islands.task import Task, load_task

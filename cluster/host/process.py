@@ -20,7 +20,8 @@ from coordinator.errors import Rejected, Relieved
 from coordinator.protocol import Island
 
 if TYPE_CHECKING:  # JAX is imported on the learner's thread, where a failure can be reported
-    from islands.learner import Learner, Link
+    from islands.learner import Learner
+    from islands.link import Link
 
 log = logging.getLogger("archipelago.island")
 

@@ -49,7 +49,8 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.state import Rule, State
-from islands.learner import Learner, Link
+from islands.learner import Learner
+from islands.link import Link
 
 T = TypeVar("T")
 

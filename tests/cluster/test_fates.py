@@ -25,7 +25,8 @@ from coordinator.protocol import (
     Version,
 )
 from islands.encoder import OnHost
-from islands.exchange import Snapshot, Track, Uplink
+from islands.exchange import Basis, Snapshot, Uplink
+from islands.learner_words import HandOver, Track
 
 SIZE = 40
 LAYOUT = cut([Leaf("w", (SIZE,)), Leaf("b", (SIZE,))], 2)
@@ -144,9 +145,12 @@ class World:
     def boundary(self) -> Snapshot:
         origin: Any = np.zeros(SIZE, np.float32)
         flat: Any = np.random.default_rng(self.steps).normal(size=SIZE).astype(np.float32)
-        track = Track.begin(Version(0, 0), origin, self.steps, 10 * self.steps)
+        track = Track(Version(0, 0), self.steps, self.steps, 10 * self.steps)
         self.steps += 1
-        return Snapshot(flat, track, Progress(self.steps, 10 * self.steps, Lease(0, self.steps)))
+        progress = Progress(self.steps, 10 * self.steps, Lease(0, self.steps))
+        said = ContributionId(A1, F0, self.steps - 1, self.steps)
+        word = HandOver(F0, said, track, progress)
+        return Snapshot(flat, word, Basis(origin, origin))
 
     def answer(self, call: Call, snapshot: Snapshot) -> None:
         """Answer, or lose the answer on its way."""

@@ -50,7 +50,7 @@ from coordinator.protocol import Cause, Fate, Island
 from coordinator.quorum import Close
 from coordinator.schedule import Schedule
 from coordinator.state import Rule
-from islands import learner
+from islands import learner_state
 
 FEW, MANY, SEED = 100, 2000, 7
 
@@ -254,8 +254,8 @@ def test_what_is_out_of_reach_is_a_pair() -> None:
 
 
 def test_the_learner_is_as_the_real_one() -> None:
-    assert sim_learner.HEARTBEAT_S == learner.HEARTBEAT_S
-    assert sim_learner.STEP_SMOOTHING == learner.STEP_SMOOTHING
+    assert sim_learner.HEARTBEAT_S == learner_state.HEARTBEAT_S
+    assert sim_learner.STEP_SMOOTHING == learner_state.STEP_SMOOTHING
 
 
 def test_tasks_on_virtual_time() -> None:

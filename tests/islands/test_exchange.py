@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ from coordinator.protocol import (
     Version,
 )
 from islands.encoder import OnHost
-from islands.exchange import Downlink, Missed, Public, Snapshot, Track, Uplink
+from islands.exchange import Basis, Downlink, Missed, Public, Snapshot, Uplink
+from islands.learner_words import HandOver, Track
 from tests.given import outer_rule
 
 LAYOUT: Layout = cut(
@@ -69,11 +70,15 @@ class Sender:
 
     def snapshot(self, delta: Flat) -> Snapshot:
         origin: Any = np.zeros_like(delta)
-        track = Track.begin(V0, origin, step=self.steps, tokens=10 * self.steps)
+        track = Track(V0, self.steps, self.steps, 10 * self.steps)
         self.steps += 1
         progress = Progress(self.steps, 10 * self.steps, Lease(0, self.steps))
         flat: Any = delta
-        return Snapshot(flat, track, progress)
+        return Snapshot(flat, handed(track, progress), Basis(origin, origin))
+
+
+def handed(track: Track, progress: Progress, p: Fragment = F0) -> HandOver:
+    return HandOver(p, ContributionId(LIFE, p, track.from_step, progress.steps), track, progress)
 
 
 def rounded(values: np.ndarray) -> Flat:
@@ -83,7 +88,8 @@ def rounded(values: np.ndarray) -> Flat:
 def test_a_hand_in_says_what_it_is() -> None:
     flat: Any = numbers(1) + numbers(2)
     progress = Progress(steps=9, tokens=700, lease=Lease(4, 2))
-    snapshot = Snapshot(flat, Track.begin(V2, numbers(1), step=5, tokens=300), progress)
+    basis = Basis(numbers(1), numbers(1))
+    snapshot = Snapshot(flat, handed(Track(V2, 5, 5, 300), progress), basis)
     said, payload = Uplink(LIFE, OnHost(Wire.F32), LAYOUT).encode(F0, snapshot)
     assert said == HandIn(
         id=ContributionId(LIFE, F0, 5, 9),
@@ -99,11 +105,11 @@ def test_a_hand_in_says_what_it_is() -> None:
 def test_with_the_syncers_anchor_a_second_hand_in_counts_from_the_base_again() -> None:
     """Its numbers do; its steps and tokens are those of its interval, as ever."""
     flat: Any = numbers(1) + numbers(2)
-    track = Track.begin(V2, numbers(1), step=5, tokens=300)
-    again = replace(track, origin=numbers(3), from_step=7, from_tokens=500)
     progress = Progress(steps=9, tokens=700, lease=Lease(4, 2))
     uplink = Uplink(LIFE, OnHost(Wire.F32), LAYOUT, Anchor.CURRENT)
-    said, payload = uplink.encode(F0, Snapshot(flat, again, progress))
+    again = handed(Track(V2, 5, 7, 500), progress)
+    snapshot = Snapshot(flat, again, Basis(numbers(1), numbers(3)))
+    said, payload = uplink.encode(F0, snapshot)
     assert said.id == ContributionId(LIFE, F0, 7, 9)
     assert (said.since_step, said.tokens) == (5, 200)
     np.testing.assert_array_equal(payload, flat - numbers(1))

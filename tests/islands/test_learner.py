@@ -49,7 +49,9 @@ from islands.corpus import Starved
 from islands.encoder import Where
 from islands.exchange import Public
 from islands.inner import Inner, InnerState, Measures
-from islands.learner import Learner, Link, Rejected, Unreachable
+from islands.learner import Learner, Rejected, Unreachable
+from islands.learner_state import LearnerState
+from islands.link import Link
 from islands.task import Batch, Params, Task
 from tests.given import habits as a_habits
 from tests.given import optimizer_spec
@@ -280,6 +282,13 @@ class Script(Link):
         return given
 
 
+def life_of(alive: Alive) -> LearnerState:
+    """What the learner owes and says in the life that it lives."""
+    now = alive.learner.now
+    assert now is not None
+    return now
+
+
 class Alive:
     """A learner on its thread, and the coordinator it believes in."""
 
@@ -303,7 +312,7 @@ class Alive:
     def pending(self, p: Fragment) -> Future[tuple[HandIn, Payload] | None]:
         """Ask for what is not there yet, and return when the learner knows of it."""
         answer = self.asked(p)
-        until(lambda: p in self.learner._asks)
+        until(lambda: p in self.learner._asked)
         return answer
 
     def publish(
@@ -319,7 +328,12 @@ class Alive:
 
     def adopted(self, p: Fragment, version: Version) -> None:
         """Return when the training thread has this version in its parameters."""
-        until(lambda: self.learner._tracks[p].base == version)
+
+        def there() -> bool:
+            base = life_of(self).tracks[p].base
+            return base == version and (p, version) not in self.learner._offers
+
+        until(there)
 
     def ends(self) -> None:
         """Wait for the training thread; raises what it raised."""
@@ -696,7 +710,7 @@ def test_no_step_is_handed_in_twice_and_each_is_accounted_for(
             case 0:
                 steps += (more := int(chance.integers(1, 4)))
                 alive.script.step(more)
-            case 1 if steps > 0 and alive.learner._tracks[p].from_step < steps:
+            case 1 if steps > 0 and life_of(alive).tracks[p].from_step < steps:
                 handed.append(alive.hand_in(p)[0])
             case _:
                 alive.adopted(p, alive.publish(p, flats_of(init(int(chance.integers(99))))[p]))
@@ -855,7 +869,7 @@ def test_a_life_steps_again_although_the_one_before_was_told_to_stop(begin: Begi
     script = Script()
     script.answer = lambda report: Answer(9, 0, stopping=report.life.incarnation == 1)
     alive = begin(script=script)
-    until(lambda: not alive.learner._stepping)
+    until(lambda: not life_of(alive).stepping)
     alive.learner.cease(Void(script.life, "the syncer has restarted"))
     script.nothing_more()
     script.all_read()
@@ -1031,7 +1045,7 @@ def test_when_the_run_stops_it_steps_no_more_and_still_hands_in(begin: Begin) ->
     script.answer = lambda report: Answer(9, 0, stopping=report.progress.steps >= 3)
     alive = begin(script=script)
     script.allow(3)
-    until(lambda: not alive.learner._stepping)
+    until(lambda: not life_of(alive).stepping)
     assert span(alive.hand_in(F0)) == (0, 3)
     assert alive.asked(F0).result(WAIT_S) is None, "nothing more will come"
     script.allow(5)
@@ -1192,7 +1206,7 @@ def test_a_version_without_a_payload_is_asked_for(begin: Begin) -> None:
     alive.learner.offer(alive.script.life, publication, None)
     alive.script.step(1)
     alive.adopted(F0, version)
-    np.testing.assert_array_equal(alive.learner._tracks[F0].public, flat)
+    np.testing.assert_array_equal(alive.learner._basis[F0].public, flat)
 
 
 # --- waiting, and being out of reach --------------------------------------------------------------

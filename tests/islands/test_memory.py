@@ -43,7 +43,8 @@ from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.encoder import Where
 from islands.exchange import Public
 from islands.inner import Inner, InnerState, Measures
-from islands.learner import Learner, Link
+from islands.learner import Learner
+from islands.link import Link
 from islands.optimizer import OptimizerKind
 from islands.task import Batch, Params, Task
 from tests.given import habits as a_habits

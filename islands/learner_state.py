@@ -1,0 +1,343 @@
+"""What a learner owes and says in one life, as a value: no JAX, no threads, no clock, no network.
+
+`happen` takes a state and a happening and returns the state after it and the words that follow, in
+order. Whoever carries it (threads on Ray, callbacks in the simulator, tasks in a bench) does each
+word and tells what comes of it; it looks at no field to decide anything. Where arrays are moved,
+the carrier moves them; here is which, from where they count, and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from coordinator.frozen import replace
+from coordinator.protocol import (
+    Adopted,
+    Answer,
+    ContributionId,
+    Fragment,
+    Granted,
+    Lease,
+    LeaseGranted,
+    LeaseWanted,
+    Life,
+    Progress,
+    Report,
+    Version,
+    Void,
+)
+from coordinator.schedule import Schedule
+from islands.learner_words import (
+    Adopt,
+    Asked,
+    Beat,
+    Ceased,
+    End,
+    Fed,
+    HandOver,
+    Happening,
+    Heard,
+    LetGo,
+    Offered,
+    Parked,
+    Ready,
+    Rested,
+    Say,
+    Step,
+    Stepped,
+    Take,
+    Track,
+    Unheard,
+    Want,
+    Words,
+)
+
+HEARTBEAT_S = 1.0
+"""A learner that has nothing new to say says so this often."""
+STEP_SMOOTHING = 0.2
+"""Weight of the newest step in the moving average of the time that a step takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a learner works by; constant over the run.
+
+    `overlap`: 0 = it waits for adoption at each due point. `carries`: what it trained since its
+    last hand-in survives an adoption (adopt = "carry"). `batch_windows`: data of one step;
+    `lease_windows`: of a lease, and what it likes to have ahead.
+    """
+
+    schedule: Schedule
+    overlap: int
+    carries: bool
+    batch_windows: int
+    lease_windows: int
+
+    @property
+    def wanted_windows(self) -> int:
+        """It asks for data when it has less than this."""
+        return max(self.lease_windows, self.batch_windows)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerState:
+    """One life of a learner.
+
+    `goes_on`: it has not been ended; `over`: by whose word it was. `stepping`: it may step; else it
+    hands in and adopts only. `asks`: fragments that were asked for and are not handed in yet.
+    `news`: versions to adopt at the next boundary; `newest`: the newest heard of. `awaiting`: what
+    must be replaced before the next step (overlap 0). `ahead_windows`: data for which it has
+    leases. `busy`: a step is under way; `rested`: the carrier could begin one; `held`: it may not
+    yet, because of others. `said`: adoptions that the syncer has not been told of, and `saying`
+    those on their way. `spoke`: it has news. `flight`: a message is under way; `quiet`: one was not
+    heard, and nothing is said before the next beat. `wants`: data is asked for once the report
+    under way is answered; `fetching`: it is granted and not there yet.
+    """
+
+    terms: Terms
+    life: Life
+    offset: int
+    tracks: tuple[Track, ...]
+    newest: Mapping[Fragment, Version]
+    progress: Progress
+    ahead_windows: int
+    goes_on: bool = True
+    over: Void | None = None
+    stepping: bool = True
+    step_s: float = 0.0
+    asks: tuple[Fragment, ...] = ()
+    news: tuple[Fragment, ...] = ()
+    awaiting: tuple[tuple[Fragment, Version], ...] = ()
+    busy: bool = False
+    rested: bool = False
+    held: bool = False
+    said: tuple[Adopted, ...] = ()
+    saying: tuple[Adopted, ...] = ()
+    spoke: bool = False
+    wants: bool = False
+    fetching: bool = False
+    flight: bool = False
+    quiet: bool = False
+
+    @property
+    def clock(self) -> int:
+        """Its step on the syncer's clock."""
+        return self.progress.steps + self.offset
+
+
+Outcome = tuple[LearnerState, Words]
+
+
+def begun(
+    terms: Terms, granted: Granted, versions: Sequence[Version], cursor: Lease, ahead_windows: int
+) -> LearnerState:
+    """A life that begins at these versions, one for each fragment; `cursor`: in its data."""
+    return LearnerState(
+        terms,
+        granted.life,
+        granted.offset,
+        tuple(Track(version) for version in versions),
+        {Fragment(p): version for p, version in enumerate(versions)},
+        Progress(0, 0, cursor),
+        ahead_windows,
+    )
+
+
+def happen(state: LearnerState, happening: Happening) -> Outcome:
+    """The state after this, and the words that follow from it, in the order to be carried out."""
+    match happening:
+        case Asked(p):
+            asks = state.asks if p in state.asks else (*state.asks, p)
+            return _at_once(replace(state, asks=asks))
+        case Offered(p, version):
+            if version <= state.newest[p]:
+                return state, ()
+            news = state.news if p in state.news else (*state.news, p)
+            newest = {**state.newest, p: version}
+            return _at_once(replace(state, news=news, newest=newest))
+        case Parked():
+            return _at_once(replace(state, stepping=False))
+        case LetGo():
+            return _go_on(replace(state, stepping=False, goes_on=False))
+        case Ceased(over):
+            return _go_on(_ceased(state, over))
+        case Ready(ahead):
+            state = replace(state, busy=False, rested=True, ahead_windows=ahead)
+            return _follow(state, _boundary, _talk, _go_on)
+        case Fed(ahead):
+            state = replace(state, ahead_windows=ahead, fetching=False)
+            return (state, ()) if state.busy else _follow(state, _talk, _go_on)
+        case Stepped(tokens, cursor, ahead):
+            return _stepped(state, tokens, cursor, ahead)
+        case Rested(took_s):
+            known = state.step_s
+            step_s = took_s if known == 0 else known + STEP_SMOOTHING * (took_s - known)
+            spoke = state.spoke or _is_news(state)
+            state = replace(state, step_s=step_s, spoke=spoke, rested=True)
+            return _follow(state, _talk, _go_on)
+        case Heard(answer):
+            return _heard(state, answer)
+        case Unheard():
+            said = state.saying + state.said  # saying it twice does no harm
+            return replace(state, said=said, saying=(), flight=False, quiet=True), ()
+        case Beat():
+            return (state, ()) if state.flight else _say(state)
+        case _:
+            assert_never(happening)
+
+
+def _follow(state: LearnerState, *parts: Part) -> Outcome:
+    words: Words = ()
+    for part in parts:
+        state, more = part(state)
+        words += more
+    return state, words
+
+
+def _at_once(state: LearnerState) -> Outcome:
+    """Serve what has come, if no step is under way: else at its end."""
+    if state.busy:
+        return state, ()
+    return _follow(state, _boundary, _talk, _go_on)
+
+
+def _stepped(state: LearnerState, tokens: int, cursor: Lease, ahead_windows: int) -> Outcome:
+    before = state.progress
+    progress = Progress(before.steps + 1, before.tokens + tokens, cursor)
+    state = replace(state, progress=progress, ahead_windows=ahead_windows, busy=False)
+    state, words = _boundary(state)
+    if state.terms.overlap == 0 and state.stepping:
+        state = replace(state, awaiting=tuple((p, state.tracks[p].base) for p in _due(state)))
+    return state, words
+
+
+def _boundary(state: LearnerState) -> Outcome:
+    """Serve what was asked for and what came in: hand in first, so that nothing is overwritten that
+    was asked for."""
+    if not (state.asks or state.news):
+        return state, ()
+    words: Words = ()
+    asks: tuple[Fragment, ...] = ()
+    for p in state.asks:
+        track = state.tracks[p]
+        if state.stepping and track.from_step >= state.progress.steps:
+            asks = (*asks, p)  # it will have something to hand in after the next step
+            continue
+        state, word = _hand_over(state, p, track)
+        words = (*words, word)
+    news, state = state.news, replace(state, asks=asks, news=())
+    for p in news:
+        state, word = _adopt(state, p)
+        words = (*words, word)
+    return state, words
+
+
+def _hand_over(state: LearnerState, p: Fragment, track: Track) -> tuple[LearnerState, HandOver]:
+    progress, said = state.progress, None
+    if track.from_step < progress.steps:
+        said = ContributionId(state.life, p, track.from_step, progress.steps)
+        after = replace(track, from_step=progress.steps, from_tokens=progress.tokens)
+        state = _with_track(state, p, after)
+    return state, HandOver(p, said, track, progress)
+
+
+def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
+    track, progress, version = state.tracks[p], state.progress, state.newest[p]
+    if state.terms.carries:
+        after = Track(version, track.from_step, track.from_step, track.from_tokens)
+        from_step, tokens = progress.steps, 0
+    else:
+        after = Track(version, progress.steps, progress.steps, progress.tokens)
+        from_step, tokens = track.from_step, progress.tokens - track.from_tokens
+    said = Adopted(state.life, p, version, from_step, tokens, progress)
+    awaiting = tuple(each for each in state.awaiting if each[0] != p)
+    state = replace(state, said=(*state.said, said), awaiting=awaiting)
+    return _with_track(state, p, after), Adopt(p, version)
+
+
+def _with_track(state: LearnerState, p: Fragment, track: Track) -> LearnerState:
+    return replace(state, tracks=(*state.tracks[:p], track, *state.tracks[p + 1 :]))
+
+
+def _go_on(state: LearnerState) -> Outcome:
+    """Begin the next step if nothing is in its way, or end this life, between two steps."""
+    if state.busy:
+        return state, ()
+    if not state.goes_on:
+        distrusted = state.over is not None and state.over.distrusted
+        return replace(state, busy=True), (End(distrusted),)  # it has no boundaries any more
+    enough = state.ahead_windows >= state.terms.batch_windows
+    if state.awaiting or not state.stepping:
+        return replace(state, held=True), ()
+    if not (state.rested and enough):
+        return state, ()
+    return replace(state, busy=True, rested=False, held=False), (Step(state.held),)
+
+
+def _due(state: LearnerState) -> Sequence[Fragment]:
+    """The fragments that are due at the step that is over."""
+    return state.terms.schedule.due(after=state.clock - 1, upto=state.clock)
+
+
+def _is_news(state: LearnerState) -> bool:
+    """Must the syncer hear of this step at once? It acts on a learner's first one, and when clocks
+    pass due points; of all the others it hears with these, or by the heartbeat."""
+    return state.progress.steps == 1 or bool(_due(state))
+
+
+# --- talking --------------------------------------------------------------------------------------
+
+
+def _talk(state: LearnerState) -> Outcome:
+    """Say what happened, one message at a time; what comes meanwhile is joined. What was adopted
+    can wait for the next report, if steps go on."""
+    parked = bool(state.said) and not state.stepping
+    if state.flight or state.quiet or not (state.spoke or parked or _hungry(state)):
+        return state, ()
+    return _say(state)
+
+
+def _say(state: LearnerState) -> Outcome:
+    report = Report(state.life, state.progress, state.step_s)
+    said = state.said
+    state = replace(
+        state, said=(), saying=said, wants=_hungry(state), spoke=False, flight=True, quiet=False
+    )
+    return state, (Say(report, said),)
+
+
+def _hungry(state: LearnerState) -> bool:
+    short = state.ahead_windows < state.terms.wanted_windows
+    return short and state.stepping and not state.fetching
+
+
+def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome:
+    match answer:
+        case Void():
+            return _go_on(replace(_ceased(state, answer), flight=False))
+        case Answer():
+            spoke = state.spoke or answer.offset != state.offset
+            stepping = state.stepping and not answer.stopping
+            state = replace(state, spoke=spoke, offset=answer.offset, stepping=stepping, saying=())
+            if state.wants:
+                state = replace(state, wants=False)
+                more: Outcome = state, (Want(LeaseWanted(state.life)),)
+            else:
+                more = _talk(replace(state, flight=False))
+        case LeaseGranted(_, lease):
+            state, words = _talk(replace(state, fetching=True, flight=False))
+            more = state, (Take(lease), *words)
+    state, words = more
+    if state.busy:
+        return state, words
+    state, served = _follow(state, _boundary, _talk, _go_on)
+    return state, (*words, *served)
+
+
+def _ceased(state: LearnerState, over: Void) -> LearnerState:
+    return replace(state, goes_on=False, over=state.over or over)
+
+
+Part = Callable[[LearnerState], Outcome]

@@ -1,0 +1,200 @@
+"""What a learner's carrier tells `learner_state`, and what it is to do: happenings and words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.protocol import (
+    Adopted,
+    Answer,
+    ContributionId,
+    Fragment,
+    Lease,
+    LeaseGranted,
+    LeaseWanted,
+    Progress,
+    Report,
+    Version,
+    Void,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """From where the next contribution to one fragment counts.
+
+    `base`: the version adopted last; `since_step`: the step from which its steps count. Steps and
+    tokens of the next contribution count from `from_step` and `from_tokens`: the last hand-in, or
+    the adoption.
+    """
+
+    base: Version
+    since_step: int = 0
+    from_step: int = 0
+    from_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The shard asks for what was trained on a fragment."""
+
+    fragment: Fragment
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A version has come, and is ready to be put in place."""
+
+    fragment: Fragment
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """It shall step no more in this life."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """It shall end this life, and begin no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceased:
+    """This life is over by the syncer's word."""
+
+    over: Void
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The carrier could begin a step: at the beginning of a life, or where data ran out after all
+    (`ahead_windows` is what there is)."""
+
+    ahead_windows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """A lease was added to the data: so much is there now."""
+
+    ahead_windows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """An inner step is over: `tokens` of it, the data cursor after it, and the data left."""
+
+    tokens: int
+    cursor: Lease
+    ahead_windows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rested:
+    """All that belongs to the step is done; it took so long in all, since the one before."""
+
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The answer to what was said last."""
+
+    answer: Answer | LeaseGranted | Void
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """No answer came to what was said last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Nothing was said for a heartbeat."""
+
+
+Happening = (
+    Asked
+    | Offered
+    | Parked
+    | LetGo
+    | Ceased
+    | Ready
+    | Fed
+    | Stepped
+    | Rested
+    | Heard
+    | Unheard
+    | Beat
+)
+
+
+# --- words: what the carrier does -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Begin an inner step, and tell when it is over. `held`: the time since the one before was
+    spent on waiting for others, and is none of its own."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Answer whoever asked for this fragment, from the parameters as they are now.
+
+    `said`: the interval, None if there is nothing to hand in. `track`: as it was before.
+    """
+
+    fragment: Fragment
+    said: ContributionId | None
+    track: Track
+    progress: Progress
+
+    @property
+    def tokens(self) -> int:
+        return self.progress.tokens - self.track.from_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Put the newest version of this fragment that has come in place."""
+
+    fragment: Fragment
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Add this lease to the data, and tell how much is there then."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Report to the syncer, with what was adopted since the report before."""
+
+    report: Report
+    adopted: tuple[Adopted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Ask the syncer for data."""
+
+    event: LeaseWanted
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """This life is over; nothing follows any more. `distrusted`: neither parameters nor moments of
+    it may be used in the next one."""
+
+    distrusted: bool
+
+
+Word = Step | HandOver | Adopt | Take | Say | Want | End
+Words = tuple[Word, ...]

@@ -1,0 +1,74 @@
+"""A learner's way to the coordinator, and how it works: what its process gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from coordinator.codec import Wire
+from coordinator.protocol import (
+    Adopted,
+    Anchor,
+    Answer,
+    Fragment,
+    Granted,
+    Island,
+    Join,
+    LeaseGranted,
+    LeaseWanted,
+    Left,
+    Life,
+    Refused,
+    Region,
+    Report,
+    Version,
+    Vitals,
+    Void,
+)
+from coordinator.schedule import Schedule
+from islands.encoder import Where
+from islands.exchange import Missed, Public
+
+
+class Link(Protocol):
+    """The way to the coordinator. Calls may take long; they raise `Unreachable` when they fail.
+
+    A report brings along what was adopted since the one before: each call costs both ends more than
+    what is said in it.
+    """
+
+    def join(self, event: Join) -> Granted | Refused: ...
+    def report(
+        self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
+    ) -> Answer | Void: ...
+    def lease(self, event: LeaseWanted) -> LeaseGranted | Void: ...
+    def left(self, event: Left) -> None: ...
+    def whole(self, fragments: Sequence[Fragment]) -> list[Public]: ...
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
+    def moments(self, donor: Life) -> list[NDArray[Any]] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How a learner works; constant over the run.
+
+    `overlap`: 0 = wait for adoption at each due point. `speed`: below 1 it idles between steps, so
+    that one takes 1 / `speed` of its quickest. `step_s`: ... so that none takes less than this.
+    `encode`: where its deltas are encoded, and their anchors kept.
+    `lease_windows`: it asks for more data when less than this is left, or less than a batch.
+    """
+
+    island: Island
+    group: str
+    wire_up: Wire
+    schedule: Schedule
+    overlap: int
+    lease_windows: int
+    speed: float
+    step_s: float
+    anchor: Anchor
+    encode: Where
+    region: Region | None
