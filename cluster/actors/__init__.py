@@ -2,4 +2,17 @@
 
 `fleet`, `launch` and `bench` come in. All that knows that there is Ray is here and with them: a
 typed handle for each untyped one, errors told apart by type, nothing retried by Ray.
+
+    syncer     the actor of the syncer: one event loop around `syncer.shell`
+    shard      the actor of a shard: it calls the learners, merges, stores and publishes
+    island     the actor of an island: its process, and the calls that the run makes of it
+    evaluator  the actor of the evaluator
+    ports      what the syncer reaches: `syncer.ports` over Ray
+    link       what a learner reaches: syncer, shards and fleet, over Ray
+    directory  handles of a run's actors, looked up by name
+    start      how each actor is started, found and ended, with its options
+    calls      what Ray raises where a call should have been answered, told apart by type
+    handed     is what an island says and sends what the protocol has words for?
+    inject     what a process does to itself when a fault is injected
+    again      how a process of the core ends so that Ray restarts it
 """

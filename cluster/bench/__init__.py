@@ -2,4 +2,25 @@
 
 Only `cli` comes in. A run never imports this room: whatever a bench needs of a run it gets as any
 user would, or over an actor of its own (`stub_actor`, `baseline_actor`).
+
+    parity          held-out loss of islands against data-parallel at equal tokens
+    baseline        the learning rate and momentum that are best for data-parallel
+    data_parallel   the same model trained data-parallel in one process
+    lockstep        the method without the machines, for ablations
+    recovery        how long it takes until who was killed is back
+    faults          what is left of a run in which something dies every so often
+    going           a run in processes of its own, and what it leaves to be read
+    raylets         a Ray cluster of several nodes on this machine
+    overhead        what the system costs islands that train anyway
+    baseline_actor  an island's actor that trains with the others or alone, as it is told
+    scale           what one syncer costs, and how fast it answers, by number of learners
+    stub_learner    a learner without a model, of which hundreds share a core
+    stub_actor      the actor that holds many stub learners
+    stage           a syncer and a shard on an embedded Ray, and nobody else
+    merge           how near a merge comes to the speed of memory
+    wire            what each encoding costs, in bytes, in time and in what is learned
+    goals           what the figures are meant to be, and whether they are
+    stats           medians with their intervals, and the demo's configuration
+    tables          writes what benches print into docs/benchmarks.md
+    procfs          CPU seconds and memory of processes, read off /proc
 """

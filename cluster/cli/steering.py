@@ -103,7 +103,7 @@ def chaos(
     address: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Break a live run on purpose: islands, syncer, shard, disk; the kinds are in docs/failures.md.
+    """Break a live run on purpose: islands, syncer, shard, disk; the kinds are in docs/clusters.md.
 
     Example: archipelago chaos runs/demo --kill-every 15 --seed 7 --for 120
     """

@@ -1,5 +1,24 @@
 """Who keeps a run: which islands shall be there, on which devices, and what is done when they fail.
 
-`launch` and `bench` come in. `reconcile` decides and is pure; `controller` looks, asks it, and does
-what it says over Ray.
+`launch` comes in; `sim` for the fault plan, `cli` for how a run ended. `reconcile` decides and is
+pure; `controller` looks, asks it, and does what it says over `cluster.RayCluster`.
+
+    actor       the actor of the fleet, and how it is started
+    controller  the loop that keeps a run: look, decide, do, to the end
+    reconcile   the rules: islands that shall be there against those that are; pure
+    wishes      what people want: which islands, and whether the run shall end
+    islands     the table of islands, with what each one holds
+    spares      warm processes that wait to take an island over
+    services    syncer, shards and evaluator: started, asked, ended
+    judging     when the model is judged, and what if that fails
+    injection   faults: those of the plan that are due, and those that people ask for
+    fault_plan  which faults of a plan are due, and which have happened
+    placement   which devices an island needs, and what can never fit
+    cluster     what the fleet needs of a Ray cluster, as a protocol
+    over_ray    the same over Ray: placement groups, actors of one namespace
+    shown       the status that people see: the syncer's, with the fleet's on top
+    metrics     every metric, declared once
+    exporter    the Prometheus target of a run
+    results     what a run leaves at its end: model and summary
+    outcome     how a run ended
 """

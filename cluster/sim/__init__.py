@@ -2,4 +2,16 @@
 
 `cli` and `bench` may come in; a run never imports this room. Time is virtual and all chance comes
 from one seed, so that a schedule that breaks an invariant is played again from its number.
+
+    world        a cluster with no machines; plays a plan to its end
+    plan         what a simulated run is like and what breaks in it, drawn from one seed
+    from_config  `archipelago simulate CONFIG.toml`: a plan from a configuration
+    fuzz         `archipelago simulate --fuzz`: many plans, judged, and failures made short
+    loop         an event loop whose clock is a number
+    network      places and links, with all that links do to messages
+    learner      a learner without a model, in callbacks
+    syncer       the syncer's place: shell, tape, death, return
+    shard        a shard and a disk whose fragments are integers
+    ports        what the syncer reaches of the simulated world
+    faults       what breaks when the plan says so, and how it is mended
 """

@@ -2,4 +2,22 @@
 
 Everybody above may come in. Every file says what run it belongs to and carries a checksum; a
 damaged one is refused with the place and the reason. Names and formats are a contract.
+
+    depot          the protocol of a store that a run comes back from
+    folder         a depot in a folder
+    bucket         a depot in a bucket
+    open           opens a run's depot, and waits for one that cannot be had at present
+    ownership      who may write there: one fleet at a time, by number
+    pids           is a process of this machine still there, and the one that is meant?
+    runs           run directories: chosen, found, reached, resumed
+    tape           the write-ahead log of events, one file for each generation
+    history        the states of a run, had again from its tape
+    snapshots      `state.json`: the rules' state and the measures of a moment
+    fragments      the newest versions of each fragment, one file each
+    contributions  what was merged, as it came, if that is kept
+    layout         `layout.json`: how the model is cut
+    model_file     the model as people get it, and its fingerprint
+    sealed         arrays in one safetensors file with a checksum
+    files          files that are whole or that grow by lines; JSON without NaN
+    format         the format's number, and what is wrong with a file
 """

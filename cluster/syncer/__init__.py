@@ -1,5 +1,16 @@
 """The syncer's process: it carries events to the rules and effects from them, in order, durably.
 
-Only `actors`, the simulator and tests come in. No Ray here, and no arrays: other processes are
-reached over `Ports`, the tape over `Log`.
+`actors`, `sim` and `bench` come in. No Ray here, and no arrays: other processes are reached over
+`Ports`, the tape over `Log`.
+
+    shell           feeds events to the rules, writes the tape, carries effects out in order
+    ports           what the shell reaches: shards, learners, disk, tape
+    collect         many learners asked through one shard in few calls
+    shard_liveness  which shards are there; calls of one that died fail
+    restore         where a syncer that comes back goes on: snapshot, then tape
+    journal         `notes.jsonl`: what a summary needs and no event says
+    measures        takes in events and vitals, and counts
+    counts          what is counted, as data that outlasts the process
+    report          status, view and summary, read off the counts
+    clock           seconds that never fall
 """

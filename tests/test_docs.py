@@ -1,0 +1,254 @@
+"""What the documents say of the code is so; and what docs/style.md says of modules holds.
+
+Where a table points to code, a cell has `path/file.py: Class.method, function` or
+`path/file.py` `function`; each file is imported, and each name is looked up in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cluster.config.fault_kinds import FAULTS
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("coordinator", "islands", "cluster")
+LONGEST = 400
+"""Lines of a module; docs/style.md, rule 12."""
+VOCABULARY = "coordinator/protocol.py"
+"""All that is ever said, in one place: it stays whole, however long it gets."""
+UNTIL_LEARNER_STATE = ("islands/learner.py", "cluster/sim/learner.py")
+"""They are longer until what a learner decides is a state of its own, shared by both."""
+WRITTEN_LATER = {"config.toml", "runs/second-chances.txt"}
+"""Files that a page names, and that a run or CI writes."""
+ELSEWHERE = ("docs/benchmarks.md",)
+"""A page of figures, with the commands of the days on which they were measured."""
+
+FOLDERS = (*PACKAGES, "tests", "docs", "examples", "dashboards")
+
+Place = tuple[str, str]
+"""A file, and a name in it; without a name the file itself is meant."""
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of each row of the table with this heading; the heading is one of its columns."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    tables = [i for i, line in enumerate(lines) if heading in cells_of(line)]
+    assert len(tables) == 1, f"{page} has {len(tables)} tables with a column {heading!r}"
+    found: list[list[str]] = []
+    for line in lines[tables[0] + 2 :]:
+        if not line.startswith("|"):
+            break
+        found.append(cells_of(line))
+    return found
+
+
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+
+
+def places(cell: str) -> list[Place]:
+    """Where a cell points to."""
+    found: list[Place] = []
+    file = ""
+    for span in re.findall(r"`([^`]+)`", cell):
+        path, _, names = span.partition(": ")
+        if path.endswith(".py"):
+            file = path
+        else:
+            names = span
+        assert file, f"{span!r} comes before any file, in {cell!r}"
+        found += [(file, name.strip()) for name in names.split(",")]
+    assert found, f"{cell!r} points to nothing"
+    return found
+
+
+def found_in(module: ModuleType, name: str) -> bool:
+    """Whether a module has this, such as `Class.method`, or a field without a default."""
+    thing: object = module
+    for part in name.split("."):
+        if part in getattr(thing, "__annotations__", {}) and not hasattr(thing, part):
+            return part == name.rpartition(".")[2]
+        if not hasattr(thing, part):
+            return False
+        thing = getattr(thing, part)
+    return True
+
+
+def missing(column: list[str]) -> list[Place]:
+    """What of these cells is not there."""
+    lost: list[Place] = []
+    for file, name in (place for cell in column for place in places(cell)):
+        if not (ROOT / file).is_file():
+            lost.append((file, ""))
+        elif name:
+            module = import_module(file.removesuffix(".py").replace("/", "."))
+            lost += [] if found_in(module, name) else [(file, name)]
+    return lost
+
+
+def test_the_walk_points_to_what_is_there() -> None:
+    table = rows("docs/walk.md", "question")
+    assert len(table) >= 30
+    assert not missing([row[-1] for row in table])
+
+
+def test_the_glossary_points_to_what_is_there() -> None:
+    table = rows("docs/glossary.md", "word")
+    assert all(len(row) == 4 and all(row) for row in table)
+    words = [row[0] for row in table]
+    assert words == sorted(words, key=str.casefold), "a glossary is in the order of the alphabet"
+    assert not missing([row[-1] for row in table])
+
+
+@pytest.mark.parametrize(
+    ("cell", "lost"),
+    [
+        ("`cluster/fleet/reconcile.py` `reconcile`, `Hold.ASIDE`", []),
+        ("`cluster/fleet/reconcile.py: reconcile, Holding.island`", []),
+        ("`cluster/config/schema.py: SyncConfig.every`", []),
+        ("`cluster/fleet/steward.py: Fleet`", [("cluster/fleet/steward.py", "")]),
+        ("`cluster/names.py: Seat, seats`", [("cluster/names.py", "seats")]),
+        ("`cluster/names.py` `Seat.every`", [("cluster/names.py", "Seat.every")]),
+    ],
+)
+def test_what_is_not_there_is_missed(cell: str, lost: list[Place]) -> None:
+    assert missing([cell]) == lost
+
+
+def modules(package: str) -> list[Path]:
+    """Every module, without those that are a package's own."""
+    return [p for p in sorted((ROOT / package).rglob("*.py")) if p.name != "__init__.py"]
+
+
+def tree() -> set[str]:
+    """What the README's tree has a line for, with its folder before it."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = text.partition("## Where things are")[2].split("```")[1]
+    found: set[str] = set()
+    folder = ""
+    for line in block.strip().splitlines():
+        name = re.fullmatch(r"( *)(\S+) {2,}\S.*", line)
+        if name is None:
+            continue  # the last line has folders without captions
+        folder = folder if name[1] else name[2]
+        found.add(folder + name[2] if name[1] else name[2])
+    return found
+
+
+def told_in(package: Path) -> set[str]:
+    """Modules that the docstring of a package has a line for: `    name   what it holds`."""
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text()), clean=False)
+    return set(re.findall(r"^ {4}(\w+) {2,}\S", text or "", re.MULTILINE))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_module_has_its_line(package: str) -> None:
+    """In the README's tree, or in the docstring of its package; and nothing else has one there."""
+    in_tree = tree()
+    for path in modules(package):
+        name = path.relative_to(ROOT).as_posix()
+        assert name in in_tree or path.stem in told_in(path.parent), f"{name} is told nowhere"
+    for init in (ROOT / package).rglob("__init__.py"):
+        gone = told_in(init.parent) - {path.stem for path in init.parent.glob("*.py")}
+        assert not gone, f"{init.parent.name} has no {gone}"
+
+
+def test_the_tree_of_the_readme_is_there() -> None:
+    found = tree()
+    assert not [name for name in found if not (ROOT / name).exists()]
+    for package in ("coordinator", "islands"):
+        assert {path.relative_to(ROOT).as_posix() for path in modules(package)} <= found
+    rooms = {f"cluster/{init.parent.name}/" for init in (ROOT / "cluster").glob("*/__init__.py")}
+    assert rooms <= found
+
+
+def pages() -> list[Path]:
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in found if page.relative_to(ROOT).as_posix() not in ELSEWHERE]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    """Links go from the page; a name in the text is a path from the root, or the end of one."""
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    assert not [link for link in links if not (page.parent / link).exists()]
+    named = re.findall(r"`([\w./-]+\.(?:py|md|toml|txt))`", text)
+    for name in {*named} - WRITTEN_LATER:
+        assert any(f"/{path}".endswith(f"/{name}") for path in files()), name
+
+
+@cache
+def files() -> frozenset[str]:
+    inside = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.*"))
+    return frozenset(path.relative_to(ROOT).as_posix() for path in (*inside, *ROOT.glob("*.*")))
+
+
+def test_the_walk_names_what_is_in_the_code() -> None:
+    """Also where it is no table: a function that is called otherwise now would lead nowhere."""
+    prose = (ROOT / "docs/walk.md").read_text(encoding="utf-8").partition("## Where to look")[0]
+    known = {
+        word
+        for package in PACKAGES
+        for path in modules(package)
+        for word in {path.stem, *re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+    }
+    names = re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)*)`", prose)
+    assert not {
+        name for name in names if not name.endswith(".py") and not {*name.split(".")} <= known
+    }
+
+
+def test_every_kind_of_fault_is_in_the_table() -> None:
+    """Each with who can have it, as `FAULTS` says."""
+    table = {row[0].strip("`"): set(re.findall(r"[a-z]+", row[2])) for row in faults()}
+    known = {
+        kind.value: {name.partition("-")[0] for name in row.services}
+        | ({"island"} if row.islands else set[str]())
+        for kind, row in FAULTS.items()
+    }
+    assert table == known
+
+
+def faults() -> list[list[str]]:
+    return rows("docs/clusters.md", "who can have it")
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Every string that stands for itself, with its line: those of attributes are among them."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Expr(ast.Constant(str() as text)):
+                yield node.lineno, text
+            case _:
+                pass
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "tests"])
+def test_a_docstring_begins_with_a_sentence(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line, text in docstrings(path)
+        if text.lstrip().startswith(("...", "…"))
+    ]
+    assert not found
+
+
+def test_no_module_is_longer_than_it_may_be() -> None:
+    lines = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+    long = {name for name, count in lines.items() if count > LONGEST}
+    assert long - {VOCABULARY, *UNTIL_LEARNER_STATE} == set()
+    assert not [name for name in UNTIL_LEARNER_STATE if name not in long], "it has become shorter"
