@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 
 from cluster.checks.truth import Poison
-from cluster.sim.learner import SimLearner
 from cluster.sim.network import BACK_S, NOTICED_S, Machine, Network, Site
 from cluster.sim.plan import EVERYWHERE, LAYOUT, SimFault, Trouble
+from cluster.sim.process import SimProcess
 from cluster.sim.syncer import SyncerSlot
 from coordinator.membership import Status
 from coordinator.protocol import (
@@ -167,14 +167,14 @@ class FaultInjector:
             self.seat.die()
             self.site.loop.at(self.site.loop.now_s + NOTICED_S, self.seat.resume)
 
-    def _double(self, machine: Machine, process: SimLearner | None, until_s: float) -> None:
+    def _double(self, machine: Machine, process: SimProcess | None, until_s: float) -> None:
         """Another process joins under the name of this one, which dies then."""
         if process is not None:
             machine.process = None
             self.site.loop.at(until_s, self.network.crash, machine, process, NOTICED_S)
         self.network.start(machine)
 
-    def _while_draining(self, machine: Machine, process: SimLearner) -> None:
+    def _while_draining(self, machine: Machine, process: SimProcess) -> None:
         """Who is about to leave is asked to once more, wants data, dies, or has a double."""
         site, syncer, island = self.site, self.site.syncer, machine.trait.island
         member = None if syncer is None else syncer.state.members.get(island)

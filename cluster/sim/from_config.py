@@ -20,8 +20,8 @@ from cluster.config.schema import PlannedFault as Planned
 from cluster.fleet.fault_plan import FaultPlan
 from cluster.names import SHARD, SYNCER
 from cluster.sim.fuzz import BREAKAGES
-from cluster.sim.learner import LOUDER
 from cluster.sim.plan import LAYOUT, LOSSY, TOO_MANY_EVENTS, SimFault, SimPlan, Trait, Trouble
+from cluster.sim.poison import LOUDER
 from cluster.sim.world import World
 from coordinator.errors import ArchipelagoError
 from coordinator.membership import live

@@ -6,15 +6,16 @@ Also the processes' beginnings and ends, as the one who starts them and watches 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.checks.truth import Made, Violation
-from cluster.sim.learner import SILENT_VITALS, SimLearner
 from cluster.sim.loop import VirtualLoop, settle
 from cluster.sim.plan import SimPlan, Span, Trait
+from cluster.sim.process import SimProcess
 from cluster.sim.shard import SimDifference, SimShard
 from cluster.syncer.shell import Syncer
 from coordinator.protocol import (
@@ -27,8 +28,11 @@ from coordinator.protocol import (
     Life,
     Report,
     Version,
+    Vitals,
 )
 
+SILENT_VITALS = Vitals(math.nan)
+"""What learners without a model measure of themselves."""
 CALL_TIMEOUT_S = 12.0
 """A call that is not answered for so long has failed."""
 NOTICED_S = 0.5
@@ -51,7 +55,7 @@ class Machine:
     """
 
     trait: Trait
-    process: SimLearner | None = None
+    process: SimProcess | None = None
     started: int = 0
     up_cut_s: float = 0.0
     down_cut_s: float = 0.0
@@ -107,15 +111,15 @@ class Network:
             return
         machine.started += 1
         seed = f"{self.site.plan.seed}/{machine.trait.island}/{machine.started}"
-        machine.process = SimLearner(
+        machine.process = SimProcess(
             self.site.plan.rule, machine.trait, self.site.plan.carry, self.loop, self, seed
         )
         machine.process.begin()
 
-    def crash(self, machine: Machine, process: SimLearner, after_s: float) -> None:
+    def crash(self, machine: Machine, process: SimProcess, after_s: float) -> None:
         """A process dies; `after_s` later it is known."""
         process.dead = True
-        for waiter in process.asks.values():
+        for waiter in process.waiters:
             self.loop.at(self.loop.now_s + after_s, settle, waiter, None)
         if machine.process is process:
             machine.process = None
@@ -124,14 +128,14 @@ class Network:
                 known_s = self.loop.now_s + after_s
                 self.loop.at(known_s, settle, waiter, "its process ended")
 
-    def ended(self, who: SimLearner, life: Life) -> None:
+    def ended(self, who: SimProcess, life: Life) -> None:
         """A life is over, and whoever watches it is told."""
         loop, now_s = self.loop, self.loop.now_s
         for other, waiter in self.watched.items():
             if other.island == life.island and other.incarnation <= life.incarnation:
                 loop.at(now_s + NOTICED_S, settle, waiter, "its learner ended it")
 
-    def left(self, who: SimLearner) -> None:
+    def left(self, who: SimProcess) -> None:
         """An island that was drained comes back, whether or not it was in a life when it left."""
         back_s = self.loop.now_s + self.rng.random() * AWAY_S
         self.loop.at(back_s, self.start, self.machines[who.island])
@@ -148,7 +152,7 @@ class Network:
 
     def _call(
         self,
-        process: SimLearner,
+        process: SimProcess,
         words: Callable[[Syncer], Any],
         heard: Callable[[Any], None],
         unheard: Callable[[], None],
@@ -164,7 +168,7 @@ class Network:
 
     def _comes(
         self,
-        process: SimLearner,
+        process: SimProcess,
         machine: Machine,
         words: Callable[[Syncer], Any],
         heard: Callable[[Any], None],
@@ -188,7 +192,7 @@ class Network:
         if self.site.syncer is not None:
             words(self.site.syncer)
 
-    def to(self, process: SimLearner, call: Callable[..., None], *arguments: Any) -> None:
+    def to(self, process: SimProcess, call: Callable[..., None], *arguments: Any) -> None:
         """Reach a process: when it moves again, or never."""
         if process.dead:
             return
@@ -197,7 +201,7 @@ class Network:
             return
         call(*arguments)
 
-    async def reach(self, life: Life, *, again: bool = False) -> SimLearner | None:
+    async def reach(self, life: Life, *, again: bool = False) -> SimProcess | None:
         """The process where this life should be, once a message is there; None if it is not.
 
         `again`: what was lost is said again, until it is heard.
@@ -218,14 +222,14 @@ class Network:
 
     # --- what a process says ----------------------------------------------------------------------
 
-    def join(self, who: SimLearner, event: Join) -> None:
+    def join(self, who: SimProcess, event: Join) -> None:
         def again() -> None:
             if not who.let_go:
                 who.begin()
 
         self._call(who, lambda syncer: syncer.join(event), who.granted, again)
 
-    def whole(self, who: SimLearner) -> None:
+    def whole(self, who: SimProcess) -> None:
         """All public fragments; a process that cannot have them breaks."""
         machine = self.machines[who.island]
         if self.lost(machine, max(machine.up_cut_s, machine.down_cut_s)):
@@ -234,7 +238,7 @@ class Network:
             return
         self.loop.at(self.loop.now_s + 2 * self.delay_s(machine), self.to, who, self._give, who)
 
-    def _give(self, who: SimLearner) -> None:
+    def _give(self, who: SimProcess) -> None:
         if self.shard.away:
             self.loop.at(self.loop.now_s + NOTICED_S, self.to, who, self._give, who)
             return
@@ -250,25 +254,16 @@ class Network:
             words = f"f{p} {version} is {self.shard.history[p, version]}, a learner has {value}"
             raise Violation("the public chain", words)
 
-    def report(self, who: SimLearner, event: Report) -> None:
+    def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
         life = event.life
         self._call(
             who,
-            lambda syncer: syncer.report(event, SILENT_VITALS),
+            lambda syncer: syncer.report(event, SILENT_VITALS, adopted),
             lambda answer: who.heard(life, answer),
             lambda: who.unheard(life),
         )
 
-    def adopted(self, who: SimLearner, event: Adopted) -> None:
-        life = event.life
-        self._call(
-            who,
-            lambda syncer: syncer.adopted(event),
-            lambda answer: who.heard(life, answer),
-            lambda: who.unheard(life),
-        )
-
-    def lease(self, who: SimLearner, event: LeaseWanted) -> None:
+    def lease(self, who: SimProcess, event: LeaseWanted) -> None:
         life = event.life
         self._call(
             who,

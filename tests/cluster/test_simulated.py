@@ -16,7 +16,6 @@ import pytest
 
 from cluster.checks.coverage import NEVER, PAIRS
 from cluster.cli.main import main
-from cluster.sim import learner as sim_learner
 from cluster.sim import shard
 from cluster.sim.fuzz import (
     BREAKAGES,
@@ -50,7 +49,6 @@ from coordinator.protocol import Cause, Fate, Island
 from coordinator.quorum import Close
 from coordinator.schedule import Schedule
 from coordinator.state import Rule
-from islands import learner_state
 
 FEW, MANY, SEED = 100, 2000, 7
 
@@ -251,11 +249,6 @@ def test_a_failure_is_told_by_its_shortest_tape(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_out_of_reach_is_a_pair() -> None:
     assert NEVER.keys() < PAIRS
     assert all(NEVER.values())
-
-
-def test_the_learner_is_as_the_real_one() -> None:
-    assert sim_learner.HEARTBEAT_S == learner_state.HEARTBEAT_S
-    assert sim_learner.STEP_SMOOTHING == learner_state.STEP_SMOOTHING
 
 
 def test_tasks_on_virtual_time() -> None:

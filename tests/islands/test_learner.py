@@ -43,7 +43,7 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.schedule import Schedule
-from islands import learner as learner_module
+from islands import talker
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import Starved
 from islands.encoder import Where
@@ -312,7 +312,7 @@ class Alive:
     def pending(self, p: Fragment) -> Future[tuple[HandIn, Payload] | None]:
         """Ask for what is not there yet, and return when the learner knows of it."""
         answer = self.asked(p)
-        until(lambda: p in self.learner._asked)
+        until(lambda: p in self.learner._mail.asked)
         return answer
 
     def publish(
@@ -331,7 +331,7 @@ class Alive:
 
         def there() -> bool:
             base = life_of(self).tracks[p].base
-            return base == version and (p, version) not in self.learner._offers
+            return base == version and (p, version) not in self.learner._mail.offers
 
         until(there)
 
@@ -362,7 +362,7 @@ def begin(
     inner: Inner, ports: dict[AdoptRule, FragmentPort], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Begin]:
     """A function that starts a learner; it stands at step 0 and has no data yet."""
-    monkeypatch.setattr(learner_module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(talker, "HEARTBEAT_S", 0.05)
     started: list[Alive] = []
 
     def begin(
@@ -433,7 +433,7 @@ def test_of_steps_at_which_nothing_is_due_it_speaks_later(
 ) -> None:
     """The first one is said at once, and what it says when it asks for data."""
     alive = begin()
-    monkeypatch.setattr(learner_module, "HEARTBEAT_S", WAIT_S)
+    monkeypatch.setattr(talker, "HEARTBEAT_S", WAIT_S)
     before = len(alive.script.reports)
     alive.script.step(LEASE_BATCHES)
     told = alive.script.reports[before:]
@@ -473,7 +473,7 @@ def test_what_devices_do_for_the_syncer_is_not_computing(
     alive = begin()
     alive.script.step(3)
     learner, made, done = alive.learner, list[Any](), list[bool]()
-    jax.block_until_ready(jax.tree.map(after_long, learner._state))  # compiled
+    jax.block_until_ready(jax.tree.map(after_long, learner._trainer._state))  # compiled
 
     def slowly(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -494,7 +494,7 @@ def test_what_devices_do_for_the_syncer_is_not_computing(
         monkeypatch.setattr(learner._port, name, slowly(getattr(learner._port, name)))
     if served == "hand-in":
         alive.asked(F0)
-        until(lambda: bool(learner._copying))
+        until(lambda: bool(learner._trainer._copying))
     else:
         alive.adopted(F0, alive.publish(F0, flats_of(init(1))[F0]))
     alive.script.step(1)
@@ -1026,7 +1026,7 @@ def test_to_give_its_moments_a_donor_stops_for_half_a_step_or_a_leaf_at_a_time(
     alive.script.allow(30)
     held.reached()
     asked = alive.call(alive.learner.moments, alive.script.life)
-    until(lambda: bool(alive.learner._donations))
+    until(lambda: bool(alive.learner._mail.donations))
     held.go()
     given = asked.result(WAIT_S)
     assert given is not None
@@ -1084,7 +1084,7 @@ def test_who_has_a_part_of_a_batch_asks_for_the_rest(begin: Begin) -> None:
     alive = begin(stream=Pairs())
     alive.script.step(1)
     alive.script.step(1)
-    until(lambda: alive.learner._progress.steps == 1)
+    until(lambda: alive.learner.vitals[0] == 1)
 
 
 def is_starved(alive: Alive) -> None:
@@ -1098,12 +1098,12 @@ def is_parked(alive: Alive) -> None:
 
 def waits_for_adoption(alive: Alive) -> None:
     alive.script.allow(EVERY)
-    until(lambda: alive.learner._progress.steps == EVERY // FRAGMENTS)
+    until(lambda: alive.learner.vitals[0] == EVERY // FRAGMENTS)
 
 
 def idles(alive: Alive) -> None:
     alive.script.allow(EVERY)
-    until(lambda: alive.learner._progress.steps == 1)
+    until(lambda: alive.learner.vitals[0] == 1)
 
 
 WAITS = {"starved": is_starved, "parked": is_parked, "adoption": waits_for_adoption, "idle": idles}
@@ -1206,7 +1206,7 @@ def test_a_version_without_a_payload_is_asked_for(begin: Begin) -> None:
     alive.learner.offer(alive.script.life, publication, None)
     alive.script.step(1)
     alive.adopted(F0, version)
-    np.testing.assert_array_equal(alive.learner._basis[F0].public, flat)
+    np.testing.assert_array_equal(alive.learner._trainer._basis[F0].public, flat)
 
 
 # --- waiting, and being out of reach --------------------------------------------------------------
@@ -1217,10 +1217,10 @@ def test_in_lock_step_it_waits_at_each_due_point_for_the_newer_version(begin: Be
     alive = begin(overlap=0)
     alive.script.allow(5)
     for due, p, other in ((2, F1, F0), (4, F0, F1)):
-        until(lambda due=due: alive.learner._progress.steps == due)
+        until(lambda due=due: alive.learner.vitals[0] == due)
         said, delta = alive.hand_in(p)
         alive.adopted(other, alive.publish(other, flats_of(init(7))[other]))
-        assert said.progress.steps == alive.learner._progress.steps == due, "not for another one"
+        assert said.progress.steps == alive.learner.vitals[0] == due, "not for another one"
         alive.publish(p, alive.script.public[p][1] + delta, [said.id])
     alive.script.all_read()
     assert alive.script.reports[-1][0].progress.steps == 5
@@ -1231,11 +1231,11 @@ def test_in_lock_step_the_due_points_are_those_of_the_clock(begin: Begin) -> Non
     script.offset = 101
     alive = begin(overlap=0, script=script)
     alive.script.allow(3)
-    until(lambda: alive.learner._progress.steps == 1)
+    until(lambda: alive.learner.vitals[0] == 1)
     said, delta = alive.hand_in(F1)
-    assert alive.learner._progress.steps == 1, "clock 102 = 25 x 4 + 2"
+    assert alive.learner.vitals[0] == 1, "clock 102 = 25 x 4 + 2"
     alive.publish(F1, alive.script.public[F1][1] + delta, [said.id])
-    until(lambda: alive.learner._progress.steps == 3)
+    until(lambda: alive.learner.vitals[0] == 3)
 
 
 def test_it_goes_on_training_while_the_coordinator_is_out_of_reach(begin: Begin) -> None:
@@ -1245,7 +1245,7 @@ def test_it_goes_on_training_while_the_coordinator_is_out_of_reach(begin: Begin)
     alive.script.deaf.set()
     alive.publish(F0, flats_of(init(5))[F0])
     alive.script.allow(6)
-    until(lambda: alive.learner._progress.steps == 7)
+    until(lambda: alive.learner.vitals[0] == 7)
     assert not alive.script.adoptions
     alive.script.deaf.clear()
     alive.script.all_read()
@@ -1262,7 +1262,7 @@ def test_a_slowed_learner_keeps_the_pace_of_its_quickest_step(
     alive.script.step(3)
 
     def busy(*arguments: Any) -> Any:
-        time.sleep(2 * alive.learner._quickest_s)
+        time.sleep(2 * alive.learner._trainer._quickest_s)
         return real(*arguments)
 
     for step in (real, busy):
@@ -1272,7 +1272,7 @@ def test_a_slowed_learner_keeps_the_pace_of_its_quickest_step(
         _, after = alive.learner.vitals
         computed_s = after.computing_s - before.computing_s
         idled_s = after.idle_s - before.idle_s
-        pace_s = 5 * alive.learner._quickest_s
+        pace_s = 5 * alive.learner._trainer._quickest_s
         assert idled_s == pytest.approx(max(0.0, pace_s - computed_s))
     assert idled_s < 2 * computed_s  # of the busy step; four times, if it idled in proportion
 
@@ -1303,6 +1303,6 @@ def test_a_paced_learner_takes_so_long_for_a_step_whatever_else_it_does(
 def test_a_slowed_learner_hands_in_while_it_idles(begin: Begin) -> None:
     alive = begin(speed=1e-5)  # hours, if nobody spoke to it
     alive.script.allow(2)
-    until(lambda: alive.learner._progress.steps == 1)
+    until(lambda: alive.learner.vitals[0] == 1)
     assert span(alive.hand_in(F0)) == (0, 1)
     assert alive.learner.leave().steps == 1

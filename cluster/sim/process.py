@@ -1,0 +1,186 @@
+"""A process of a simulated island: what it is like, and one learner after another in it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from cluster.checks.truth import Made, Poison
+from cluster.sim.learner import HandedIn, SimLearner
+from cluster.sim.loop import VirtualLoop, settle
+from cluster.sim.plan import LAYOUT, Trait
+from cluster.sim.shard import SimDifference
+from coordinator.protocol import (
+    Adopted,
+    Answer,
+    ContributionId,
+    Fragment,
+    Granted,
+    Island,
+    Join,
+    LeaseGranted,
+    LeaseWanted,
+    Life,
+    Progress,
+    Publication,
+    Refused,
+    Report,
+    Version,
+    Void,
+)
+from coordinator.state import Rule
+from islands.learner_state import Terms
+from islands.learner_words import Ceased, Heard, LetGo, Parked, Unheard
+
+
+class SimLink(Protocol):
+    """A process's way to the rest; answers come later, or `unheard` is called instead."""
+
+    def join(self, who: SimProcess, event: Join) -> None: ...
+    def whole(self, who: SimProcess) -> None: ...
+    def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[SimDifference] | tuple[Version, int]: ...
+    def follow(self, p: Fragment, version: Version, value: int) -> None: ...
+    def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None: ...
+    def lease(self, who: SimProcess, event: LeaseWanted) -> None: ...
+    def made(self, id_: ContributionId, made: Made) -> None: ...
+    def ended(self, who: SimProcess, life: Life) -> None: ...
+    def left(self, who: SimProcess) -> None: ...
+
+
+class SimProcess:
+    """One process of one island.
+
+    `frozen_s`: it stands still until then; `stuck_s`: no step of it ends before; `drag`: its steps
+    take so many times as long, until `dragged_s`. `incurable`: what is wrong outlives its lives.
+    """
+
+    def __init__(
+        self, rule: Rule, trait: Trait, carry: bool, loop: VirtualLoop, link: SimLink, seed: str
+    ) -> None:
+        self.trait, self.loop, self.link = trait, loop, link
+        self.rng = random.Random(seed)
+        self.terms = Terms(rule.schedule, rule.overlap, carry, trait.windows, rule.lease_windows)
+        self.learner: SimLearner | None = None
+        self.poison: Poison | None = None
+        self.incurable = self.dead = self.let_go = False
+        self.layout = self.joining_as = LAYOUT
+        self.frozen_s = self.stuck_s = self.dragged_s = 0.0
+        self.drag = 1.0
+        self.staying = True
+        self.progress: Progress | None = None  # of the last life
+
+    @property
+    def island(self) -> Island:
+        return self.trait.island
+
+    @property
+    def life(self) -> Life | None:
+        return None if self.learner is None else self.learner.life
+
+    def takes_s(self) -> float:
+        """How long its next step takes."""
+        jitter = 1 + self.trait.jitter * (2 * self.rng.random() - 1)
+        return self.trait.step_s * jitter * (self.drag if self.loop.now_s < self.dragged_s else 1.0)
+
+    # --- lives ------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Ask for a life."""
+        self.joining_as = self.layout
+        self.link.join(self, Join(self.island, "group", self.layout, self.trait.region))
+
+    def granted(self, answer: Granted | Refused) -> None:
+        """The answer to that."""
+        if isinstance(answer, Granted):
+            self.grant = answer
+            self.link.whole(self)
+        elif answer.retry_s is not None:
+            self.loop.at(self.loop.now_s + answer.retry_s, self._ask_again)
+        elif not self.staying:
+            self._leaves()
+        elif self.layout != self.joining_as:
+            self.begin()  # mended, while the refusal was on its way
+        else:
+            self.let_go = True
+
+    def _ask_again(self) -> None:
+        """It was told to wait, and has; unless it was let go meanwhile."""
+        if self.dead:
+            return
+        if self.staying:
+            self.begin()
+        else:
+            self._leaves()
+
+    def _leaves(self) -> None:
+        """The process of an island that was drained is over."""
+        self.let_go = True
+        self.link.left(self)
+
+    def start(self, public: list[tuple[Version, int]]) -> None:
+        """The public fragments have come: live."""
+        self.learner = SimLearner(self, self.grant, public)
+        self.learner.begin()
+
+    def ends(self, learner: SimLearner, *, distrusted: bool) -> None:
+        """A life is over; nobody is kept waiting for it."""
+        self.learner, self.progress = None, learner.now.progress
+        for waiter in learner.asks.values():
+            settle(waiter, None)
+        self.link.ended(self, learner.life)
+        if distrusted and not self.incurable:
+            self.poison = None  # new moments, new parameters
+        if self.staying:
+            self.begin()
+        else:
+            self._leaves()
+
+    # --- called by others -------------------------------------------------------------------------
+
+    @property
+    def waiters(self) -> Sequence[asyncio.Future[HandedIn | None]]:
+        """Of all who have asked for something and have no answer."""
+        return [] if self.learner is None else [*self.learner.asks.values()]
+
+    def _lives(self, life: Life) -> SimLearner | None:
+        return self.learner if self.life == life else None
+
+    def hand_in(self, life: Life, p: Fragment) -> asyncio.Future[HandedIn | None] | None:
+        learner = self._lives(life)
+        return None if learner is None else learner.hand_in(p)
+
+    def offer(self, life: Life, said: Publication, payload: SimDifference) -> None:
+        if (learner := self._lives(life)) is not None:
+            learner.offer(said, payload)
+
+    def cease(self, over: Void) -> None:
+        if (learner := self._lives(over.life)) is not None:
+            learner.happens(Ceased(over))
+
+    def park(self, life: Life) -> None:
+        if (learner := self._lives(life)) is not None:
+            learner.happens(Parked())
+
+    def leave(self) -> Progress | None:
+        """End the life that is lived, and begin no other; how far it came."""
+        self.staying = False
+        if (learner := self.learner) is None:
+            return self.progress
+        learner.happens(LetGo())
+        return learner.now.progress
+
+    def heard(self, life: Life, answer: Answer | LeaseGranted | Void) -> None:
+        """The answer to what was said last."""
+        if (learner := self._lives(life)) is not None:
+            learner.spoke_s = self.loop.now_s
+            learner.happens(Heard(answer))
+
+    def unheard(self, life: Life) -> None:
+        """No answer came."""
+        if (learner := self._lives(life)) is not None:
+            learner.spoke_s = self.loop.now_s
+            learner.happens(Unheard())

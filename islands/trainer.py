@@ -1,0 +1,221 @@
+"""The training thread of a learner: it owns the parameters, and does what there is to do with them.
+
+It steps, hands over, adopts and gives moments away, at step boundaries and in the order in which
+`learner_state` says so. It waits for nobody, except where that says so.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import jax
+from optax import OptState
+
+from coordinator.fragments import Flat
+from coordinator.protocol import Fragment
+from islands.adopt import AdoptRule, FragmentPort
+from islands.corpus import Starved
+from islands.encoder import Numbers
+from islands.exchange import Basis, Snapshot
+from islands.inner import Inner, InnerState
+from islands.learner_words import Adopt, End, Fed, HandOver, Ready, Rested, Step, Stepped, Take
+from islands.link import Habits
+from islands.mailbox import Mailbox
+from islands.task import Params, StreamLike, Task
+
+PACE_DRIFT = 1.01
+"""A slowed learner keeps the pace of its quickest step, which it forgets by this factor a step: if
+others take its cores for a while it idles less, and not more."""
+DONATING_SHARE = 0.5
+"""Of a step's time, at most, a donor spends at one boundary on copying its moments to the host, or
+on one leaf of them: meanwhile it does not train. A copy on the devices, made at once, would take no
+time, but as much memory again as the moments, which a device that is full does not have."""
+
+
+class Trainer:
+    """What the training thread has; nobody else reads or writes it while a life is lived.
+
+    `drag`: a fault plan's: its steps take so many times as long.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        inner: Inner,
+        port: FragmentPort,
+        habits: Habits,
+        mail: Mailbox,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._task, self._inner, self._port, self._habits = task, inner, port, habits
+        self._mail, self._now_s = mail, now_s
+        self.drag = 1.0
+        self._state: InnerState | None = None
+        self._basis: dict[Fragment, Basis] = {}
+        self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
+        self._stream: StreamLike
+        self._fed_s = self._rested_s = 0.0  # spent on data since the last step; when that was over
+        self._quickest_s = math.inf  # of the steps of late
+
+    @property
+    def params(self) -> Params:
+        """The parameters, on the devices; None before the first life."""
+        return None if self._state is None else self._state.params
+
+    def moments(self) -> OptState | None:
+        """Let go of the parameters of the life before, which need not lie beside the new ones, and
+        return its moments."""
+        before, self._state, self._basis = self._state, None, {}
+        return None if before is None else before.opt_state
+
+    def begin(
+        self,
+        params: Params,
+        moments: OptState | None,
+        public: Mapping[Fragment, Flat],
+        stream: StreamLike,
+    ) -> None:
+        """A new life, from the public fragments and with these moments, or none."""
+        self._state = self._inner.start(params, moments)
+        self._basis = {p: Basis(flat, self._anchor_of(flat)) for p, flat in public.items()}
+        self._stream = stream
+
+    def train(self) -> bool:
+        """Do what there is to do, step after step, until this life is over. Is what it leaves
+        distrusted?"""
+        before_s = self._rested_s = self._now_s()
+        while True:
+            match self._next(math.inf):
+                case Step(held):
+                    waited_s = self._now_s() - self._rested_s
+                    if held:
+                        before_s += waited_s
+                    else:
+                        self._fed_s += waited_s
+                    before_s = self._step(before_s)
+                case HandOver() | Adopt() | Take() as word:
+                    self._serve(word)
+                case End(distrusted):
+                    return distrusted
+                case None:
+                    return False  # nobody speaks for it any more
+
+    def _next(self, for_s: float) -> Step | HandOver | Adopt | Take | End | None:
+        return self._mail.next_to_do(for_s, self._donate)
+
+    def _step(self, before_s: float) -> float:
+        """One inner step, and what is due at its end; `before_s`: when the step before ended.
+
+        Returns when this one did. All the time between the two is accounted for: what was neither
+        computing nor data nor idling was spent talking. So is what the devices still have to do
+        for hand-ins, adoptions and donations when the step could begin: it would come before it.
+        """
+        assert self._state is not None
+        began_s = self._now_s()
+        with self._mail.lock:
+            assert self._mail.now is not None
+            clock = self._mail.now.clock
+        try:
+            batch = self._stream.next()
+        except Starved:
+            self._mail.happens(Ready(self._stream.remaining))
+            return before_s
+        finally:
+            self._fed_s += self._now_s() - began_s
+        jax.block_until_ready((self._state, self._copying))
+        self._copying = []
+        began_s = self._now_s()
+        self._state, measures = self._inner.step(self._state, batch, clock)
+        loss = float(measures.loss)  # waits for the devices
+        computed_s = self._now_s() - began_s
+        self._quickest_s = min(computed_s, PACE_DRIFT * self._quickest_s)
+        slowed = self.drag / self._habits.speed
+        idle_s = slowed * self._quickest_s - computed_s if slowed > 1 else 0.0
+        tokens = operator.index(self._task.tokens(batch))
+        self._mail.happens(Stepped(tokens, self._stream.cursor, self._stream.remaining))
+        self._serve_until(self._now_s())
+        self._donate()
+        idled_s = max(0.0, idle_s, before_s + self._habits.step_s - self._now_s())
+        if idled_s > 0:
+            self._serve_until(self._now_s() + idled_s)
+        self._rested_s = ended_s = self._now_s()
+        took_s, fed_s, self._fed_s = ended_s - before_s, self._fed_s, 0.0
+        with self._mail.lock:
+            self._mail.vitals = replace(
+                self._mail.vitals,
+                loss=loss,
+                computing_s=self._mail.vitals.computing_s + computed_s,
+                talking_s=self._mail.vitals.talking_s + took_s - computed_s - fed_s - idled_s,
+                data_s=self._mail.vitals.data_s + fed_s,
+                idle_s=self._mail.vitals.idle_s + idled_s,
+            )
+            self._mail.happens(Rested(took_s))
+        return ended_s
+
+    def _serve_until(self, until_s: float) -> None:
+        """Do what there is to do at a boundary, and what comes until then; all but the end."""
+        while (word := self._next(until_s - self._now_s())) is not None:
+            if isinstance(word, HandOver | Adopt | Take):
+                self._serve(word)
+            else:
+                self._mail.put_back(word)
+                return
+
+    def _donate(self) -> None:
+        """Go on copying moments to the host for whoever asked, for part of a step's time."""
+        with self._mail.lock:
+            donations = dict(self._mail.donations)
+            now = self._mail.now
+            step_s = 0.0 if now is None else now.step_s
+        for life, donation in donations.items():
+            assert self._state is not None
+            until_s, given = self._now_s() + DONATING_SHARE * step_s, donation.leaves
+            for leaf in self._inner.moments(self._state, after=len(given)):
+                given.append(leaf)
+                if self._now_s() >= until_s:
+                    break
+            else:
+                with self._mail.lock:
+                    self._mail.donations.pop(life).given.set_result(given)
+
+    def _serve(self, word: HandOver | Adopt | Take) -> None:
+        match word:
+            case Take(lease):
+                self._stream.add(lease)
+                self._mail.happens(Fed(self._stream.remaining))
+            case HandOver(p):
+                snapshot = None if word.said is None else self._taken(word)
+                with (
+                    self._mail.lock
+                ):  # whoever asked is forgotten once answered: if not here, by `_end`
+                    self._mail.asked.pop(p).set_result(snapshot)
+            case Adopt(p, version):
+                with self._mail.lock:
+                    offer, self._mail.adopting = self._mail.offers[p, version], {(p, version)}
+                self._adopt(p, *offer)
+                with self._mail.lock:
+                    self._mail.adopting = set()
+                    self._mail.offers.pop((p, version))
+
+    def _taken(self, word: HandOver) -> Snapshot:
+        assert self._state is not None
+        p = word.fragment
+        flat, basis = self._port.take(self._state.params, p), self._basis[p]
+        self._copying.append(flat)
+        self._basis[p] = Basis(basis.public, flat)
+        return Snapshot(flat, word, basis)
+
+    def _adopt(self, p: Fragment, flat: Flat, placed: jax.Array) -> None:
+        assert self._state is not None
+        carries = self._port.rule is AdoptRule.CARRY
+        origin = self._inner.place(self._basis[p].origin) if carries else placed
+        params = self._port.put(self._state.params, p, placed, origin)
+        self._state = replace(self._state, params=params)
+        self._basis[p] = Basis(flat, placed if self._habits.encode == "device" else flat)
+
+    def _anchor_of(self, flat: Flat) -> Numbers:
+        """Where deltas will be counted from."""
+        return self._inner.place(flat) if self._habits.encode == "device" else flat
