@@ -22,6 +22,7 @@ from cluster.bench.stage import BenchStage, staged
 from cluster.bench.stub_actor import CrewActor, Taken, start_crew
 from cluster.bench.stub_learner import Material, StubPace
 from cluster.config.load import parse
+from cluster.config.rule import schedule_of
 from cluster.config.schema import Config
 from cluster.launch.ray_cluster import store_bytes
 from coordinator.errors import RunFailed
@@ -124,6 +125,7 @@ def material_of(config: Config, layout: Layout) -> Material:
     batch = config.islands[0].batch_size
     return Material(
         layout=layout,
+        schedule=schedule_of(config),
         wire=config.sync.wire_up,
         deltas=tuple(
             chance.standard_normal(size, np.float32) * np.float32(1e-3) for size in layout.sizes

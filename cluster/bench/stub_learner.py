@@ -10,18 +10,19 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from cluster.sim.pages import Pages
 from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     Adopted,
     Answer,
-    ContributionId,
     Fragment,
     Granted,
     HandIn,
@@ -39,10 +40,30 @@ from coordinator.protocol import (
     Vitals,
     Void,
 )
+from coordinator.schedule import Schedule
+from islands.learner_state import LearnerState, Terms, begun, happen
+from islands.learner_words import (
+    Adopt,
+    Asked,
+    Beat,
+    End,
+    Fed,
+    HandOver,
+    Happening,
+    Heard,
+    LetGo,
+    Offered,
+    Parked,
+    Ready,
+    Rested,
+    Say,
+    Step,
+    Stepped,
+    Take,
+    Want,
+)  # fmt: skip
 
 GROUP = "crew"
-HEARTBEAT_S = 1.0
-"""One that is parked says so this often."""
 
 
 class StubLink(Protocol):
@@ -75,10 +96,11 @@ class Material:
     """What the learners of a process have in common; constant over the run.
 
     `deltas`: what one step adds to each fragment. `windows`, `tokens`: of a step; `lease_windows`:
-    of a lease.
+    of a lease. `schedule`: when fragments are due.
     """
 
     layout: Layout
+    schedule: Schedule
     wire: Wire
     deltas: tuple[Flat, ...]
     windows: int
@@ -86,18 +108,11 @@ class Material:
     lease_windows: int
 
 
-@dataclass(slots=True)
-class _Track:
-    """One fragment: the version followed, and whence the next delta counts."""
-
-    known: Version
-    base: Version
-    from_step: int = 0
-    from_tokens: int = 0
-
-
 class LightLearner:
-    """One life of one island's learner; to be used on one event loop."""
+    """One life of one island's learner, carrying `islands.learner_state`; for one event loop.
+
+    It reports after every step, which a real one does at due points and by heartbeat only.
+    """
 
     def __init__(
         self,
@@ -109,17 +124,14 @@ class LightLearner:
     ) -> None:
         self.island, self.latencies_s = island, list[float]()
         self.caught_up = Counter[str]()  # how often, and by what
+        self.now: LearnerState | None = None  # while the life is lived
         self._material, self._pace, self._link, self._now_s = material, pace, link, now_s
-        self._life: Life | None = None
-        self._over = asyncio.Event()
-        self._stepping = self._staying = True
-        self._progress, self._step_s = Progress(0, 0, Lease(0)), 0.0
-        self._leases: list[Lease] = []
-        self._tracks: list[_Track] = []
+        self._over, self._steps = asyncio.Event(), asyncio.Event()
+        self._staying, self._progress = True, Progress(0, 0, Lease(0))
+        self._pages: Pages
+        self._known: list[Version] = []
         self._asks: dict[Fragment, asyncio.Future[tuple[HandIn, Payload] | None]] = {}
-        self._news: dict[Fragment, Version] = {}
-        self._said: list[Adopted] = []
-        self._spoke, self._wished = asyncio.Event(), asyncio.Event()
+        self._to_say = asyncio.Queue[Say | Want | None]()
 
     @property
     def steps(self) -> int:
@@ -135,47 +147,77 @@ class LightLearner:
             case Refused(island, why):
                 raise RunFailed(f"{island} may not join: {why}")
             case Granted() as granted:
-                self._tracks = await self._begin()
-        self._life, self._leases = granted.life, [*granted.leases]
-        talker = asyncio.create_task(self._talk(granted.life))
+                versions = await self._versions()
+        material = self._material
+        self._known, self._pages = versions, Pages(material.lease_windows, granted.leases)
+        terms = Terms(material.schedule, 1, False, material.windows, material.lease_windows)
+        cursor, ahead = self._pages.cursor, self._pages.remaining
+        self.now = begun(terms, granted, versions, cursor, ahead)
+        self._happens(Ready(ahead) if self._staying else LetGo())
+        talker = asyncio.create_task(self._talk())
         talker.add_done_callback(lambda _: self.leave())  # nobody steps on unheard
         try:
             await self._train()
         finally:
-            self._life = None
+            self.now = None
             for waiter in self._asks.values():
                 waiter.set_result(None)
-            self._over.set()
-            self._spoke.set()
+            self._to_say.put_nowait(None)
             await talker
 
-    async def _begin(self) -> list[_Track]:
+    async def _versions(self) -> list[Version]:
         """Fetch the model, as every learner does that joins, and let go of it."""
         fragments = [Fragment(p) for p in range(len(self._material.deltas))]
-        return [_Track(version, version) for version, _ in await self._link.whole(fragments)]
+        return [version for version, _ in await self._link.whole(fragments)]
+
+    def _happens(self, happening: Happening) -> None:
+        """Take it in, and do what follows."""
+        if self.now is None:
+            return
+        self.now, words = happen(self.now, happening)
+        self._progress = self.now.progress
+        for word in words:
+            match word:
+                case Step():
+                    self._steps.set()
+                case HandOver(p):
+                    self._asks.pop(p).set_result(self._handed_in(word))
+                case Adopt():
+                    pass  # there are no parameters to put it into
+                case Take(lease):
+                    self._pages.add(lease)
+                    self._happens(Fed(self._pages.remaining))
+                case Say() | Want():
+                    self._to_say.put_nowait(word)
+                case End():
+                    self._over.set()
 
     # --- called by others -------------------------------------------------------------------------
 
+    def _lives(self, life: Life) -> bool:
+        return self.now is not None and self.now.life == life
+
     async def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
         """What was trained since, at the next step boundary; None if this life is over."""
-        if self._life != life:
+        if not self._lives(life):
             return None
-        if fragment not in self._asks:
-            self._asks[fragment] = asyncio.get_running_loop().create_future()
-            self._wished.set()
-        return await self._asks[fragment]
+        waiter = self._asks.get(fragment)
+        if waiter is None:
+            waiter = self._asks[fragment] = asyncio.get_running_loop().create_future()
+            self._happens(Asked(fragment))
+        return await waiter
 
     async def offer(self, life: Life, said: Publication, payload: Payload | None) -> None:
         """Follow the public chain; the version is adopted at the next step boundary."""
-        if self._life != life:
+        if not self._lives(life):
             return
-        p, track = said.fragment, self._tracks[said.fragment]
-        if said.version <= track.known:
+        p, known = said.fragment, self._known[said.fragment]
+        if said.version <= known:
             return
         version, differences = said.version, [] if payload is None else [payload]
         upto = said.version if payload is None else said.previous
-        if upto != track.known:
-            match await self._link.missed(p, track.known, upto):
+        if upto != known:
+            match await self._link.missed(p, known, upto):
                 case list() as found:
                     differences = [*found, *differences]
                     self.caught_up["differences"] += 1
@@ -184,19 +226,22 @@ class LightLearner:
                     self.caught_up["whole"] += 1
         for each in differences:
             decode(each, self._material.deltas[p].size)
-        self._news[p] = track.known = max(track.known, version)
-        self._wished.set()
+        self._known[p] = max(self._known[p], version)
+        if self._lives(life):
+            self._happens(Offered(p, self._known[p]))
 
     def park(self) -> None:
-        self._stepping = False
-        self._wished.set()
+        """Step no more; go on handing in."""
+        self._happens(Parked())
 
     def leave(self) -> Progress:
-        self._stepping = self._staying = False
-        self._wished.set()
+        """End this life; how far it came."""
+        self._staying = False
+        self._happens(LetGo())
         return self._progress
 
     async def outlive(self, life: Life) -> str:
+        """Return when this life is over."""
         await self._over.wait()
         return f"{life} was let go"
 
@@ -205,103 +250,42 @@ class LightLearner:
     async def _train(self) -> None:
         """Steps of even length, from a moment of its own on; late ones are not made up for."""
         due_s = self._now_s() + self._pace.step_s * random.random()
-        while self._staying:
+        while not self._over.is_set():
             now_s = self._now_s()
-            if self._stepping:
-                await asyncio.sleep(due_s - now_s)
-                if not self._pace.resting:
-                    self._step()
-            else:
-                await self._wish()
-            self._boundary()
-            self._spoke.set()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), max(0.0, due_s - now_s))
+            if self._steps.is_set() and not self._pace.resting:
+                self._steps.clear()
+                material = self._material
+                self._pages.turn(material.windows)
+                ahead = self._pages.remaining
+                self._happens(Stepped(material.tokens, self._pages.cursor, ahead))
+                self._happens(Rested(self._pace.step_s))
+            self._happens(Beat())
             due_s = max(due_s + self._pace.step_s, now_s)
 
-    async def _wish(self) -> None:
-        """Parked: wait until something is wanted of it."""
-        try:
-            await asyncio.wait_for(self._wished.wait(), HEARTBEAT_S)
-        except TimeoutError:
-            return
-        self._wished.clear()
-
-    def _step(self) -> None:
-        material, before = self._material, self._progress
-        if self._remaining < material.windows:
-            return  # the lease that it has asked for is on its way
-        self._progress = Progress(
-            before.steps + 1, before.tokens + material.tokens, self._read(material.windows)
-        )
-        self._step_s = self._pace.step_s
-
-    @property
-    def _remaining(self) -> int:
-        return sum(self._material.lease_windows - lease.start for lease in self._leases)
-
-    def _read(self, windows: int) -> Lease:
-        """Go on with the data; the cursor after that."""
-        while True:
-            first = self._leases[0]
-            taken = min(windows, self._material.lease_windows - first.start)
-            windows -= taken
-            self._leases[0] = cursor = Lease(first.number, first.start + taken)
-            if not windows:
-                return cursor
-            self._leases.pop(0)
-
-    def _boundary(self) -> None:
-        """Hand in first, so that nothing is overwritten that was asked for."""
-        for p in [*self._asks]:
-            if not self._stepping or self._tracks[p].from_step < self.steps:
-                self._asks.pop(p).set_result(self._hand_over(p, self._tracks[p]))
-        news, self._news = self._news, {}
-        for p, version in news.items():
-            self._adopt(p, self._tracks[p], version)
-
-    def _hand_over(self, p: Fragment, track: _Track) -> tuple[HandIn, Payload] | None:
-        assert self._life is not None
-        progress, material = self._progress, self._material
-        if (steps := progress.steps - track.from_step) == 0:
+    def _handed_in(self, word: HandOver) -> tuple[HandIn, Payload] | None:
+        if word.said is None:
             return None
-        said = ContributionId(self._life, p, track.from_step, progress.steps)
-        tokens = progress.tokens - track.from_tokens
+        track, material = word.track, self._material
+        _, p, start, stop = word.said
         fingerprint = material.layout.fingerprint
-        facts = HandIn(said, track.base, track.from_step, tokens, fingerprint, progress)
-        track.from_step, track.from_tokens = progress.steps, progress.tokens
-        return facts, encode(material.wire, material.deltas[p] * np.float32(steps))
-
-    def _adopt(self, p: Fragment, track: _Track, version: Version) -> None:
-        assert self._life is not None
-        progress, from_step = self._progress, track.from_step
-        tokens = progress.tokens - track.from_tokens
-        track.base, track.from_step, track.from_tokens = version, progress.steps, progress.tokens
-        self._said.append(Adopted(self._life, p, version, from_step, tokens, progress))
+        facts = HandIn(word.said, track.base, start, word.tokens, fingerprint, word.progress)
+        return facts, encode(material.wire, material.deltas[p] * np.float32(stop - start))
 
     # --- words ------------------------------------------------------------------------------------
 
-    async def _talk(self, life: Life) -> None:
-        """One message at a time; what comes meanwhile is joined."""
-        while True:
-            await self._spoke.wait()
-            self._spoke.clear()
-            if self._life != life:
-                return
-            said, self._said = self._said, []
-            report = Report(life, self._progress, self._step_s)
-            began_s = self._now_s()
-            answer = await self._link.report(report, Vitals(0.0, computing_s=self.steps), said)
-            self.latencies_s.append(self._now_s() - began_s)
-            self._hear(answer)
-            if self._stepping and self._remaining < self._material.lease_windows:
-                self._hear(await self._link.lease(LeaseWanted(life)))
-
-    def _hear(self, answer: Answer | LeaseGranted | Void) -> None:
-        match answer:
-            case Void(life, why) if self._staying:
-                raise RunFailed(f"{life} was ended: {why}")
-            case Answer(stopping=True):
-                self.park()
-            case Answer() | Void():
-                pass
-            case LeaseGranted(_, lease):
-                self._leases.append(lease)
+    async def _talk(self) -> None:
+        """Say what there is to say; what it measures of itself is how long an answer takes."""
+        while (word := await self._to_say.get()) is not None:
+            match word:
+                case Say(report, adopted):
+                    began_s = self._now_s()
+                    vitals = Vitals(0.0, computing_s=self.steps)
+                    answer = await self._link.report(report, vitals, adopted)
+                    self.latencies_s.append(self._now_s() - began_s)
+                case Want(event):
+                    answer = await self._link.lease(event)
+            if isinstance(answer, Void) and self._staying:
+                raise RunFailed(f"{answer.life} was ended: {answer.why}")
+            self._happens(Heard(answer))

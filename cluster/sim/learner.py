@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from cluster.checks.truth import Made
+from cluster.checks.truth import Made, TokenWindow
 from cluster.sim.loop import settle
 from cluster.sim.pages import Pages
 from cluster.sim.plan import LAYOUT
 from cluster.sim.poison import spoiled
-from cluster.sim.shard import Parcel, SimDifference
+from cluster.sim.shard import Parcel, SimDifference, followed
 from coordinator.protocol import Fragment, Granted, HandIn, Publication, Version
-from islands.learner_state import HEARTBEAT_S, LearnerState, begun, happen
+from islands.learner_state import LearnerState, begun, happen
 from islands.learner_words import (
     Adopt,
     Asked,
-    Beat,
     End,
     Fed,
     HandOver,
     Happening,
     Offered,
-    Ready,
     Rested,
     Say,
     Step,
@@ -46,18 +44,13 @@ class SimLearner:
         """`public`: each fragment's version and value, to be followed from there."""
         self.process, self.life = process, granted.life
         self.known, self.asks = public, dict[Fragment, asyncio.Future[HandedIn | None]]()
-        lease_windows = process.terms.lease_windows
-        self.pages = pages = Pages(process.trait.region, lease_windows, granted.leases)
+        self.pages = pages = Pages(process.terms.lease_windows, granted.leases)
+        self.read: list[TokenWindow] = []
         versions = [version for version, _ in public]
         self.now: LearnerState = begun(
             process.terms, granted, versions, pages.cursor, pages.remaining
         )
         self.stepped_s = self.spoke_s = process.loop.now_s
-
-    def begin(self) -> None:
-        """Live."""
-        self.happens(Ready(self.pages.remaining))
-        self._beat()
 
     def happens(self, happening: Happening) -> None:
         """Take it in, and do what follows."""
@@ -89,17 +82,11 @@ class SimLearner:
 
     def offer(self, said: Publication, payload: SimDifference) -> None:
         """Follow the public chain, and adopt at the next boundary."""
-        p, (version, value) = said.fragment, self.known[said.fragment]
-        if said.version <= version:
-            return
-        missed = self.process.link.missed
-        found = [] if said.previous == version else missed(p, version, said.previous)
-        if isinstance(found, list):
-            value += sum(each.tokens for each in (*found, payload))
-            found = (said.version, value)
-        self.known[p] = found
-        self.process.link.follow(p, *found)
-        self.happens(Offered(p, found[0]))
+        p = said.fragment
+        if said.version > self.known[p][0]:
+            self.known[p] = followed(self.known[p], said, payload, self.process.link.missed)
+            self.process.link.follow(p, *self.known[p])
+            self.happens(Offered(p, self.known[p][0]))
 
     def _handed_in(self, word: HandOver) -> HandedIn | None:
         if word.said is None:
@@ -109,7 +96,7 @@ class SimLearner:
         norm = (stop - start) * process.rng.uniform(0.8, 1.25)
         said = HandIn(word.said, track.base, start, word.tokens, LAYOUT, word.progress)
         handed = spoiled(process.poison, said, norm, process.rng)
-        made = tuple(self.pages.read[start * windows : stop * windows])
+        made = tuple(self.read[start * windows : stop * windows])
         process.link.made(handed[0].id, Made(process.poison, made))
         return handed
 
@@ -125,16 +112,7 @@ class SimLearner:
         if now_s < (held_s := max(process.frozen_s, process.stuck_s)):
             process.loop.at(held_s, self._stepped)
             return
-        self.pages.turn(process.trait.windows)
+        self.read += [(process.trait.region, n) for n in self.pages.turn(process.trait.windows)]
         self.happens(Stepped(process.trait.tokens, self.pages.cursor, self.pages.remaining))
         took_s, self.stepped_s = now_s - self.stepped_s, now_s
         self.happens(Rested(took_s))
-
-    def _beat(self) -> None:
-        process, now_s = self.process, self.process.loop.now_s
-        if process.dead or process.learner is not self:
-            return
-        if now_s >= max(self.spoke_s + HEARTBEAT_S, process.frozen_s):
-            self.spoke_s = now_s
-            self.happens(Beat())
-        process.loop.at(max(self.spoke_s + HEARTBEAT_S, process.frozen_s), self._beat)

@@ -31,8 +31,8 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.state import Rule
-from islands.learner_state import Terms
-from islands.learner_words import Ceased, Heard, LetGo, Parked, Unheard
+from islands.learner_state import HEARTBEAT_S, Terms
+from islands.learner_words import Beat, Ceased, Heard, LetGo, Parked, Ready, Unheard
 
 
 class SimLink(Protocol):
@@ -123,8 +123,19 @@ class SimProcess:
 
     def start(self, public: list[tuple[Version, int]]) -> None:
         """The public fragments have come: live."""
-        self.learner = SimLearner(self, self.grant, public)
-        self.learner.begin()
+        self.learner = learner = SimLearner(self, self.grant, public)
+        learner.happens(Ready(learner.pages.remaining))
+        self._beat(learner)
+
+    def _beat(self, learner: SimLearner) -> None:
+        """Say that it is there, if it has said nothing for a while."""
+        if self.dead or self.learner is not learner:
+            return
+        now_s = self.loop.now_s
+        if now_s >= max(learner.spoke_s + HEARTBEAT_S, self.frozen_s):
+            learner.spoke_s = now_s
+            learner.happens(Beat())
+        self.loop.at(max(learner.spoke_s + HEARTBEAT_S, self.frozen_s), self._beat, learner)
 
     def ends(self, learner: SimLearner, *, distrusted: bool) -> None:
         """A life is over; nobody is kept waiting for it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,6 +51,20 @@ class SimDifference(NamedTuple):
     """What stands for a publication's payload."""
 
     tokens: int
+
+
+def followed(
+    known: tuple[Version, int],
+    said: Publication,
+    payload: SimDifference,
+    missed: Callable[[Fragment, Version, Version], list[SimDifference] | tuple[Version, int]],
+) -> tuple[Version, int]:
+    """The public fragment, as a learner that knew it like this has it after a publication."""
+    version, value = known
+    found = [] if said.previous == version else missed(said.fragment, version, said.previous)
+    if not isinstance(found, list):
+        return found
+    return said.version, value + sum(each.tokens for each in (*found, payload))
 
 
 @dataclass(slots=True)

@@ -118,7 +118,7 @@ async def until(happened: Callable[[], bool]) -> None:
 
 
 async def turned_away(learner: LightLearner) -> None:
-    await until(lambda: learner._life is None or not learner._staying)
+    await until(lambda: learner.now is None or not learner._staying)
 
 
 def test_what_it_hands_in_passes_the_gate() -> None:
