@@ -9,7 +9,10 @@ from one seed, so that a schedule that breaks an invariant is played again from 
     fuzz         `archipelago simulate --fuzz`: many plans, judged, and failures made short
     loop         an event loop whose clock is a number
     network      places and links, with all that links do to messages
-    learner      a learner without a model, in callbacks
+    process      a process of an island, with one life after another in it
+    learner      one life of a learner without a model: the real one's state, carried by callbacks
+    pages        its data: leases, and the windows that it reads of them
+    poison       what a poisoned one hands in instead
     syncer       the syncer's place: shell, tape, death, return
     shard        a shard and a disk whose fragments are integers
     ports        what the syncer reaches of the simulated world
