@@ -1,0 +1,563 @@
+"""The fleet over a fake Ray cluster: whole runs, from bring-up to summary, in milliseconds.
+
+The fake's syncer says what the test has it say; places, actors and their calls are kept. What is
+real: the controller, its table of islands, services, injection, results, files and ownership.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster.config.load import parse
+from cluster.config.schema import Config, Harm, IslandGroup
+from cluster.fleet import controller
+from cluster.fleet.cluster import RayCluster, Unavailable
+from cluster.fleet.controller import Fleet
+from cluster.fleet.judging import Evaluating, Pending
+from cluster.fleet.outcome import Outcome
+from cluster.fleet.placement import Node
+from cluster.fleet.shown import nothing_yet
+from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
+from cluster.status import IslandState, RunStatus
+from cluster.storage import runs
+from cluster.storage.folder import Folder
+from cluster.storage.layout import save_layout
+from cluster.view import IslandView, View
+from coordinator.errors import RunFailed, UserMistake
+from coordinator.fragments import Layout, Leaf, cut
+from coordinator.protocol import Fragment, Island, Version
+from coordinator.state import Phase
+
+A, B, C = (Island(f"eu-{n}") for n in range(3))
+LAYOUT: Layout = cut([Leaf("w", (8,))], 1)
+FLAT = np.arange(8, dtype=np.float32)
+FIGURES = dict.fromkeys(
+    (
+        "tokens_trained", "tokens_merged", "tokens_discarded", "tokens_lost", "tokens_outstanding",
+        "merges", "mean_participants", "goodput", "uptime", "faults", "recovery_s",
+        "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token", "rejected_contributions",
+    ),
+    1,
+)  # fmt: skip
+
+
+@dataclass
+class FakePlace:
+    """Devices that are there when the cluster has `room`."""
+
+    cluster: FakeCluster
+    seat: Seat
+
+    def ready(self) -> bool:
+        return self.cluster.room
+
+    def give_back(self) -> None:
+        del self.cluster.places[self.seat]
+
+
+class FakeEvaluator(Evaluating):
+    def ask(self, method: str, *arguments: object) -> Pending:
+        return lambda wait_s: None if method == "judge" else 1.5
+
+    def restart(self) -> None:
+        raise AssertionError("it answers")
+
+
+@dataclass
+class FakeCluster(RayCluster):
+    """One namespace: actors and places by name, what was said to them, and what the syncer sees.
+
+    `script`: what the next looks of the syncer show, in turn; the last one stays. `actors` and
+    `places` outlive a fleet, as detached ones do.
+    """
+
+    config: Config
+    script: list[Callable[[], View]] = field(default_factory=list)
+    run_dir: Path = Path()
+    room: bool = True
+    away: int = 0  # so many calls of the syncer find it away
+    actors: dict[str, str] = field(default_factory=dict)
+    places: dict[Seat, FakePlace] = field(default_factory=dict)
+    said: list[tuple[str, str, tuple[object, ...]]] = field(default_factory=list)
+    looks: int = 0
+
+    def nodes(self) -> list[Node]:
+        return [Node("here", {"CPU": 8.0}, {})]
+
+    def here(self) -> str:
+        return "node-0"
+
+    def address(self) -> str:
+        return "192.0.2.1:6379"
+
+    def reserve(self, group: IslandGroup, seat: Seat) -> FakePlace:
+        assert seat not in self.places, f"{seat} has devices already"
+        self.places[seat] = FakePlace(self, seat)
+        return self.places[seat]
+
+    def reserved(self, seat: Seat) -> FakePlace | None:
+        return self.places.get(seat)
+
+    def _start(self, name: str) -> str:
+        self.actors[name] = name
+        return name
+
+    def start_island(self, group: IslandGroup, seat: Seat, place: Any) -> str:
+        assert self.places[seat] is place
+        return self._start(island_actor(seat))
+
+    def start_evaluator(self) -> str:
+        return self._start(EVALUATOR)
+
+    def start_shard(self, name: str, node: str | None, owner: int) -> str:
+        return self._start(name)
+
+    def start_syncer(self, owner: int) -> str:
+        return self._start(SYNCER)
+
+    def find(self, name: str) -> str | None:
+        return self.actors.get(name)
+
+    def find_island(self, seat: Seat) -> str | None:
+        return self.find(island_actor(seat))
+
+    def end(self, actor: str) -> None:
+        del self.actors[actor]
+
+    def ask(self, actor: str, method: str, *arguments: object) -> Any:
+        assert actor in self.actors, f"{method} of {actor}, which is not there"
+        if actor == SYNCER and self.away:
+            self.away -= 1
+            raise Unavailable("ActorUnavailableError")
+        self.said.append((actor, method, arguments))
+        match method:
+            case "initial":
+                return LAYOUT, [FLAT]
+            case "open":
+                return save_layout(Folder(self.run_dir), LAYOUT)  # as the syncer does
+            case "look":
+                self.looks += 1
+                show = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+                return show(), self.status()
+            case "close":
+                return dict(FIGURES)
+            case "whole":
+                return [(Version(0, 3), FLAT) for _ in [Fragment(0)]]
+            case "node":
+                return "node-1"
+            case _:
+                return None
+
+    def status(self) -> RunStatus:
+        return nothing_yet("run", self.config)
+
+    def tell(self, actor: str, method: str, *arguments: object) -> None:
+        assert actor in self.actors
+        self.said.append((actor, method, arguments))
+
+    def tell_all(self, actors: Sequence[str], method: str, within_s: float) -> None:
+        for actor in actors:
+            self.tell(actor, method)
+
+    def evaluating(self, evaluator: str) -> Evaluating:
+        return FakeEvaluator()
+
+    def heard(self, method: str) -> list[tuple[str, tuple[object, ...]]]:
+        """Who was told this, and with what."""
+        return [(actor, arguments) for actor, name, arguments in self.said if name == method]
+
+
+def config_of(count: int = 2, **tables: Any) -> Config:
+    islands = {"group": "eu", "count": count, **tables.pop("islands", {})}
+    return parse(
+        {
+            "task": {"preset": "byte-tiny"},
+            "sync": {"fragments": 1, **tables.pop("sync", {})},
+            "islands": [islands],
+            "monitor": {"refresh_s": 0.001, "metrics": False, "evaluate_every_s": 1000.0},
+            **tables,
+        }
+    )
+
+
+def seen(
+    *,
+    t: int = 1,
+    phase: Phase = Phase.RUNNING,
+    **learners: IslandState | tuple[IslandState, int] | tuple[IslandState, int, int],
+) -> Callable[[], View]:
+    """What the syncer shows: each island's learner, its incarnation and its contributions."""
+
+    def view(said: IslandState | tuple[Any, ...]) -> IslandView:
+        return IslandView(*said) if isinstance(said, tuple) else IslandView(said)
+
+    islands = {Island(name.replace("_", "-")): view(said) for name, said in learners.items()}
+    return lambda: View(t, phase, islands)
+
+
+FINISHED = seen(phase=Phase.FINISHED)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "LINGER_S", 0.0)
+    monkeypatch.setattr(controller, "UP_TIMEOUT_S", 0.0)
+
+
+def fleet_of(config: Config, cluster: FakeCluster, run_dir: Path, token: str = "a") -> Fleet:
+    cluster.run_dir = run_dir
+    return Fleet(
+        config,
+        run_dir,
+        "there",
+        cluster,
+        detached=True,
+        auth="disabled",
+        token=token,
+        resumes=False,
+    )
+
+
+def run(config: Config, cluster: FakeCluster, run_dir: Path) -> Outcome:
+    fleet = fleet_of(config, cluster, run_dir)
+    fleet.keep()
+    assert fleet.outcome is not None
+    return fleet.outcome
+
+
+def test_a_run_from_its_first_actor_to_its_summary(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(), [seen(), seen(), seen(t=5, eu_0="live"), FINISHED])
+    outcome = run(cluster.config, cluster, tmp_path / "run")
+    assert outcome.error is None
+    assert outcome.summary["heldout_loss"] == 1.5
+    assert [who for who, _ in cluster.heard("leave")] == ["island eu-0", "island eu-1"]
+    assert [name for _, name, _ in cluster.said[:3]] == ["initial", "seed", "open"]
+    assert (cluster.actors, cluster.places) == ({}, {}), "nothing is left"
+    assert json.loads((tmp_path / "run" / runs.SUMMARY).read_text())["merges"] == 1
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    assert not (tmp_path / "run" / runs.LIVE).exists()
+
+
+def test_what_can_never_be_placed_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(9), [FINISHED])
+    outcome = run(cluster.config, cluster, tmp_path / "run")
+    assert outcome.mistake
+    assert "can never be placed" in str(outcome.error)
+    assert cluster.said == [], "nobody was asked anything"
+
+
+def test_no_process_is_started_before_its_devices_are_there(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(1), room=False)
+
+    def waits() -> View:
+        assert "island eu-0" not in cluster.actors
+        cluster.room = cluster.looks > 3
+        return seen()()
+
+    def started() -> View:
+        return (FINISHED if "island eu-0" in cluster.actors else seen())()
+
+    cluster.script = [waits, waits, waits, waits, started]
+    assert run(cluster.config, cluster, tmp_path / "run").error is None
+
+
+def test_a_syncer_that_is_away_is_waited_for_also_at_the_end(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(1), [seen()])
+
+    def ends() -> View:
+        cluster.away = 2
+        cluster.script = [FINISHED]
+        return FINISHED()
+
+    cluster.script = [seen(), ends]
+    outcome = run(cluster.config, cluster, tmp_path / "run")
+    assert outcome.error is None
+    assert len(cluster.heard("close")) == 1
+
+
+def dying(fleet: Fleet, seat: str, contributions: int = 0) -> Callable[[], View]:
+    """A look at which another process of this island begins, after one that broke."""
+
+    def look() -> View:
+        fleet.starting(Seat(seat))
+        fleet.broke(Seat(seat), f"Traceback:\nValueError: {seat} cannot")
+        return View(1, Phase.RUNNING, {Island(seat): IslandView("lost", 1, contributions)})
+
+    return look
+
+
+def test_who_breaks_again_and_again_is_set_aside_and_the_run_goes_on(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(2))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    cluster.script = [seen(), seen(), *[dying(fleet, "eu-0")] * 3, seen(), FINISHED]
+    fleet.keep()
+    assert fleet.outcome is not None
+    assert fleet.outcome.error is None
+    assert fleet._islands[A].last_words.endswith("eu-0 cannot")
+    assert [who for who, _ in cluster.heard("leave")] == ["island eu-1"]
+
+
+def test_a_contribution_between_forgives_what_was_before(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(2))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    broken = [dying(fleet, "eu-0")] * 2
+    cluster.script = [seen(), seen(), *broken, seen(eu_0=("live", 2, 1)), *broken, seen(), FINISHED]
+    fleet.keep()
+    assert [who for who, _ in cluster.heard("leave")] == ["island eu-0", "island eu-1"]
+
+
+def test_a_run_whose_quorum_cannot_be_had_any_more_ends_with_the_last_words(
+    tmp_path: Path,
+) -> None:
+    cluster = FakeCluster(config_of(2, sync={"quorum": 2}))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    cluster.script = [seen(), seen(), *[dying(fleet, "eu-0")] * 3, seen()]
+    fleet.keep()
+    assert fleet.outcome is not None
+    assert "eu-0 broke 3 times" in str(fleet.outcome.error)
+    assert "ValueError: eu-0 cannot" in str(fleet.outcome.error)
+    assert (cluster.actors, cluster.places) == ({}, {})
+
+
+def test_a_warm_spare_takes_a_lost_island_over(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(1, islands={"spares": 1}))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+
+    def warm() -> View:
+        assert fleet.role(Seat("eu+0"), warm=True) is None
+        return seen(eu_0=("live", 1, 1))()
+
+    def lost() -> View:
+        assert fleet.role(Seat("eu+0"), warm=True) is None
+        return seen(eu_0=("lost", 1, 1))()
+
+    def swapped() -> View:
+        assert fleet.role(Seat("eu+0"), warm=True) == A
+        assert fleet.role(Seat("eu-0"), warm=False) is None, "it is the spare"
+        kept = runs.kept_of(fleet._depot)
+        assert kept is not None
+        assert (kept["held"], list(kept["spares"])) == ({A: "eu+0"}, ["eu-0"])
+        return FINISHED()
+
+    cluster.script = [seen(), seen(), seen(), warm, lost, swapped]
+    fleet.keep()
+    assert fleet.outcome is not None
+    assert fleet.outcome.error is None
+    assert (cluster.actors, cluster.places) == ({}, {})
+
+
+def test_scaled_up_and_down_while_it_runs(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(2))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+
+    def more() -> View:
+        fleet.scale({"eu": 3})
+        return seen(eu_0="live", eu_1="live")()
+
+    def fewer() -> View:
+        assert "island eu-2" in cluster.actors
+        fleet.scale({"eu": 1})
+        return seen(eu_0="live", eu_1="live", eu_2="joining")()
+
+    gone = seen(eu_0="live", eu_1="left", eu_2="left")
+    cluster.script = [seen(), more, seen(), seen(), fewer, gone, gone, FINISHED]
+    fleet.keep()
+    assert sorted(str(island) for _, (island, _) in cluster.heard("drain")) == ["eu-1", "eu-2"]
+    assert [who for who, _ in cluster.heard("leave")] == ["island eu-0"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "why"),
+    [
+        ({"us": 1}, "has no group 'us'; it has eu"),
+        ({"eu": 0}, "no round could close"),
+        ({"eu": 9}, "can never be placed"),
+    ],
+)
+def test_what_cannot_be_scaled_is_refused_and_nothing_changes(
+    tmp_path: Path, counts: Mapping[str, int], why: str
+) -> None:
+    cluster = FakeCluster(config_of(2))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    with pytest.raises(UserMistake, match=why):
+        fleet.scale(counts)
+    assert fleet._wishes.desired == {A, B}
+
+
+def test_it_is_told_to_stop_once_and_nothing_is_wanted_after_that(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(2))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+
+    def stops() -> View:
+        fleet.stop("Ctrl-C")
+        fleet.stop("SIGTERM")
+        with pytest.raises(UserMistake, match="is ending: Ctrl-C"):
+            fleet.scale({"eu": 1})
+        return seen(eu_0="live", eu_1="live")()
+
+    stopping = seen(phase=Phase.STOPPING, eu_0="live", eu_1="live")
+    cluster.script = [seen(), seen(), stops, stopping, FINISHED]
+    fleet.keep()
+    assert cluster.heard("stop") == [(SYNCER, ("Ctrl-C",))]
+    assert fleet.outcome is not None
+    assert fleet.outcome.asked == "Ctrl-C"
+
+
+def test_each_fault_of_the_plan_is_counted_kept_and_done_once(tmp_path: Path) -> None:
+    plan = [
+        {"kind": "kill", "island": "eu-0", "at_step": 3},
+        {"kind": "slow", "island": "eu-1", "at_step": 3, "factor": 4.0, "for_s": 2.0},
+        {"kind": "disk", "island": "shard-0", "at_step": 4, "for_s": 1.0},
+        {"kind": "drain", "island": "eu-1", "at_step": 5},
+    ]
+    cluster = FakeCluster(config_of(3, faults={"plan": plan}))
+    looks = [seen(t=t, eu_0="live", eu_1="live", eu_2="live") for t in (2, 3, 3, 4, 5, 5)]
+    gone = seen(t=5, eu_0="live", eu_1="left", eu_2="live")
+    cluster.script = [seen(), seen(), *looks, gone, FINISHED]
+    assert run(cluster.config, cluster, tmp_path / "run").error is None
+    assert cluster.heard("kill") == [("island eu-0", ())]
+    assert cluster.heard("slow") == [("island eu-1", (4.0, 2.0))]
+    assert cluster.heard("fill") == [("shard-0", (1.0,))]
+    assert [island for _, (island, _) in cluster.heard("drain")] == [B]
+    counted = [arguments[0] for _, arguments in cluster.heard("fault")]
+    assert counted == ["eu-0", "eu-1", "shard-0", "eu-1"], "by the syncer, before it is done"
+
+
+def test_what_people_break_is_refused_where_nobody_is(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(1))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    with pytest.raises(UserMistake, match="names no island"):
+        fleet.harm(Harm.model_validate({"kind": "kill", "island": "eu-0"}))
+    with pytest.raises(UserMistake, match="is not there at present"):
+        fleet.harm(Harm.model_validate({"kind": "kill", "island": "syncer"}))
+
+
+class Killed(BaseException):
+    """The fleet's process, by SIGKILL."""
+
+
+def killed() -> View:
+    raise Killed
+
+
+def test_a_fleet_that_is_killed_is_taken_over_by_its_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeCluster(config_of(2))
+    first = fleet_of(cluster.config, cluster, tmp_path / "run")
+
+    def scaled() -> View:
+        first.scale({"eu": 3})
+        return seen(eu_0="live", eu_1="live")()
+
+    cluster.script = [seen(), scaled, seen(), seen(), killed]
+    monkeypatch.setattr(first, "_let_go", lambda outcome: None)
+    first.keep()
+    assert first._own is not None
+    first._own.leave(begun="no file of this name")
+    before = dict(cluster.actors)
+    assert "island eu-2" in before
+    asked = len(cluster.said)
+    second = fleet_of(cluster.config, cluster, tmp_path / "run")
+    cluster.script = [seen(eu_0="live", eu_1="live", eu_2="live"), FINISHED]
+    second.keep()
+    assert second.outcome is not None
+    assert second.outcome.error is None
+    later = cluster.said[asked:]
+    assert not [name for _, name, _ in later if name in ("initial", "seed", "open")]
+    leaving = [who for who, name, _ in later if name == "leave"]
+    assert leaving == ["island eu-0", "island eu-1", "island eu-2"], "three, as was wished for"
+    assert (cluster.actors, cluster.places) == ({}, {})
+
+
+def test_a_run_that_is_over_is_only_told_of_to_whoever_comes_after(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(1), [seen(), seen(), FINISHED])
+    first = run(cluster.config, cluster, tmp_path / "run")
+    said = len(cluster.said)
+    again = run(cluster.config, cluster, tmp_path / "run")
+    assert again == replace(first, summary=json.loads(json.dumps(first.summary)))
+    assert cluster.said[said:] == [], "nobody is started or asked again"
+
+
+SEED = random.randrange(2**32)
+STATES: tuple[IslandState, ...] = ("joining", "live", "lost", "quarantined", "left", "draining")
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_whatever_happens_ends_with_nothing_left(tmp_path: Path, number: int) -> None:
+    """Chance has learners come and go, processes break, people scale, drain, stop and break things,
+    the syncer be away, and devices be short; the run ends, and nothing of it is left."""
+    print(f"seed {SEED}/{number}")
+    dice = random.Random(f"{SEED}/{number}")
+    spares = dice.choice((0, 0, 1, 2))
+    policy = {"exceptions": dice.randint(1, 4), "deaths": dice.randint(1, 5)}
+    policy |= {"first_delay_s": 0.001, "hang_s": dice.choice((0.01, 300.0)), "drain_s": 0.01}
+    islands = {"spares": spares, "opportunistic": True}
+    cluster = FakeCluster(config_of(dice.randint(1, 4), islands=islands, faults={"policy": policy}))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    looks = dice.randint(3, 40)
+
+    def look() -> View:
+        cluster.room, cluster.away = dice.random() < 0.7, int(dice.random() < 0.1)
+        seats = [*cluster.places]
+        for seat in dice.sample(seats, min(len(seats), dice.randint(0, 2))):
+            match dice.randrange(4):
+                case 0:
+                    assert fleet.starting(seat) >= 0
+                case 1:
+                    fleet.broke(seat, "Traceback:\nValueError: by chance")
+                case _:
+                    fleet.role(seat, warm=dice.random() < 0.7)
+        try:
+            match dice.randrange(8):
+                case 0:
+                    fleet.scale({"eu": dice.randint(0, 6)})
+                case 1:
+                    fleet.drain(Island(f"eu-{dice.randrange(6)}"))
+                case 2:
+                    kind = dice.choice(("kill", "stop", "nan", "slow", "drain", "disk"))
+                    whom = dice.choice(("eu-0", "eu-1", "syncer", "shard-0", "evaluator"))
+                    fleet.harm(Harm.model_validate({"kind": kind, "island": whom}))
+                case 3 if dice.random() < 0.1:
+                    fleet.stop("by chance")
+                case _:
+                    pass
+        except (UserMistake, Unavailable):
+            pass  # said to whoever asked
+        learners = {
+            Island(f"eu-{n}"): IslandView(dice.choice(STATES), dice.randrange(9), dice.randrange(9))
+            for n in range(6)
+        }
+        over = cluster.looks > looks
+        return View(cluster.looks, Phase.FINISHED if over else Phase.RUNNING, learners)
+
+    cluster.script = [look]
+    fleet.keep()
+    assert fleet.outcome is not None
+    if fleet.outcome.error is not None:
+        assert "without a contribution between" in fleet.outcome.error
+    assert (cluster.actors, cluster.places) == ({}, {})
+    kept = runs.kept_of(fleet._depot)
+    assert kept is not None
+    assert kept["outcome"] is not None
+
+
+def test_a_call_that_is_never_answered_ends_the_run(tmp_path: Path) -> None:
+    cluster = FakeCluster(config_of(1))
+
+    def fails() -> View:
+        raise RunFailed("an actor of the run has not answered for 120 s")
+
+    cluster.script = [seen(), fails]
+    outcome = run(cluster.config, cluster, tmp_path / "run")
+    assert (outcome.summary, outcome.mistake) == ({}, False)
+    assert "has not answered" in str(outcome.error)
+    assert (cluster.actors, cluster.places) == ({}, {})
