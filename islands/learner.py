@@ -202,8 +202,9 @@ class Learner:
             if not self._mail.is_lived(life) or self._mail.uplink is None:
                 return None
             uplink = self._mail.uplink
-            future = self._mail.asked.setdefault(fragment, Future())
-            self._mail.happens(Asked(fragment))
+            if (future := self._mail.asked.get(fragment)) is None:  # else it is being answered
+                future = self._mail.asked[fragment] = Future()
+                self._mail.happens(Asked(fragment))
         uplink.hear(fragment, known)
         snapshot = future.result()
         return None if snapshot is None else uplink.encode(fragment, snapshot, self.spoil)

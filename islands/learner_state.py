@@ -210,17 +210,12 @@ def _stepped(state: LearnerState, tokens: int, cursor: Lease, ahead_windows: int
     tracks = state.tracks
     state, words = _boundary(state)
     if state.terms.overlap == 0 and state.stepping:
-        handed = {word.fragment for word in words if isinstance(word, HandOver) and word.said}
-        due = [p for p in _due(state) if p in handed or _owes(state, tracks, p)]
-        state = replace(state, awaiting=tuple((p, state.tracks[p].base) for p in due))
+        due = [(p, tracks[p].base) for p in _due(state)]
+        # a version that came late and was adopted just now is waited for no more: it may have
+        # overwritten what there was to merge, and nobody would ever get anything
+        awaiting = tuple((p, base) for p, base in due if state.tracks[p].base == base)
+        state = replace(state, awaiting=awaiting)
     return state, words
-
-
-def _owes(state: LearnerState, tracks: tuple[Track, ...], p: Fragment) -> bool:
-    """Will a merge follow from what was trained on the fragment? Not if a version that came late
-    has overwritten it just now: nobody would ever get anything to merge while it waits."""
-    kept = state.tracks[p].from_step < state.progress.steps
-    return kept or state.tracks[p].base == tracks[p].base
 
 
 def _boundary(state: LearnerState) -> Outcome:

@@ -1,7 +1,7 @@
 """The door of a run: all that can be found wrong before anything is started, told at once.
 
-`config.load.read` checks what a configuration says; here it meets the world: the run's directory, the
-user's code, the data, each as far as what it reads of the configuration is sound. Nothing is
+`config.load.read` checks what a configuration says; here it meets the world: the run's directory,
+the user's code, the data, each as far as what it reads of the configuration is sound. Nothing is
 computed, no Ray is started, and nothing is left behind.
 """
 

@@ -1,8 +1,8 @@
 """An event loop whose clock is a number: the syncer's shell runs on it, unchanged and fast.
 
-Only what `asyncio.Task`, `asyncio.Future` and the shell (`cluster.syncer.shell`) ask of a loop is there. Time passes
-when nothing is left to do at the present moment; ties are broken by the order of asking, so that a
-seed gives the same run everywhere.
+Only what `asyncio.Task`, `asyncio.Future` and the shell (`cluster.syncer.shell`) ask of a loop is
+there. Time passes when nothing is left to do at the present moment; ties are broken by the order of
+asking, so that a seed gives the same run everywhere.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A cluster with no machines: the syncer's own shell and rules, in virtual time, in a bad world.
 
 Around `cluster.syncer.Syncer`, which runs unchanged on a `VirtualLoop`, stand learners, a shard, a
-disk and a network that are made of integers. A `SimPlan` says what breaks and when. After every event
-the `Judge` looks at what the rules have done.
+disk and a network that are made of integers. A `SimPlan` says what breaks and when. After every
+event the `Judge` looks at what the rules have done.
 """
 
 from __future__ import annotations
