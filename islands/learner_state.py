@@ -92,8 +92,8 @@ class LearnerState:
     leases. `busy`: a step is under way; `rested`: the carrier could begin one; `held`: it may not
     yet, because of others. `said`: adoptions that the syncer has not been told of, and `saying`
     those on their way. `spoke`: it has news. `flight`: a message is under way; `quiet`: one was not
-    heard, and nothing is said before the next beat. `wants`: data is asked for once the report
-    under way is answered; `fetching`: it is granted and not there yet.
+    heard, and nothing is said before the next beat. `hungry`: data is wanted; `wants`: it is asked
+    for once the report under way is answered; `fetching`: it is granted and not there yet.
     """
 
     terms: Terms
@@ -116,6 +116,7 @@ class LearnerState:
     said: tuple[Adopted, ...] = ()
     saying: tuple[Adopted, ...] = ()
     spoke: bool = False
+    hungry: bool = False
     wants: bool = False
     fetching: bool = False
     flight: bool = False
@@ -165,9 +166,9 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
             return _go_on(_ceased(state, over))
         case Ready(ahead):
             state = replace(state, busy=False, rested=True, ahead_windows=ahead)
-            return _follow(state, _boundary, _talk, _go_on)
+            return _follow(_hungry(state), _boundary, _talk, _go_on)
         case Fed(ahead):
-            state = replace(state, ahead_windows=ahead, fetching=False)
+            state = _hungry(replace(state, ahead_windows=ahead, fetching=False))
             return (state, ()) if state.busy else _follow(state, _talk, _go_on)
         case Stepped(tokens, cursor, ahead):
             return _stepped(state, tokens, cursor, ahead)
@@ -176,7 +177,7 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
             step_s = took_s if known == 0 else known + STEP_SMOOTHING * (took_s - known)
             spoke = state.spoke or _is_news(state)
             state = replace(state, step_s=step_s, spoke=spoke, rested=True)
-            return _follow(state, _talk, _go_on)
+            return _follow(_hungry(state), _talk, _go_on)
         case Heard(answer):
             return _heard(state, answer)
         case Unheard():
@@ -299,7 +300,7 @@ def _talk(state: LearnerState) -> Outcome:
     """Say what happened, one message at a time; what comes meanwhile is joined. What was adopted
     can wait for the next report, if steps go on."""
     parked = bool(state.said) and not state.stepping
-    if state.flight or state.quiet or not (state.spoke or parked or _hungry(state)):
+    if state.flight or state.quiet or not (state.spoke or parked or state.hungry):
         return state, ()
     return _say(state)
 
@@ -308,14 +309,15 @@ def _say(state: LearnerState) -> Outcome:
     report = Report(state.life, state.progress, state.step_s)
     said = state.said
     state = replace(
-        state, said=(), saying=said, wants=_hungry(state), spoke=False, flight=True, quiet=False
+        state, said=(), saying=said, wants=state.hungry, spoke=False, flight=True, quiet=False
     )
     return state, (Say(report, said),)
 
 
-def _hungry(state: LearnerState) -> bool:
+def _hungry(state: LearnerState) -> LearnerState:
+    """See whether data is wanted, now that a step could begin; it is until a lease is granted."""
     short = state.ahead_windows < state.terms.wanted_windows
-    return short and state.stepping and not state.fetching
+    return replace(state, hungry=short and state.stepping and not state.fetching)
 
 
 def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome:
@@ -332,7 +334,7 @@ def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome
             else:
                 more = _talk(replace(state, flight=False))
         case LeaseGranted(_, lease):
-            state, words = _talk(replace(state, fetching=True, flight=False))
+            state, words = _talk(replace(state, hungry=False, fetching=True, flight=False))
             more = state, (Take(lease), *words)
     state, words = more
     if state.busy:

@@ -1,0 +1,280 @@
+"""What a learner owes and says, as values; and that whoever carries it does the same with it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+
+import cluster.bench.stub_learner as stub
+import cluster.sim.learner as simulated
+from cluster.bench.stub_learner import LightLearner
+from cluster.sim.plan import draw
+from cluster.sim.world import World
+from coordinator.protocol import (
+    Answer,
+    Fragment,
+    Granted,
+    Lease,
+    LeaseGranted,
+    Life,
+    Version,
+    Void,
+)
+from coordinator.schedule import Schedule
+from islands.learner_state import LearnerState, Terms, begun, happen
+from islands.learner_words import (
+    Adopt,
+    Asked,
+    Beat,
+    Ceased,
+    End,
+    Fed,
+    HandOver,
+    Happening,
+    Heard,
+    LetGo,
+    Offered,
+    Parked,
+    Ready,
+    Rested,
+    Say,
+    Step,
+    Stepped,
+    Take,
+    Unheard,
+    Want,
+    Word,
+)
+from islands.mailbox import Mailbox
+from tests.coordinator.given import life
+
+F0, F1 = Fragment(0), Fragment(1)
+LIFE = life("a")
+FINE = Heard(Answer(0, 0, stopping=False))
+
+
+class Told:
+    """A life, told what happens; keeps what follows."""
+
+    def __init__(self, *, overlap: int = 2, carries: bool = False, ahead: int = 100) -> None:
+        terms = Terms(Schedule(4, 2), overlap, carries, batch_windows=1, lease_windows=8)
+        granted = Granted(LIFE, 0, (Version(0, 0),) * 2, (Lease(0),), ())
+        self.ahead = ahead
+        self.state = begun(terms, granted, [Version(0, 0)] * 2, Lease(0), ahead)
+
+    def __call__(self, *happenings: Happening) -> list[Word]:
+        found: list[Word] = []
+        for each in happenings:
+            self.state, words = happen(self.state, each)
+            found += words
+        return found
+
+    def step(self) -> list[Word]:
+        """A step ends, and the next one could begin."""
+        self.ahead -= 1
+        return self(Stepped(10, Lease(0, 1), self.ahead), Rested(0.5))
+
+
+def kinds(words: list[Word]) -> list[type[Word]]:
+    return [type(word) for word in words]
+
+
+def test_what_is_asked_for_in_a_step_is_handed_over_at_its_end_and_before_an_adoption() -> None:
+    told = Told()
+    assert kinds(told(Ready(100))) == [Step]
+    assert told(Asked(F0), Asked(F0), Offered(F0, Version(0, 1))) == []
+    words = told.step()
+    assert kinds(words) == [HandOver, Adopt, Say, Step]
+    (handed,) = [word for word in words if isinstance(word, HandOver)]
+    assert handed.said is not None
+    assert (handed.said.from_step, handed.said.to_step, handed.tokens) == (0, 1, 10)
+    assert told.state.tracks[F0].base == Version(0, 1)
+
+
+def test_a_hand_in_waits_for_a_step_and_a_parked_learner_has_nothing_more() -> None:
+    told = Told()
+    told(Ready(100))
+    told.step()
+    assert kinds(told(Asked(F1))) == [], "a step is under way"
+    assert kinds(told.step()) == [HandOver, Step]
+    told(Parked())
+    assert kinds(told(Stepped(10, Lease(0, 3), 97))) == []
+    words = told(Asked(F1), Asked(F1))
+    assert [word.said is None for word in words if isinstance(word, HandOver)] == [False, True]
+
+
+def test_only_the_newest_version_is_adopted() -> None:
+    told = Told()
+    told(Ready(100))
+    told(Offered(F0, Version(0, 2)), Offered(F0, Version(0, 1)), Offered(F0, Version(0, 3)))
+    adopted = [word for word in told.step() if isinstance(word, Adopt)]
+    assert adopted == [Adopt(F0, Version(0, 3))]
+
+
+def test_one_message_at_a_time_and_what_comes_meanwhile_is_joined() -> None:
+    told = Told()
+    assert kinds(told(Ready(100))) == [Step]
+    assert kinds(told.step()) == [Say, Step], "its first step is news"
+    for _ in range(3):
+        assert Say not in kinds(told.step()), "the first is on its way"
+    (say,) = [word for word in told(FINE) if isinstance(word, Say)]
+    assert say.report.progress.steps == 4, "clocks have passed due points since"
+
+
+def test_what_was_not_heard_is_said_again_at_the_next_beat_and_no_sooner() -> None:
+    told = Told()
+    told(Ready(100), Offered(F0, Version(0, 1)))
+    (say,) = [word for word in told.step() if isinstance(word, Say)]
+    assert [each.version for each in say.adopted] == [Version(0, 1)]
+    assert told(Unheard()) == []
+    assert Say not in kinds(told.step())
+    (again,) = told(Beat())
+    assert isinstance(again, Say)
+    assert again.adopted == say.adopted
+    assert told(Beat()) == [], "it is on its way"
+
+
+def test_data_is_asked_for_after_a_report_that_was_made_without_any() -> None:
+    told = Told(ahead=1)
+    assert kinds(told(Ready(1))) == [Say, Step], "a lease ahead is what it likes to have"
+    assert kinds(told(FINE)) == [Want]
+    assert kinds(told(Heard(LeaseGranted(LIFE, Lease(1))))) == [Take]
+    assert kinds(told(Fed(8))) == []
+    assert kinds(told(Stepped(10, Lease(0, 8), 8), Rested(0.5))) == [Say, Step]
+
+
+def test_without_data_it_does_not_step() -> None:
+    told = Told(ahead=0)
+    assert kinds(told(Ready(0))) == [Say]
+    assert kinds(told(FINE)) == [Want]
+    told(Heard(LeaseGranted(LIFE, Lease(1))))
+    assert kinds(told(Fed(8))) == [Step]
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("ends", [LetGo(), Ceased(Void(LIFE, "over", distrusted=True))])
+def test_a_life_ends_once_and_between_two_steps(ends: Happening, busy: bool) -> None:
+    told = Told()
+    if busy:
+        told(Ready(100))
+        assert told(ends) == []
+        words = told(Stepped(10, Lease(0, 1), 99), Rested(0.5))
+    else:
+        words = told(ends)
+    assert [word for word in words if isinstance(word, End)] == [End(isinstance(ends, Ceased))]
+    assert told(Asked(F0), Offered(F1, Version(0, 1)), Parked(), LetGo()) == []
+
+
+def test_in_lock_step_it_waits_for_newer_versions_of_what_is_due() -> None:
+    told = Told(overlap=0)
+    told(Ready(100))
+    told.step()
+    assert Step not in kinds(told.step()), "fragment 1 is due at clock 2"
+    assert kinds(told(Asked(F1))) == [HandOver]
+    words = told(Offered(F1, Version(0, 1)))
+    assert words[:1] == [Adopt(F1, Version(0, 1))]
+    assert Step(held=True) in words
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_in_lock_step_a_version_that_came_late_is_waited_for_no_more(asked: bool) -> None:
+    """It may have overwritten what there was to hand in: then nobody could ever go on."""
+    told = Told(overlap=0)
+    told(Ready(100))
+    told.step()
+    if asked:
+        told(Asked(F1))
+    told(Offered(F1, Version(0, 1)))
+    assert Step(held=False) in told.step()
+
+
+# --- whoever carries it ---------------------------------------------------------------------------
+
+SEED = random.randrange(2**32)
+Recorded = tuple[LearnerState, list[tuple[Happening, tuple[Word, ...]]]]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
+    """Lives of simulated runs with faults: how each began, what happened, what followed."""
+    lives: dict[tuple[int, Life], Recorded] = {}
+    number = 0
+
+    def records(state: LearnerState, happening: Happening) -> tuple[LearnerState, Any]:
+        _, told = lives.setdefault((number, state.life), (state, []))
+        at = len(told)
+        after, words = happen(state, happening)
+        told.insert(at, (happening, words))
+        return after, words
+
+    monkeypatch.setattr(simulated, "happen", records)
+    for number in range(6):
+        print(f"seed {SEED}/{number}")
+        World(draw(f"{SEED}/{number}")).run()
+    assert len(lives) > 6
+    assert sum(len(told) for _, told in lives.values()) > 200
+    return [*lives.values()]
+
+
+def test_threads_do_with_it_what_callbacks_do(recorded: list[Recorded]) -> None:
+    for state, told in recorded:
+        mail = Mailbox(time.monotonic)
+        mail.begin(state, None, None)  # type: ignore[arg-type]
+        for happening, words in told:
+            mail.happens(happening)
+            to_say = [word for word in words if isinstance(word, Say | Want)]
+            to_do = [word for word in words if not isinstance(word, Say | Want)]
+            said = [mail.next_to_say(state.life, 0.0) for _ in to_say]
+            done = [mail.next_to_do(0.0, lambda: None) for _ in to_do]
+            assert (said, done) == (to_say, to_do)
+            assert mail.next_to_say(state.life, 0.0) is None
+
+
+def test_a_benchs_tasks_do_with_it_what_callbacks_do(
+    recorded: list[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pages:
+        """Data of which there is as much as was recorded."""
+
+        remaining = 0
+
+        def add(self, lease: Lease) -> None:
+            pass
+
+    class Asks(dict[Fragment, asyncio.Future[None]]):
+        """Somebody has asked for whatever is handed over."""
+
+        def pop(self, key: Fragment, *_: object) -> asyncio.Future[None]:
+            return asyncio.get_running_loop().create_future()
+
+    heard: list[tuple[Happening, tuple[Word, ...]]] = []
+
+    def records(state: LearnerState, happening: Happening) -> tuple[LearnerState, Any]:
+        at = len(heard)
+        after, words = happen(state, happening)
+        heard.insert(at, (happening, words))
+        return after, words
+
+    async def carries() -> None:
+        for state, told in recorded:
+            link: Any = None
+            learner: Any = LightLearner(state.life.island, link, link, link, time.monotonic)
+            learner.now, learner._pages = state, Pages()
+            learner._asks = Asks()
+            learner._handed_in = lambda word: None
+            heard.clear()
+            fed = iter([each.ahead_windows for each, _ in told if isinstance(each, Fed)])
+            for happening, words in told:
+                if isinstance(happening, Fed):
+                    continue  # it tells itself, having taken the lease
+                if any(isinstance(word, Take) for word in words):
+                    learner._pages.remaining = next(fed)
+                learner._happens(happening)
+            assert heard == told
+
+    monkeypatch.setattr(stub, "happen", records)
+    asyncio.run(carries())
