@@ -325,9 +325,15 @@ def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome
         case Void():
             return _go_on(replace(_ceased(state, answer), flight=False))
         case Answer():
-            spoke = state.spoke or answer.offset != state.offset
-            stepping = state.stepping and not answer.stopping
-            state = replace(state, spoke=spoke, offset=answer.offset, stepping=stepping, saying=())
+            shifted = answer.offset != state.offset
+            state = replace(
+                state,
+                offset=answer.offset,
+                spoke=state.spoke or shifted,
+                stepping=state.stepping and not answer.stopping,
+                awaiting=() if shifted else state.awaiting,  # its due point is over: it was late
+                saying=(),
+            )
             if state.wants:
                 state = replace(state, wants=False)
                 more: Outcome = state, (Want(LeaseWanted(state.life)),)

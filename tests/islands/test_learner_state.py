@@ -192,6 +192,16 @@ def test_in_lock_step_a_version_that_came_late_is_waited_for_no_more(asked: bool
     assert Step(held=False) in told.step()
 
 
+def test_in_lock_step_who_is_shifted_waits_no_more() -> None:
+    """The syncer's clock has passed it: the round that it waits for may be over without it."""
+    told = Told(overlap=0)
+    told(Ready(100))
+    told.step()
+    told(FINE)
+    assert Step not in kinds(told.step())
+    assert Step(held=True) in told(Heard(Answer(5, 3, stopping=False)))
+
+
 # --- whoever carries it ---------------------------------------------------------------------------
 
 SEED = random.randrange(2**32)
