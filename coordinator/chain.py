@@ -28,8 +28,8 @@ class Kept(Generic[T]):
 def worth_keeping(most: int, difference_bytes: int, whole_bytes: int) -> int:
     """How many differences, `most` at most, are of use.
 
-    Who has missed some has the newest, which told it so, and fetches the ones before: they must
-    weigh less than the fragment does.
+    A lagging learner already holds the newest difference; the older ones are worth keeping only if
+    together they are smaller than the whole fragment.
     """
     kept = min(most, 1 + (whole_bytes - 1) // difference_bytes)
     return kept if kept > 1 else 0

@@ -87,7 +87,7 @@ def speaking(members: Members, life: Life) -> Member | None:
 def barred_for_s(quarantines: int) -> float:
     """How long an island may not join after so many quarantines without a contribution between.
 
-    After the first one not at all: that may have been an accident, which a new life has mended.
+    There is no delay after the first quarantine: it may have been transient.
     """
     if quarantines < 2:
         return 0.0

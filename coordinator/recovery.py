@@ -58,7 +58,7 @@ def resume(rule: Rule, state: State, event: Resume) -> State:
 def shard_lost(state: State, event: ShardLost) -> Step:
     """The rounds of its fragments are void, what it held for them is lost; all else goes on.
 
-    Learners live on, and get back what their contributions had taken along of rounding errors.
+    Learners stay live; the error-feedback residual of their lost contributions is returned to them.
     """
     discards: tuple[Discard, ...] = ()
     for p in event.fragments:

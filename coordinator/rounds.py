@@ -99,7 +99,7 @@ def opened(state: State) -> list[Fragment]:
 
 
 def goes_on(rule: Rule, before: State, state: State, p: Fragment, now_s: float) -> bool:
-    """Would `further` find what it found before, nobody to ask and something to wait for?"""
+    """Fast path: True if looking at this round again cannot change anything."""
     fragment = state.fragments[p]
     if (round_ := fragment.round) is None:
         return False

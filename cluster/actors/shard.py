@@ -158,7 +158,8 @@ class ShardActor(Breakable):
             )
 
     async def watch(self) -> None:
-        """Never return, unless this process has no model: then it is not the one that was meant."""
+        """Liveness probe: blocks while this process has a model; returns at once in a freshly
+        restarted one, which is not the one that was meant."""
         if self._shard is not None:
             await asyncio.Event().wait()
 

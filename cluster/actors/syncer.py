@@ -63,7 +63,8 @@ def _said(error: Exception) -> Exception:
 
 
 def _if_it_helps(error: BaseException) -> None:
-    """Start over, if a shard cannot be had or hears another syncer: else it is for good."""
+    """Exit, to restart as a new generation, if a shard is unreachable or has been fenced by a newer
+    syncer; any other failure is permanent."""
     if isinstance(error, RayTaskError):
         error = error.cause
     if isinstance(error, (RayActorError, Outdated)):

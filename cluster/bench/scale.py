@@ -172,8 +172,9 @@ def _row(
 
 
 def climbed(rates: Sequence[float], look: Callable[[float], LoadWindow]) -> LoadWindow:
-    """Of the highest rate that is held, each being given two chances, since others may have used
-    the machine during one; of the lowest, if not even that is held."""
+    """Find the highest rate that is sustained, and return its window. A rate fails if it misses
+    twice in a row, since others may use the machine; if even the lowest fails, that one is
+    returned."""
     best: LoadWindow | None = None
     for rate in rates:
         if not (window := look(rate)).held and not (window := look(rate)).held:

@@ -106,7 +106,9 @@ class SyncConfig(Table):
     wire_up: WireName = Wire.BF16
     wire_down: WireName = Wire.BF16
     direction: Literal["quarantine", "report", "off"] = "quarantine"  # of who is against all
-    keep_differences: Annotated[int, Field(ge=0)] = 4  # R, for who missed some, where that is less
+    keep_differences: Annotated[int, Field(ge=0)] = (
+        4  # R: recent ones of a fragment, for lagging learners
+    )
     shards: Count = 1  # processes that share the fragments between them
     shard_labels: dict[str, str] | None = None  # of their nodes, in turn; None: the fleet's node
     outer: OuterConfig = OuterConfig()

@@ -33,8 +33,8 @@ class Superior(Protocol):
     """What a process hears from the fleet; each call waits until it can be answered."""
 
     def starting(self) -> float:
-        """For how many seconds to wait before anything is begun: one that failed again and again
-        shall not keep its machine busy with failing."""
+        """Ask for how many seconds to wait before anything is begun: start-up back-off, since a
+        process in a crash loop must not saturate its node."""
         ...
 
     def role(self, *, warm: bool) -> Island | None:

@@ -30,7 +30,7 @@ REGIONS: tuple[tuple[Region | None, ...], ...] = ((None,), (None, Region("eu"), 
 SLOWER = 4.0
 """So many times longer a step takes that is made slow at random."""
 OFTENER = 3
-"""Syncer and shards die so many times oftener than others: more depends on the moment."""
+"""Sampling weight of crashes of syncer and shards: their timing matters most."""
 STOPPED_SHARE = 0.6
 """Of the schedules: ended by request, once all is mended and enough has happened."""
 

@@ -15,9 +15,9 @@ from coordinator.state import State, initial
 
 
 class SyncerSlot(Log):
-    """Where the syncer is, or will be again; what was flushed of its tape outlives it.
+    """The slot of the simulated syncer's process; what was flushed of its tape survives a crash.
 
-    `hearing`: an event that is being taken in, or of which it broke. `states`: after each event.
+    `hearing`: the event that is being taken in, or that has raised. `states`: after each event.
     """
 
     def __init__(self, site: Site, ports: Ports, judge: Judge) -> None:

@@ -83,9 +83,8 @@ class Depot(Protocol):
         ...
 
     def tidy(self, start: str) -> None:
-        """Remove what writers that died have left unfinished, of names that begin so; what cannot
-        be removed stays. For whoever alone writes such names from now on.
-        """
+        """Delete temporary files that crashed writers have left under this prefix, best effort.
+        Only for the single writer of the prefix."""
         ...
 
     def grow(self, name: str) -> Growing:

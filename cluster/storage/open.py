@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 
 def depot_of(config: Config, run_dir: Path) -> Depot:
-    """The run's own place in `durability.dir`, called as its directory is; or that directory."""
+    """Open the run's durable store: `<durability.dir>/<run name>`, or the run directory if that key
+    is not set."""
     if config.durability.dir is None:
         return Folder(run_dir)
     there, name = config.durability.dir, run_dir.absolute().name

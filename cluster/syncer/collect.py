@@ -56,7 +56,7 @@ class Asker:
 
 
 class Gatherer:
-    """The shard's end: who was asked is asked once, however often the syncer calls for him."""
+    """The shard's side: a repeated call for the same hand-in joins the one in flight."""
 
     def __init__(self) -> None:
         self._asked: dict[tuple[Life, Fragment], asyncio.Task[Handed]] = {}
@@ -82,7 +82,7 @@ class Gatherer:
         return [(life, _said(task)) for life, task in there.items()]
 
     def forget(self) -> None:
-        """Who called is gone, and whoever comes in his place asks anew."""
+        """Cancel all pending requests: the syncer that made them is gone."""
         for task in self._asked.values():
             task.cancel()
         self._asked.clear()

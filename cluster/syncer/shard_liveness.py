@@ -1,7 +1,7 @@
 """Which shards are there, as the syncer's shell sees it.
 
-A shard that dies takes along what was asked of it: whoever waits for an answer hears `Away`, also
-if that of a process that is gone comes in late. Nothing is asked of it until it is back.
+Calls in flight when a shard dies fail with `Away`; late replies of the dead process are dropped.
+Nothing is asked of it until it is back.
 """
 
 from __future__ import annotations
