@@ -28,11 +28,18 @@ TESTS = tuple(
     f"tests/coordinator/test_{name}.py"
     for name in (
         "scenarios", "guards", "gate", "leases", "ledger", "quorum_and_grace", "schedule",
-        "validate", "purity",
+        "validate", "purity", "suspects",
     )
 )  # fmt: skip
 """Tests of the rules that take milliseconds. Left out are those of the arithmetic, and the network
 that Hypothesis plays: it takes minutes to shrink what it finds."""
+OF_ROOM = {
+    "coordinator/": TESTS,
+    "cluster/syncer/": TESTS,
+    "islands/": ("tests/islands/test_learner_state.py",),
+    "cluster/fleet/": ("tests/cluster/test_controller.py", "tests/cluster/test_fleet.py"),
+}
+"""Which tests see to what, by the beginning of a mutant's file. The fleet is in no schedule."""
 
 FUZZ = """
 import sys
@@ -74,6 +81,9 @@ ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction.py"
 ORDERS = "coordinator/orders.py"
+LEARNER, FLEET = "islands/learner_state.py", "cluster/fleet/controller.py"
+ISLANDS, WISHES = "cluster/fleet/islands.py", "cluster/fleet/wishes.py"
+INJECTION, RECONCILE = "cluster/fleet/injection.py", "cluster/fleet/reconcile.py"
 
 MERGING = "if round_ is None or round_.stage is not Stage.MERGING"
 STORING = "if round_ is None or round_.stage is not Stage.STORING"
@@ -779,6 +789,128 @@ MUTANTS = (
         "if (said := await self._ports.store(order)) is None:",
         "if (said := True) is None:",
     ),
+    # --- what a learner owes and says
+    Mutant(
+        "a hand-in does not wait for a step",
+        LEARNER,
+        "if state.stepping and track.from_step >= state.progress.steps:",
+        "if False:",
+    ),
+    Mutant("an older offer is adopted", LEARNER, "if version <= state.newest[p]:", "if False:"),
+    Mutant(
+        "parameters change in the middle of a step",
+        LEARNER,
+        'else at its end."""\n    if state.busy:',
+        'else at its end."""\n    if False:',
+    ),
+    Mutant(
+        "in lock-step a late version is waited past",
+        LEARNER,
+        "for p, base in due if state.tracks[p].base == base)",
+        "for p, base in due)",
+    ),
+    Mutant(
+        "in lock-step a shift changes nothing",
+        LEARNER,
+        "awaiting=() if shifted else state.awaiting,",
+        "awaiting=state.awaiting,",
+    ),
+    Mutant(
+        "two messages at a time", LEARNER, "if state.flight or state.quiet or not (", "if not ("
+    ),
+    Mutant(
+        "adoptions that were not heard are forgotten",
+        LEARNER,
+        "said = state.saying + state.said  #",
+        "said = state.said  #",
+    ),
+    Mutant(
+        "it steps without data",
+        LEARNER,
+        "if not (state.rested and enough):",
+        "if not state.rested:",
+    ),
+    Mutant(
+        "due points are told by heartbeat only",
+        LEARNER,
+        "spoke = state.spoke or _is_news(state)",
+        "spoke = state.spoke",
+    ),
+    Mutant(
+        "data is never wanted",
+        LEARNER,
+        "hungry=short and state.stepping and not state.fetching",
+        "hungry=False",
+    ),
+    Mutant(
+        "it steps on although the run ends",
+        LEARNER,
+        "stepping=state.stepping and not answer.stopping",
+        "stepping=state.stepping",
+    ),
+    Mutant(
+        "it waits for what it has adopted",
+        LEARNER,
+        "awaiting = tuple(each for each in state.awaiting if each[0] != p)",
+        "awaiting = state.awaiting",
+    ),
+    Mutant("a life never ends", LEARNER, "if not state.goes_on:", "if False:"),
+    # --- the fleet
+    Mutant(
+        "a spare takes over what only begins",
+        ISLANDS,
+        "if it.starts > 1 and ready and helps:",
+        "if ready and helps:",
+    ),
+    Mutant(
+        "failures are never forgiven",
+        ISLANDS,
+        "it.holding = replace(it.holding, failures=0, breakages=0)",
+        "pass",
+    ),
+    Mutant(
+        "devices are not given back",
+        ISLANDS,
+        "            it.place.give_back()\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "what breaks is not counted", ISLANDS, "breakages=it.holding.breakages + 1", "breakages=0"
+    ),
+    Mutant("fewer than the quorum may be left", WISHES, "if len(islands) < quorum:", "if False:"),
+    Mutant("a run that ends is scaled", WISHES, "if self.stopping is not None:", "if False:"),
+    Mutant(
+        "the syncer is told to stop again and again",
+        FLEET,
+        "if stopping is not None and not self._told_to_stop:",
+        "if stopping is not None:",
+    ),
+    Mutant(
+        "what is found is not taken over",
+        FLEET,
+        'self._islands.find(kept["held"], kept["spares"], time.monotonic())',
+        "pass",
+    ),
+    Mutant("processes are left", FLEET, "        self._islands.free_all()\n", "        pass\n"),
+    Mutant(
+        "a run goes on without its quorum",
+        FLEET,
+        "if aside and len(self._wishes.desired) - len(aside) < self._config.sync.quorum:",
+        "if False:",
+    ),
+    Mutant(
+        "a fault of the plan happens twice",
+        INJECTION,
+        "            self._plan.struck(number)\n",
+        "",
+    ),
+    Mutant("a fault is not counted", INJECTION, "self._services.count_fault(harm.island)", "pass"),
+    Mutant(
+        "an island is started before it is placed",
+        RECONCILE,
+        "case Hold.WAITING if not wanted:",
+        "case Hold.WAITING if False:",
+    ),
 )
 
 
@@ -811,8 +943,10 @@ def try_out(mutant: Mutant, schedules: int = SCHEDULES) -> Caught:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, tree / name)
         patch(tree / mutant.file, mutant)
-        test = first_line(tree, [*PYTEST, *TESTS])
-        schedule = first_line(tree, ["-c", FUZZ, str(schedules), str(SEED)])
+        tests = next(each for start, each in OF_ROOM.items() if mutant.file.startswith(start))
+        test = first_line(tree, [*PYTEST, *tests])
+        played = not mutant.file.startswith("cluster/fleet/")
+        schedule = first_line(tree, ["-c", FUZZ, str(schedules), str(SEED)]) if played else ""
     return Caught(test, schedule)
 
 
