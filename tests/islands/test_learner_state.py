@@ -107,10 +107,19 @@ def test_a_hand_in_waits_for_a_step_and_a_parked_learner_has_nothing_more() -> N
     assert [word.said is None for word in words if isinstance(word, HandOver)] == [False, True]
 
 
+def test_who_has_just_handed_in_is_asked_again_and_answers_after_a_step() -> None:
+    told = Told()
+    told(Ready(100), Asked(F0))
+    assert kinds(told(Stepped(10, Lease(0, 1), 99))) == [HandOver]
+    assert told(Asked(F0)) == [], "there is nothing new, and there will be"
+    assert HandOver not in kinds(told(Rested(0.5)))
+    assert HandOver in kinds(told.step())
+
+
 def test_only_the_newest_version_is_adopted() -> None:
     told = Told()
     told(Ready(100))
-    told(Offered(F0, Version(0, 2)), Offered(F0, Version(0, 1)), Offered(F0, Version(0, 3)))
+    told(Offered(F0, Version(0, 2)), Offered(F0, Version(0, 3)), Offered(F0, Version(0, 1)))
     adopted = [word for word in told.step() if isinstance(word, Adopt)]
     assert adopted == [Adopt(F0, Version(0, 3))]
 
