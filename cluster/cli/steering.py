@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from cluster.cli.bench import Json
 from cluster.cli.display import render
 from cluster.cli.figures import duration
 from cluster.cli.options import Cluster, NamedRun, RunName, live_run
+from cluster.launch.look import from_json, status_at
 from cluster.status import RunStatus
 from cluster.storage import runs
 from cluster.storage.files import json_text
@@ -31,6 +30,8 @@ def status(name: RunName = None, address: Cluster = None, as_json: Json = False)
     live = runs.reach(name, address)
     if isinstance(live, Path):
         shown = _last_status(live)
+    elif live.pid and (seen := status_at(runs.here(name))) is not None:
+        shown = seen  # by the run's own port: no client of Ray is needed
     else:
         live.prepare()
         from cluster.launch.client import status_of
@@ -157,6 +158,4 @@ def _last_status(run_dir: Path) -> RunStatus:
         lines = []
     if not lines:
         raise UserMistake(f"run {run_dir} is not live, and ended before it had anything to say")
-    status: RunStatus = json.loads(lines[-1])
-    curve: list[tuple[int, float | None]] = [*status.get("heldout", [])]
-    return {**status, "heldout": [(t, math.nan if x is None else x) for t, x in curve]}
+    return from_json(lines[-1])

@@ -19,6 +19,7 @@ pure; `controller` looks, asks it, and does what it says over `cluster.RayCluste
     shown       the status that people see: the syncer's, with the fleet's on top
     metrics     every metric, declared once
     exporter    the Prometheus target of a run
+    http_port    what that port answers: /metrics, /status, /healthz
     results     what a run leaves at its end: model and summary
     outcome     how a run ended
 """

@@ -1,4 +1,4 @@
-"""The Prometheus target of a run: an HTTP server, and the file by which it is found."""
+"""The HTTP port of a run: a Prometheus target, and the file by which it is found."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from threading import Thread
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cluster.config.schema import MonitorConfig
+from cluster.fleet.http_port import application, make_token, serve
 from cluster.fleet.metrics import METRICS, PREFIX, Kind
 from cluster.status import RunStatus
 from cluster.storage.files import write_json
+from cluster.storage.runs import TARGET, TOKEN
 from coordinator.errors import UserMistake
-
-TARGET = "prometheus.json"
-"""In the run directory, and as RUN.json in the folder of targets, for Prometheus to find."""
 
 
 class _OfRun(Collector):
@@ -45,12 +44,13 @@ class _OfRun(Collector):
 
 
 class Exporter:
-    """A run's Prometheus target: an HTTP server, and the file by which it is found."""
+    """A run's HTTP port, and the files by which it is found."""
 
     def __init__(
         self, run_dir: Path, monitor: MonitorConfig, status: Callable[[], RunStatus | None]
     ) -> None:
         self._monitor, self._run = monitor, run_dir.name
+        self._run_dir, self._status = run_dir, status
         self._files = [run_dir / TARGET, targets_of(monitor) / f"{run_dir.name}.json"]
         self._registry = CollectorRegistry()
         self._registry.register(_OfRun(status))
@@ -65,7 +65,9 @@ class Exporter:
         if not self._monitor.metrics:
             return
         try:
-            self._server = start_http_server(port, host, registry=self._registry)
+            metrics: Any = make_wsgi_app(self._registry)
+            token = make_token(self._run_dir)
+            self._server = serve(application(metrics, self._status, token), host, port)
         except OSError as error:
             raise UserMistake(
                 f"monitor.metrics_port: {host}:{port} cannot be listened at: {error.strerror}; "
@@ -78,7 +80,7 @@ class Exporter:
     def stop(self) -> None:
         if self._server is None:
             return
-        for file in self._files:
+        for file in (*self._files, self._run_dir / TOKEN):
             file.unlink(missing_ok=True)
         server, thread = self._server
         server.shutdown()

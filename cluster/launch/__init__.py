@@ -10,5 +10,6 @@ stopped, and nothing else is.
     connect      joins a Ray cluster that is there already
     interrupts   Ctrl-C and SIGTERM, heard and passed on
     client       speaks to a run from another terminal: status, stop, scale, drain
+    look         the status of a run of this machine, by its HTTP port
     chaos        breaks a run from another terminal, by a plan or by chance
 """

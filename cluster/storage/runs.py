@@ -30,6 +30,10 @@ CONFIG = "config.toml"
 LIVE = "live.json"
 KEPT = "fleet.json"
 SUMMARY = "summary.json"
+TARGET = "prometheus.json"
+"""Where the run's HTTP port is; also as RUN.json in the folder of targets, for Prometheus."""
+TOKEN = "token"
+"""What whoever looks at the run from another machine must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,16 @@ def find(run: str | None, root: Path = Path("runs")) -> Path:
     return live[-1] if live else known[-1].parent
 
 
+def here(run: str | None) -> Path:
+    """The directory of a run on this machine, by path or name, or of the newest.
+
+    Errors: `UserMistake` if there is no such run.
+    """
+    roots = [Path("runs"), Path.home() / "archipelago" / "runs"]
+    known = [root for root in roots if run is None or (root / run / CONFIG).exists()]
+    return find(run, *known[:1])
+
+
 def reach(run: str | None, address: str | None) -> Live | Path:
     """How to reach a run: by its directory if that is here, else by its name in a cluster.
 
@@ -225,9 +239,7 @@ def reach(run: str | None, address: str | None) -> Live | Path:
     address = address or os.environ.get("RAY_ADDRESS")
     if address is not None and run is not None and not Path(run).exists():
         return Live(run, namespace_of(run), address, pid=0, auth=None)
-    roots = [Path("runs"), Path.home() / "archipelago" / "runs"]
-    known = [root for root in roots if run is None or (root / run / CONFIG).exists()]
-    run_dir = find(run, *known[:1])
+    run_dir = here(run)
     return live_of(run_dir) or run_dir
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any, get_args
@@ -12,9 +13,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.config.schema import MonitorConfig
-from cluster.fleet.exporter import TARGET, Exporter
+from cluster.fleet.exporter import Exporter
+from cluster.fleet.http_port import application
 from cluster.fleet.metrics import METRICS, PREFIX
-from cluster.status import Figures, IslandState
+from cluster.launch.look import status_at
+from cluster.status import Figures, IslandState, RunStatus
+from cluster.storage.files import json_text
+from cluster.storage.runs import TARGET, TOKEN
 from coordinator.errors import UserMistake
 from tests.cluster.test_progress import a_status
 
@@ -113,3 +118,65 @@ def expressions() -> list[str]:
 def test_boards_and_alerts_use_what_is_there_and_all_that_is_there() -> None:
     used = {name for expression in expressions() for name in NAMED.findall(expression)}
     assert used == {metric.full_name for metric in METRICS}
+
+
+def get(url: str, token: str | None = None) -> tuple[int, str]:
+    asked = urllib.request.Request(
+        url, headers={"Authorization": f"Bearer {token}"} if token else {}
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_run_of_this_machine_is_looked_at_by_its_port(tmp_path: Path) -> None:
+    run_dir, status = tmp_path / "demo-1", a_status(islands=2)
+    run_dir.mkdir()
+    status["run"] = "demo-1"
+    seen: list[RunStatus | None] = [None]
+    monitor = MonitorConfig(targets=str(tmp_path / "targets"))
+    exporter = Exporter(run_dir, monitor, lambda: seen[0])
+    exporter.start()
+    try:
+        (target,) = json.loads((run_dir / TARGET).read_text())[0]["targets"]
+        assert get(f"http://{target}/healthz") == (503, "starting\n")
+        assert status_at(run_dir) is None, "there is nothing to see yet"
+        seen[0] = status
+        assert get(f"http://{target}/healthz") == (200, "ok\n")
+        assert get(f"http://{target}/status")[0] == 200
+        assert json_text(status_at(run_dir)) == json_text(status)
+        assert "archipelago_merges_total" in get(f"http://{target}/metrics")[1]
+        assert (run_dir / TOKEN).stat().st_mode & 0o777 == 0o600
+        status["run"] = "another"
+        assert status_at(run_dir) is None, "the port is another run's by now"
+    finally:
+        exporter.stop()
+    assert status_at(run_dir) is None
+    assert not (run_dir / TOKEN).exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "header", "code"),
+    [
+        ("127.0.0.1", None, "200 OK"),
+        ("::1", None, "200 OK"),
+        ("::ffff:127.0.0.1", None, "200 OK"),
+        ("192.0.2.7", None, "401 Unauthorized"),
+        ("192.0.2.7", "Bearer guessed", "401 Unauthorized"),
+        ("192.0.2.7", "Bearer s3cret", "200 OK"),
+        ("fe80::1%eth0", "Bearer s3cret", "200 OK"),
+        ("", None, "401 Unauthorized"),
+    ],
+)
+def test_from_elsewhere_the_status_needs_the_token(
+    address: str, header: str | None, code: str
+) -> None:
+    states: list[str] = []
+    answer = application(lambda *_: [b"metrics"], lambda: a_status(islands=1), "s3cret")
+    environ = {"PATH_INFO": "/status", "REMOTE_ADDR": address}
+    environ |= {"HTTP_AUTHORIZATION": header} if header else {}
+    list(answer(environ, lambda state, headers: states.append(state)))
+    assert states == [code]
+    assert list(answer({**environ, "PATH_INFO": "/metrics"}, lambda *_: None)) == [b"metrics"]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.fleet.exporter import TARGET
 from cluster.storage.folder import Folder
 from cluster.storage.layout import load_layout
+from cluster.storage.runs import TARGET
 from cluster.storage.tape import generations, read_tape
 from coordinator.protocol import Event, ShardBack, ShardLost
 from tests.live.cli import TINY, until

@@ -1,0 +1,37 @@
+"""Looking at a run of this machine through its fleet's HTTP port: no Ray client is started."""
+
+from __future__ import annotations
+
+import json
+import math
+import urllib.request
+from pathlib import Path
+
+from cluster.status import RunStatus
+from cluster.storage.runs import TARGET, TOKEN
+
+WITHIN_S = 2.0
+"""A port that does not answer in this time is not waited for: Ray is asked instead."""
+
+
+def status_at(run_dir: Path) -> RunStatus | None:
+    """The run's status; None if its port cannot be reached, or is another run's by now."""
+    try:
+        (target,) = json.loads((run_dir / TARGET).read_text())[0]["targets"]
+        token = (run_dir / TOKEN).read_text()
+        asked = urllib.request.Request(
+            f"http://{target}/status", headers={"Authorization": f"Bearer {token}"}
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(asked, timeout=WITHIN_S) as answer:
+            status = from_json(answer.read())
+    except (OSError, ValueError, LookupError):
+        return None
+    return status if status["run"] == run_dir.name else None
+
+
+def from_json(text: str | bytes) -> RunStatus:
+    """A status as it was written: a loss that was not finite is null there."""
+    status: RunStatus = json.loads(text)
+    curve: list[tuple[int, float | None]] = [*status.get("heldout", [])]
+    return {**status, "heldout": [(t, math.nan if x is None else x) for t, x in curve]}
