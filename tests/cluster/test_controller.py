@@ -333,6 +333,8 @@ def test_a_warm_spare_takes_a_lost_island_over(tmp_path: Path) -> None:
 
     def warm() -> View:
         assert fleet.role(Seat("eu+0"), warm=True) is None
+        assert fleet.starting(Seat("eu-0")) == 0.0
+        assert fleet.role(Seat("eu-0"), warm=False) == A, "it only begins: nothing is lost yet"
         return seen(eu_0=("live", 1, 1))()
 
     def lost() -> View:

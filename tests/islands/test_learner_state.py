@@ -164,6 +164,17 @@ def test_without_data_it_does_not_step() -> None:
     assert kinds(told(Fed(8))) == [Step]
 
 
+def test_when_the_run_ends_it_steps_no_more_and_answers_what_it_is_asked() -> None:
+    told = Told()
+    told(Ready(100))
+    words = told.step()
+    told(Stepped(10, Lease(0, 2), 98), Heard(Answer(9, 0, stopping=True)))
+    assert Step in kinds(words)
+    assert Step not in kinds(told(Rested(0.5)))
+    answers = [word.said for word in told(Asked(F0), Asked(F0)) if isinstance(word, HandOver)]
+    assert [said is None for said in answers] == [False, True]
+
+
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("ends", [LetGo(), Ceased(Void(LIFE, "over", distrusted=True))])
 def test_a_life_ends_once_and_between_two_steps(ends: Happening, busy: bool) -> None:
