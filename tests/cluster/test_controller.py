@@ -406,7 +406,8 @@ def test_it_is_told_to_stop_once_and_nothing_is_wanted_after_that(tmp_path: Path
         return seen(eu_0="live", eu_1="live")()
 
     stopping = seen(phase=Phase.STOPPING, eu_0="live", eu_1="live")
-    cluster.script = [seen(), seen(), stops, stopping, FINISHED]
+    running = seen(eu_0="live", eu_1="live")  # it has not got there yet
+    cluster.script = [seen(), seen(), stops, running, running, stopping, FINISHED]
     fleet.keep()
     assert cluster.heard("stop") == [(SYNCER, ("Ctrl-C",))]
     assert fleet.outcome is not None
