@@ -103,7 +103,8 @@ class Onlookers:
         judged_s, judgement = -math.inf, None
         with TemporaryDirectory() as folder, closing(Lines(Path(folder) / LOOKS)) as lines:
             while not enough.wait(monitor.refresh_s):
-                lines.write(json_text(answer(stage.syncer.look.remote(held))))
+                _, status = answer(stage.syncer.look.remote(held))
+            lines.write(json_text(status))
                 if time.monotonic() - judged_s >= monitor.evaluate_every_s:
                     if judgement is not None:
                         answer(judgement)
