@@ -104,7 +104,7 @@ class Onlookers:
         with TemporaryDirectory() as folder, closing(Lines(Path(folder) / LOOKS)) as lines:
             while not enough.wait(monitor.refresh_s):
                 _, status = answer(stage.syncer.look.remote(held))
-            lines.write(json_text(status))
+                lines.write(json_text(status))
                 if time.monotonic() - judged_s >= monitor.evaluate_every_s:
                     if judgement is not None:
                         answer(judgement)
