@@ -83,6 +83,14 @@ def reserve(group: IslandGroup, seat: Seat, namespace: str, *, detached: bool) -
     return PlacedGroup(asked)
 
 
+def reserved(seat: Seat, namespace: str) -> PlacedGroup | None:
+    """The devices that an earlier life of the fleet asked for; None if there are none."""
+    try:
+        return PlacedGroup(ray.util.get_placement_group(f"{namespace}/{seat}"))
+    except ValueError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class OverRay(RayCluster):
     """The cluster that this process is connected to, for one run."""
@@ -104,10 +112,7 @@ class OverRay(RayCluster):
         return reserve(group, seat, self.home.namespace, detached=self.home.detached)
 
     def reserved(self, seat: Seat) -> Place | None:
-        try:
-            return PlacedGroup(ray.util.get_placement_group(f"{self.home.namespace}/{seat}"))
-        except ValueError:
-            return None
+        return reserved(seat, self.home.namespace)
 
     def start_island(self, group: IslandGroup, seat: Seat, place: Place) -> Handle:
         assert isinstance(place, PlacedGroup)

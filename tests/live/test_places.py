@@ -18,8 +18,8 @@ STORY = """
 import json, time
 import ray
 from ray.cluster_utils import Cluster
-from cluster import placement
-from cluster.config import IslandGroup
+from cluster.fleet import over_ray, placement
+from cluster.config.schema import IslandGroup
 from cluster.names import Seat
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
@@ -38,7 +38,7 @@ cluster.connect()
 
 def reserve(group, number):
     seat = Seat(f"{group.group}-{number}")
-    return placement.reserve(group, seat, "places", detached=False)
+    return over_ray.reserve(group, seat, "places", detached=False)
 
 def ready(place, within_s):
     end_s = time.monotonic() + within_s
@@ -57,13 +57,13 @@ def labels_at(place):
 tpu = IslandGroup(group="tpu", resources={"CPU": 1.0}, accelerator="TPU-V6E", topology="2x2")
 near = tpu.model_copy(update={"group": "near", "label_selector": {"region": "eu"}})
 eu = IslandGroup(group="eu", resources={"CPU": 2.0}, label_selector={"region": "eu"})
-told = {"room": [placement.room(g, placement.cluster_nodes()) for g in (tpu, near, eu)]}
+told = {"room": [placement.room(g, over_ray.cluster_nodes()) for g in (tpu, near, eu)]}
 slices = [reserve(near, 0), reserve(tpu, 1)]
 told["slices"] = [ready(place, 20) for place in slices]
 told["names"] = [labels_at(place)["ray.io/tpu-slice-name"] for place in slices]
 third, fourth = reserve(tpu, 2), reserve(near, 3)
 told["third"] = [ready(third, 1), ready(fourth, 1)]
-placement.reserved(Seat("tpu-1"), "places").give_back()  # as a fleet does that has come back
+over_ray.reserved(Seat("tpu-1"), "places").give_back()  # as a fleet does that has come back
 told["third_then"] = [ready(third, 30), ready(fourth, 1)]
 slices[0].give_back()
 told["fourth_then"] = ready(fourth, 30)
@@ -72,8 +72,8 @@ told["eu"] = [ready(first, 20), labels_at(first)["region"], ready(second, 2)]
 first.give_back()
 told["second_then"] = ready(second, 20)
 told["still"] = all(second.ready() for _ in range(50))
-told["found"] = placement.reserved(Seat("eu-1"), "places") is not None
-told["not_found"] = placement.reserved(Seat("eu-7"), "places") is None
+told["found"] = over_ray.reserved(Seat("eu-1"), "places") is not None
+told["not_found"] = over_ray.reserved(Seat("eu-7"), "places") is None
 print(json.dumps(told))
 ray.shutdown()
 cluster.shutdown()
