@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.direction import RUN
+from coordinator.frozen import replace
 from coordinator.membership import Member, Status
 from coordinator.protocol import Fragment, Island, Lease, Merged, Progress, Version
 from coordinator.state import initial, with_member
@@ -37,3 +39,32 @@ def test_a_trial_goes_by_what_the_present_life_has_handed_in(cosine: float, left
     )
     after, _ = judge(rules, state, items, trial, event)
     assert after.members[Island("e")].trial == left
+
+
+def pointing(islands: str, cosine: float, *, against: int) -> Member:
+    """Island c after a merge of these islands, in which it pointed there and the others along; it
+    had pointed against them so many times in a row before."""
+    rules = rule()
+    state = initial(rules)
+    for island in islands:
+        known = member(island, 1)
+        state = with_member(state, replace(known, against=against) if island == "c" else known)
+    items = tuple(contribution(life(each), reference=each) for each in islands)
+    cosines = tuple(cosine if each == "c" else 0.4 for each in islands)
+    event = Merged(Fragment(0), Version(0, 1), 1.0, cosines=cosines, measured=10_000)
+    after, _ = judge(rules, state, items, (), event)
+    return after.members[Island("c")]
+
+
+def test_merges_against_the_others_count_in_a_row() -> None:
+    assert pointing("abcd", -0.9, against=2).against == 3
+    assert pointing("abcd", 0.4, against=RUN - 1).against == 0
+
+
+@pytest.mark.parametrize(
+    ("islands", "status"), [("abc", Status.LIVE), ("abcd", Status.QUARANTINED)]
+)
+def test_with_fewer_than_four_live_islands_it_is_only_reported(
+    islands: str, status: Status
+) -> None:
+    assert pointing(islands, -0.9, against=RUN - 1).status is status
