@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.direction import RUN
 from coordinator.frozen import replace
+from coordinator.ledger import open_account
 from coordinator.membership import Member, Status
 from coordinator.protocol import Fragment, Island, Lease, Merged, Progress, Version
 from coordinator.state import initial, with_member
@@ -49,6 +50,7 @@ def pointing(islands: str, cosine: float, *, against: int) -> Member:
     for island in islands:
         known = member(island, 1)
         state = with_member(state, replace(known, against=against) if island == "c" else known)
+        state = replace(state, ledger=open_account(state.ledger, known.life))
     items = tuple(contribution(life(each), reference=each) for each in islands)
     cosines = tuple(cosine if each == "c" else 0.4 for each in islands)
     event = Merged(Fragment(0), Version(0, 1), 1.0, cosines=cosines, measured=10_000)
