@@ -202,7 +202,7 @@ class Learner:
             if not self._mail.is_lived(life) or self._mail.uplink is None:
                 return None
             uplink = self._mail.uplink
-            if (future := self._mail.asked.get(fragment)) is None:  # else it is being answered
+            if (future := self._mail.asked.get(fragment)) is None:  # else both hear the same answer
                 future = self._mail.asked[fragment] = Future()
                 self._mail.happens(Asked(fragment))
         uplink.hear(fragment, known)

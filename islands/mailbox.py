@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import jax
@@ -53,7 +54,8 @@ class Mailbox:
         self.staying = True
         self.lives: set[Life] = set()
         self.progress, self.vitals = Progress(0, 0, Lease(0)), Vitals(math.nan)
-        self.asked: dict[Fragment, Future[Snapshot | None]] = {}
+        self.asked: dict[Fragment, Future[Snapshot | None]] = {}  # and not decided yet
+        self.answers: dict[Fragment, deque[Future[Snapshot | None]]] = {}  # decided, to be given
         self.offers: dict[tuple[Fragment, Version], Offer] = {}
         self.adopting: set[tuple[Fragment, Version]] = set()  # by the training thread, just now
         self.donations: dict[Life, Donation] = {}
@@ -74,11 +76,11 @@ class Mailbox:
         with self.lock:
             if self.now is not None:
                 self.ended, self.now = self.now.life.incarnation, None
-            for future in self.asked.values():
+            for future in (*self.asked.values(), *chain(*self.answers.values())):
                 future.set_result(None)
             for donation in self.donations.values():
                 donation.given.set_result(None)
-            for queue in (self.asked, self.donations, self._todo, self._to_say):
+            for queue in (self.asked, self.answers, self.donations, self._todo, self._to_say):
                 queue.clear()
             self.offers, self.uplink, self.downlink = {}, None, None
             self.lock.notify_all()
@@ -98,6 +100,10 @@ class Mailbox:
                 match word:
                     case Say() | Want():
                         self._to_say.append(word)
+                    case HandOver(p):  # who asks from here on asks for what is trained after it
+                        if (future := self.asked.pop(p, None)) is not None:
+                            self.answers.setdefault(p, deque()).append(future)
+                        self._todo.append(word)
                     case _:
                         self._todo.append(word)
             if words:

@@ -190,8 +190,8 @@ class Trainer:
                 snapshot = None if word.said is None else self._taken(word)
                 with (
                     self._mail.lock
-                ):  # whoever asked is forgotten once answered: if not here, by `_end`
-                    self._mail.asked.pop(p).set_result(snapshot)
+                ):  # whoever asked is forgotten once answered: if not here, by `Mailbox.end`
+                    self._mail.answers[p].popleft().set_result(snapshot)
             case Adopt(p, version):
                 with self._mail.lock:
                     offer, self._mail.adopting = self._mail.offers[p, version], {(p, version)}
