@@ -39,7 +39,8 @@ class Donation:
 
 
 class Mailbox:
-    """Every field is read and written with `lock` held; methods take it themselves.
+    """Every field is read and written with `lock` held. Methods take it themselves, `is_lived` and
+    `forget_offers` aside: who calls these two holds it.
 
     `now`: of the life that is lived, None between two lives. `ended`: the incarnation of the last
     life that is over. `mute`: what broke the talking thread.
@@ -86,7 +87,7 @@ class Mailbox:
             self.lock.notify_all()
 
     def is_lived(self, life: Life) -> bool:
-        """Is this the life that is lived?"""
+        """Is this the life that is lived? The lock is held."""
         return self.now is not None and self.now.life == life
 
     def happens(self, happening: Happening) -> None:

@@ -121,10 +121,9 @@ class Trainer:
         try:
             batch = self._stream.next()
         except Starved:
-            self._mail.happens(Ready(self._stream.remaining))
+            self._starved(began_s)
             return before_s
-        finally:
-            self._fed_s += self._now_s() - began_s
+        self._fed_s += self._now_s() - began_s
         jax.block_until_ready((self._state, self._copying))
         self._copying = []
         began_s = self._now_s()
@@ -154,6 +153,16 @@ class Trainer:
             )
             self._mail.happens(Rested(took_s))
         return ended_s
+
+    def _starved(self, began_s: float) -> None:
+        """The data ran out after all: whatever the stream says of itself, there is no batch in it,
+        and no step begins before more has come."""
+        self._rested_s = now_s = self._now_s()
+        self._fed_s += now_s - began_s
+        with self._mail.lock:
+            assert self._mail.now is not None
+            short = self._mail.now.terms.batch_windows - 1
+        self._mail.happens(Ready(min(self._stream.remaining, short)))
 
     def _serve_until(self, until_s: float) -> None:
         """Do what there is to do at a boundary, and what comes until then; all but the end."""
@@ -188,9 +197,8 @@ class Trainer:
                 self._mail.happens(Fed(self._stream.remaining))
             case HandOver(p):
                 snapshot = None if word.said is None else self._taken(word)
-                with (
-                    self._mail.lock
-                ):  # whoever asked is forgotten once answered: if not here, by `Mailbox.end`
+                # whoever asked is forgotten once answered: if not here, by `Mailbox.end`
+                with self._mail.lock:
                     self._mail.answers[p].popleft().set_result(snapshot)
             case Adopt(p, version):
                 with self._mail.lock:

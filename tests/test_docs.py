@@ -26,7 +26,7 @@ VOCABULARY = "coordinator/protocol.py"
 """All that is ever said, in one place: it stays whole, however long it gets."""
 WRITTEN_LATER = {"config.toml", "runs/second-chances.txt"}
 """Files that a page names, and that a run or CI writes."""
-ELSEWHERE = ("docs/benchmarks.md",)
+ELSEWHERE = ()
 """A page of figures, with the commands of the days on which they were measured."""
 
 FOLDERS = (*PACKAGES, "tests", "docs", "examples", "dashboards")

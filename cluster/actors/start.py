@@ -139,10 +139,6 @@ def find_actor(name: str, namespace: str) -> Actor | None:
         return None
 
 
-def find_island(seat: Seat, namespace: str) -> Actor | None:
-    return find_actor(island_actor(seat), namespace)
-
-
 def end_actor(actor: Actor) -> None:
     """End its process for good."""
     ray.kill(actor, no_restart=True)

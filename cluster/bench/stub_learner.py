@@ -10,7 +10,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -252,8 +251,7 @@ class LightLearner:
         due_s = self._now_s() + self._pace.step_s * random.random()
         while not self._over.is_set():
             now_s = self._now_s()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), max(0.0, due_s - now_s))
+            await asyncio.sleep(max(0.0, due_s - now_s))  # a wait for `_over` makes a task a step
             if self._steps.is_set() and not self._pace.resting:
                 self._steps.clear()
                 material = self._material

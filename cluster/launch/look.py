@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from cluster.status import RunStatus
@@ -25,9 +26,9 @@ def status_at(run_dir: Path) -> RunStatus | None:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(asked, timeout=WITHIN_S) as answer:
             status = from_json(answer.read())
-    except (OSError, ValueError, LookupError):
-        return None
-    return status if status["run"] == run_dir.name else None
+        return status if status["run"] == run_dir.name else None
+    except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError):
+        return None  # whoever answers there may be another service, and answer anything
 
 
 def from_json(text: str | bytes) -> RunStatus:

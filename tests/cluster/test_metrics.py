@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import socketserver
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -155,6 +157,37 @@ def test_a_run_of_this_machine_is_looked_at_by_its_port(tmp_path: Path) -> None:
         exporter.stop()
     assert status_at(run_dir) is None
     assert not (run_dir / TOKEN).exists()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\n[1]",
+        b"HTTP/1.0 200 OK\r\n\r\nnull",
+        b'HTTP/1.0 200 OK\r\n\r\n{"heldout": [7]}',
+        b"HTTP/1.0 200 OK\r\n\r\n{}",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 99\r\n\r\n{",
+    ],
+)
+def test_another_service_on_the_port_of_a_run_is_not_taken_for_it(
+    tmp_path: Path, said: bytes
+) -> None:
+    class Another(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(4096)
+            self.request.sendall(said)
+
+    run_dir = tmp_path / "demo-1"
+    run_dir.mkdir()
+    (run_dir / TOKEN).write_text("secret")
+    with socketserver.TCPServer(("127.0.0.1", 0), Another) as server:
+        target = f"127.0.0.1:{server.server_address[1]}"
+        (run_dir / TARGET).write_text(json.dumps([{"targets": [target]}]))
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert status_at(run_dir) is None
+        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -1087,6 +1087,30 @@ def test_who_has_a_part_of_a_batch_asks_for_the_rest(begin: Begin) -> None:
     until(lambda: alive.learner.vitals[0] == 1)
 
 
+class Boastful(Numbers):
+    """Says that there is plenty, whatever there is; how often it was asked in vain."""
+
+    vain = 0
+
+    def next(self) -> Batch:
+        if super().remaining == 0:
+            self.vain += 1
+            raise Starved("nothing, after all")
+        return super().next()
+
+    @property
+    def remaining(self) -> int:
+        return 100
+
+
+def test_a_stream_that_says_too_much_is_not_asked_again_before_more_has_come(begin: Begin) -> None:
+    stream = Boastful()
+    alive = begin(stream=stream)  # which wants data: it would ask again and again instead
+    alive.script.step(2)
+    alive.script.step(1)
+    assert stream.vain == 3, "once before each lease, and after the last one"
+
+
 def is_starved(alive: Alive) -> None:
     alive.script.step(1)
 
