@@ -50,5 +50,10 @@ class Outdated(ArchipelagoError):
     """A later generation of the syncer has taken over; who hears this must go."""
 
 
+class Misordered(ArchipelagoError):
+    """A shard cannot carry an order out as things stand with it: the syncer and it do not agree,
+    which is a defect of ours."""
+
+
 class BrokenInvariant(ArchipelagoError):
     """The rules contradict themselves: a defect of ours, never of the user's."""

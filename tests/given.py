@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from cluster.shard.arithmetic import Files
+from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, OuterOptimizer
+from cluster.shard.files import NoFiles
+from cluster.shard.shard import Keeping, Shard
+from cluster.storage.fragments import Arrays
 from coordinator.codec import Wire
+from coordinator.fragments import Layout
+from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
-from coordinator.protocol import Anchor, Island
+from coordinator.protocol import Anchor, Fragment, Island
 from coordinator.schedule import Schedule
 from islands.encoder import Where
 from islands.link import Habits
@@ -73,3 +81,27 @@ def habits(
         encode,
         None,
     )
+
+
+def array_shard(
+    layout: Layout,
+    arrays: Mapping[Fragment, Arrays],
+    *,
+    merge_rule: MergeRule = MergeRule.MEAN,
+    outer: OuterRule | OuterOptimizer | None = None,
+    wire_up: Wire = Wire.F32,
+    wire_down: Wire = Wire.F32,
+    anchor: Anchor = Anchor.BASE,
+    max_staleness: int = 0,
+    keep_differences: int = 0,
+    files: Files[Arrays] | None = None,
+    every: int = 1,
+) -> ArrayShard:
+    """A shard with this model; without files of its own it stores nothing."""
+    method = Method(merge_rule, outer or outer_rule(), wire_up, wire_down, keep_differences)
+    shard: ArrayShard = Shard(
+        lambda: (ArrayArithmetic(layout, method, map), files or NoFiles()),
+        Keeping(anchor, max_staleness, every),
+    )
+    shard.seed(arrays)
+    return shard

@@ -37,6 +37,7 @@ OF_ROOM = {
     "coordinator/": TESTS,
     "cluster/syncer/": TESTS,
     "islands/": ("tests/islands/test_learner_state.py",),
+    "cluster/shard/": ("tests/cluster/test_shard.py", "tests/cluster/test_fates.py"),
     "cluster/fleet/": ("tests/cluster/test_controller.py", "tests/cluster/test_fleet.py"),
 }
 """Which tests see to what, by the beginning of a mutant's file. The fleet is in no schedule."""
@@ -83,6 +84,7 @@ DIRECTION = "coordinator/direction.py"
 ORDERS = "coordinator/orders.py"
 LEARNER, FLEET = "islands/learner_state.py", "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/islands.py", "cluster/fleet/wishes.py"
+SHARD, FATES = "cluster/shard/shard.py", "cluster/shard/fates.py"
 INJECTION, RECONCILE = "cluster/fleet/injection.py", "cluster/fleet/reconcile.py"
 
 MERGING = "if round_ is None or round_.stage is not Stage.MERGING"
@@ -910,6 +912,96 @@ MUTANTS = (
         RECONCILE,
         "case Hold.WAITING if not wanted:",
         "case Hold.WAITING if False:",
+    ),
+    # --- what a shard decides and keeps
+    Mutant("an outdated syncer is obeyed", SHARD, "if generation < self.generation:", "if False:"),
+    Mutant(
+        "a later generation is not remembered", SHARD, "self.generation = generation\n", "pass\n"
+    ),
+    Mutant(
+        "a shard merges over what is staged",
+        SHARD,
+        "if holding.staged is not None or order.version <= holding.version:",
+        "if False:",
+    ),
+    Mutant(
+        "what is not sound is staged",
+        SHARD,
+        "if not norm <= order.limit or not math.isfinite(norm):",
+        "if False:",
+    ),
+    Mutant("what is not sound leaves its step", SHARD, "                undo()\n", "pass\n"),
+    Mutant(
+        "a shard goes back to a version before",
+        SHARD,
+        "stored = holding.stored == holding.version",
+        "stored = holding.stored is not None",
+    ),
+    Mutant(
+        "merged bytes are held",
+        SHARD,
+        "            self.drop(item.contribution.reference)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "what was handed in outlives a recovery",
+        SHARD,
+        "if held.fragment not in found}",
+        "}",
+    ),
+    Mutant(
+        "a merge that died unpublished stays in the master",
+        SHARD,
+        "holding.version == version and holding.staged is None",
+        "holding.version == version",
+    ),
+    Mutant(
+        "what was stored and never published stays",
+        SHARD,
+        "            self._files.forget_after(p, version)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a version is published twice",
+        SHARD,
+        "if holding.version == order.version:",
+        "if False:",
+    ),
+    Mutant(
+        "whatever is staged is published",
+        SHARD,
+        "if version != order.version or difference is None or order.previous != holding.version:",
+        "if difference is None:",
+    ),
+    Mutant(
+        "whatever is staged is stored",
+        SHARD,
+        "if staged.version != version:",
+        "if False:",
+    ),
+    Mutant(
+        "what counts from a former version is not moved",
+        SHARD,
+        "if self._keeping.anchor is Anchor.BASE or said.base == holding.version:",
+        "if True:",
+    ),
+    Mutant(
+        "a learner does not hear what is held",
+        FATES,
+        "            known.held.append(said)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a learner hears that what died is held",
+        FATES,
+        "            known.held.clear()\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a learner does not hear what was merged",
+        FATES,
+        "                known.merged.append(said)\n",
+        "                pass\n",
     ),
 )
 

@@ -22,19 +22,20 @@ from cluster.actors.inject import Breakable
 from cluster.config.schema import Config
 from cluster.failures import Failure, Losses, Reason
 from cluster.names import Seat, island_actor
-from cluster.shard.build import first_of, shard_of
+from cluster.shard.arrays import warm_up
+from cluster.shard.build import first_of, shard_over
 from cluster.shard.fates import Fates
-from cluster.shard.shard import Shard, warm_up
+from cluster.shard.files import DepotFiles
 from cluster.source import user_sha256
 from cluster.storage.contributions import save_contribution
 from cluster.storage.format import Damaged
-from cluster.storage.fragments import Arrays, FragmentStore
+from cluster.storage.fragments import FragmentStore
 from cluster.storage.layout import load_layout
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import Fence
 from cluster.syncer.collect import Answers, Gatherer, Handed
 from coordinator.codec import Payload
-from coordinator.errors import NoModel, Outdated, RunFailed
+from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     ContributionId,
@@ -78,22 +79,29 @@ class ShardActor(Breakable):
         self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
         self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self._gatherer = Gatherer()
+        self._shard = shard_over(self._config, self._means, self._spread)  # on `_arithmetic` alone
         self._fates = Fates()  # of what this process has heard of; on its event loop alone
         self._offers: set[asyncio.Task[None]] = set()
         self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
         self._broken: BaseException | None = None
-        self._shard: Shard | None = None
-        self._generation = 0
-        self._stored: dict[Fragment, Version] = {}  # the newest of each that the depot has
+        self._seeded: Layout | None = None  # before the syncer has written it down
+
+    def _means(self) -> tuple[Layout, DepotFiles]:
+        layout, keep = (
+            self._seeded or load_layout(self._depot),
+            self._config.durability.keep_snapshots,
+        )
+        return layout, DepotFiles(FragmentStore(self._depot, layout, keep=keep), self._fence)
 
     async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> None:
-        """Take in these fragments of the initial model, and make them durable."""
+        """Take in these fragments of the initial model, and make them durable.
+
+        Errors: as `recover`, and `OSError` if they cannot be stored.
+        """
         self._check_code()
+        self._seeded = layout
         arrays = {p: first_of(self._config, flat) for p, flat in flats.items()}
-        self._shard = shard_of(self._config, layout, arrays, self._spread)
-        for p, each in arrays.items():
-            await self._compute(self._files(layout).save, p, each, True)
-            self._stored[p] = each.version
+        await self._compute(self._shard.seed, arrays)
 
     async def recover(
         self,
@@ -110,36 +118,17 @@ class ShardActor(Breakable):
 
         Errors: `Outdated`; `RunFailed` if this process has another outer optimizer.
         """
-        self._obey(generation)
+        self._shard.obey(generation)
         self._check_code()
         self._gatherer.forget()
-        found = await self._compute(self._recover, wanted, generation)
+
+        def recover() -> dict[Fragment, Version]:
+            self._fence.check()
+            return self._shard.recover(wanted, generation)
+
+        found = await self._compute(recover)
         self._fates.died(deaths)
         self._fates.published(merged)
-        return found
-
-    def _recover(
-        self, wanted: Mapping[Fragment, Version], generation: int
-    ) -> dict[Fragment, Version]:
-        self._obey(generation)
-        self._fence.check()
-        self._generation = generation
-        layout = load_layout(self._depot)
-        files = self._files(layout)
-        if self._shard is None:
-            arrays = {p: files.newest(p, upto=version) for p, version in wanted.items()}
-            self._shard = shard_of(self._config, layout, arrays, self._spread)
-        shard = self._shard
-        found = {
-            p: shard.recover(p, version, functools.partial(files.newest, p, version))
-            for p, version in wanted.items()
-        }
-        self._stored |= {p: version for p, version in found.items() if files.has(p, version)}
-        for p, version in found.items():
-            try:
-                files.forget_after(p, version)
-            except OSError as error:
-                logging.error("fragment %d keeps more than %s: %s", p, version, error)
         return found
 
     def _check_code(self) -> None:
@@ -148,19 +137,10 @@ class ShardActor(Breakable):
         if (now := user_sha256(target)) != self._code:
             raise RunFailed(code_changed("sync.outer.target", target, self._code, now))
 
-    def _obey(self, generation: int) -> None:
-        """Errors: `Outdated` if a later generation has been heard: a syncer may live on where Ray
-        has lost sight of it."""
-        if generation < self._generation:
-            raise Outdated(
-                f"the syncer of generation {generation} is not heard any more, that of "
-                f"{self._generation} is"
-            )
-
     async def watch(self) -> None:
         """Liveness probe: blocks while this process has a model; returns at once in a freshly
         restarted one, which is not the one that was meant."""
-        if self._shard is not None:
+        if self._shard.has_model:
             await asyncio.Event().wait()
 
     async def collect(self, fragment: Fragment, seats: Mapping[Life, Seat]) -> Answers:
@@ -185,7 +165,7 @@ class ShardActor(Breakable):
         if (why := flaw(handed, life, fragment)) is not None:
             logging.error("what %s handed in is of no use: %s", life, why)
             return Failure(Reason.SENT, why)
-        there = await self._compute(self._there.receive, *handed)
+        there = await self._compute(self._shard.receive, *handed)
         self._fates.arrived(there.id)
         return there
 
@@ -211,49 +191,35 @@ class ShardActor(Breakable):
         if self._config.durability.keep_contributions:
             await self._carry_out(order, self._keep)
         event = await self._carry_out(order, self._merge)
-        if isinstance(event, Unsound) or order.version.number % self._config.durability.every:
+        if isinstance(event, Unsound):
             return event, False
         try:
-            await self._carry_out(order, self._store)
+            durable = await self._carry_out(order, self._store)
         except OSError as error:
             logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
             return event, error.strerror or str(error)
-        self._stored[order.fragment] = order.version
-        return event, True
-
-    def _merge(self, order: Merge) -> Merged | Unsound:
-        """Merge; what was public before can be had again from the depot, if it is stored."""
-        there, p = self._there, order.fragment
-        version = there.version(p)
-        if self._stored.get(p) != version:
-            return there.merge(order)
-        return there.merge(order, lambda: self._load(p, version))
-
-    def _load(self, p: Fragment, version: Version) -> Arrays:
-        """What is stored; a process that cannot have it again begins anew with what can be had."""
-        try:
-            return self._files(self._layout).load(p, version)
-        except (Damaged, OSError) as error:
-            start_over(f"{version} of fragment {p} cannot be had again: {error}")
+        return event, durable
 
     def _keep(self, order: Merge) -> None:
         self._fence.check()
         for item in order.items:
-            payload = self._there.payload(item.contribution.reference)
+            payload = self._shard.payload(item.contribution.reference)
             layout = item.contribution.fingerprint
             try:
                 save_contribution(self._depot, item.contribution.id, payload, layout)
             except OSError as error:  # replay will miss it and say so; the run need not stop
                 logging.error("%s is not kept: %s", item.contribution.id, error)
 
-    def _store(self, order: Merge) -> None:
-        self._fence.check()
-        self._files(self._layout).save(order.fragment, self._there.staged(order.fragment))
+    def _merge(self, order: Merge) -> Merged | Unsound:
+        """Merge; a process that cannot go back to what it had begins anew with what is stored."""
+        try:
+            return self._shard.merge(order)
+        except (Damaged, OSError) as error:
+            p, version = order.fragment, self._shard.version(order.fragment)
+            start_over(f"{version} of fragment {p} cannot be had again: {error}")
 
-    @functools.cached_property
-    def _layout(self) -> Layout:
-        """As the syncer has written it down when the run began."""
-        return load_layout(self._depot)
+    def _store(self, order: Merge) -> bool:
+        return self._shard.store(order.fragment, order.version)
 
     async def publish(self, order: Publish, seats: Sequence[Seat]) -> Losses:
         """Put the difference into the object store once, and tell every learner where it is; a
@@ -265,7 +231,7 @@ class ShardActor(Breakable):
         """
         if self._broken is not None:
             raise self._broken
-        said = await self._carry_out(order, self._publish)
+        said = await self._carry_out(order, self._shard.publish)
         self._fates.published(order.merged)
         if said is not None:
             publication, payload = said
@@ -288,11 +254,6 @@ class ShardActor(Breakable):
             self._failed.append((None, Failure(Reason.STORE, why, ends=False)))
             return []
 
-    def _publish(self, order: Publish) -> tuple[Publication, Payload] | None:
-        """None if this process has come back with that version: learners take it with the next."""
-        there, p = self._there, order.fragment
-        return None if there.version(p) == order.version else there.publish(order)
-
     async def _offer(
         self, life: Life, seat: Seat, said: Publication, boxed: Sequence[Payload | ray.ObjectRef]
     ) -> None:
@@ -311,28 +272,18 @@ class ShardActor(Breakable):
             self._broken = self._broken or error
 
     async def discard(self, order: Discard) -> None:
-        self._there.drop(order.contribution.reference)
+        self._shard.drop(order.contribution.reference)
         self._fates.freed(order.contribution.id)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
         """Public fragments; None while there is no model yet."""
-        return None if self._shard is None else self._shard.whole(fragments)
+        return self._shard.whole(fragments) if self._shard.has_model else None
 
     async def missed(
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Payload] | tuple[Version, Flat] | None:
         """What leads from one version to another, or the public fragment; None as in `whole`."""
-        return None if self._shard is None else self._shard.missed(p, older, newer)
-
-    def _files(self, layout: Layout) -> FragmentStore:
-        return FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
-
-    @property
-    def _there(self) -> Shard:
-        """Errors: `NoModel`: this process is not the one that was meant."""
-        if self._shard is None:
-            raise NoModel("the shard has just begun and has no model yet")
-        return self._shard
+        return self._shard.missed(p, older, newer) if self._shard.has_model else None
 
     def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
         """Large fragments occupy all cores, small ones the arithmetic's own thread."""
@@ -347,7 +298,7 @@ class ShardActor(Breakable):
         """
 
         def obey() -> T:
-            self._obey(order.version.generation)
+            self._shard.obey(order.version.generation)
             return call(order)
 
         return await self._compute(obey)

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from cluster.bench import procfs
 from cluster.bench.stats import median, told
-from cluster.shard.shard import Shard, fresh, warm_up
+from cluster.shard.arrays import ArrayArithmetic, Method, fresh, warm_up
+from cluster.shard.files import NoFiles
+from cluster.shard.shard import Keeping, Shard
 from cluster.storage.fragments import Arrays
 from coordinator.codec import Wire, encode
 from coordinator.errors import UserMistake
@@ -29,6 +31,7 @@ from coordinator.kernels import frozen
 from coordinator.merge import JOB, MergeRule, Part, Spread, merge_into, norms
 from coordinator.outer import OuterRule
 from coordinator.protocol import (
+    Anchor,
     ContributionId,
     Fragment,
     HandIn,
@@ -126,15 +129,11 @@ def memory(workload: Workload) -> dict[str, float]:
         before_bytes = procfs.own_bytes(pid)
     except OSError as error:
         raise UserMistake(f"memory is read off /proc, which is not as on Linux: {error}") from error
+    method = Method(MergeRule.RDA, OUTER, wire, wire, KEEP_DIFFERENCES)
     shard = Shard(
-        layout,
-        fresh([np.zeros(n, np.float32)]),
-        merge_rule=MergeRule.RDA,
-        outer=OUTER,
-        wire_up=wire,
-        wire_down=wire,
-        keep_differences=KEEP_DIFFERENCES,
+        lambda: (ArrayArithmetic(layout, method, map), Stored()), Keeping(Anchor.BASE, 0, every=1)
     )
+    shard.seed(fresh([np.zeros(n, np.float32)]))
 
     def handed_in(learner: int, number: int) -> Item:
         life = Life(Island(f"bench-{learner}"), Incarnation(learner))
@@ -149,7 +148,8 @@ def memory(workload: Workload) -> dict[str, float]:
         older, newer = Version(0, number), Version(0, number + 1)
         items = tuple(handed_in(learner, number) for learner in range(m))
         in_flight_bytes, process_bytes = shard.bytes_held, procfs.own_bytes(pid) - before_bytes
-        shard.merge(Merge(p, newer, items, "all delivered"), _stored)
+        shard.merge(Merge(p, newer, items, "all delivered"))
+        shard.store(p, newer)
         shard.publish(Publish(p, newer, older, (), ()))
     return {
         "shard_bytes_per_parameter": shard.bytes_held / n,
@@ -158,10 +158,11 @@ def memory(workload: Workload) -> dict[str, float]:
     }
 
 
-def _stored() -> Arrays:
-    """What a shard goes back to when a merge is not sound: as on the disk, where it costs nothing
-    until then."""
-    raise AssertionError("a merge of the bench is sound")
+class Stored(NoFiles):
+    """Files that cost nothing until a shard goes back to what is stored, which none does here."""
+
+    def load(self, p: Fragment, version: Version) -> Arrays:
+        raise AssertionError("a merge of the bench is sound")
 
 
 def _tasks(workload: Workload, spread: Spread) -> dict[str, Callable[[], object]]:

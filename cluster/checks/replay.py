@@ -17,8 +17,8 @@ from cluster.checks.truth import Truth, Violation
 from cluster.config.load import load
 from cluster.config.rule import rule_of
 from cluster.config.schema import Config
-from cluster.shard.build import shard_of
-from cluster.shard.shard import Shard
+from cluster.shard.build import shard_over
+from cluster.shard.files import NoFiles
 from cluster.storage.contributions import load_contribution
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
@@ -116,32 +116,21 @@ class _Arrays:
 
     def __init__(self, config: Config, layout: Layout, depot: Depot) -> None:
         self._depot, self._layout = depot, layout
-        self._store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
+        store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
         self._fragments = [Fragment(p) for p in range(len(layout.fragments))]
-        first = {p: self._first(p) for p in self._fragments}
-        self._shard: Shard = shard_of(config, layout, first)
-        self._public = {p: each.version for p, each in first.items()}
-        self._before: dict[Fragment, Arrays] = {}
+        self._files = _Past(store)
+        self._shard = shard_over(config, lambda: (layout, self._files), map)
+        self._shard.seed({p: _first(store, p) for p in self._fragments})
         self._ordered: dict[Fragment, Merge] = {}
-
-    def _first(self, p: Fragment) -> Arrays:
-        arrays = self._store.oldest(p)
-        if arrays.version != Version(0, 0):
-            raise Damaged(
-                f"fragment {p} has lost its first version, the oldest that is left is "
-                f"{arrays.version}: the model cannot be rebuilt"
-            )
-        return arrays
 
     def follow(self, event: Event, effects: tuple[Effect, ...]) -> None:
         """Do what the shard did."""
         if isinstance(event, Resume):
-            for p, version in zip(self._fragments, event.versions, strict=True):
-                self._go_back(p, version)
-                self._public[p] = version
+            versions = zip(self._fragments, event.versions, strict=True)
+            self._shard.recover(dict(versions), event.generation)
         if isinstance(event, ShardBack):
-            for p in event.fragments:
-                self._go_back(p, self._public[p])
+            versions = {p: self._shard.version(p) for p in event.fragments}
+            self._shard.recover(versions, self._shard.generation)
         for effect in effects:
             if isinstance(effect, Merge):
                 self._ordered[effect.fragment] = effect
@@ -149,30 +138,45 @@ class _Arrays:
                 self._merge(self._ordered.pop(effect.fragment))
             if isinstance(effect, Publish):
                 self._shard.publish(effect)
-                self._public[effect.fragment] = effect.version
 
     def _merge(self, order: Merge) -> None:
-        self._before[order.fragment] = _copy(self._shard.arrays(order.fragment))
+        p = order.fragment
+        self._files.before[p] = _copy(self._shard.arrays(p))
         for item in order.items:
             said = item.contribution.id
             payload = load_contribution(self._depot, said, self._layout.fingerprint)
             self._shard.receive(item.contribution, payload)
         self._shard.merge(order)
 
-    def _go_back(self, p: Fragment, version: Version) -> None:
-        def stored() -> Arrays:
-            before = self._before.get(p)
-            if before is not None and before.version == version:
-                return before
-            arrays = self._store.newest(p, upto=version)
-            if arrays.version != version:
-                raise Damaged(f"fragment {p} went on from {version}, which was not kept")
-            return arrays
-
-        self._shard.recover(p, version, stored)
-
     def sha256(self) -> str:
         return fingerprint([flat for _, flat in self._shard.whole(self._fragments)])
+
+
+class _Past(NoFiles):
+    """What a shard went back to, as it was before its last merge; nothing is written."""
+
+    def __init__(self, store: FragmentStore) -> None:
+        self._store = store
+        self.before: dict[Fragment, Arrays] = {}
+
+    def newest(self, p: Fragment, upto: Version) -> Arrays:
+        before = self.before.get(p)
+        if before is not None and before.version == upto:
+            return before
+        arrays = self._store.newest(p, upto=upto)
+        if arrays.version != upto:
+            raise Damaged(f"fragment {p} went on from {upto}, which was not kept")
+        return arrays
+
+
+def _first(store: FragmentStore, p: Fragment) -> Arrays:
+    arrays = store.oldest(p)
+    if arrays.version != Version(0, 0):
+        raise Damaged(
+            f"fragment {p} has lost its first version, the oldest that is left is "
+            f"{arrays.version}: the model cannot be rebuilt"
+        )
+    return arrays
 
 
 def _copy(arrays: Arrays) -> Arrays:

@@ -1,9 +1,12 @@
 """The shard's process: it holds fragments, takes contributions in, merges, publishes.
 
-`actors`, `checks` (replay), `launch` (the door) and `bench` come in. No Ray here; the arithmetic is
-`coordinator`'s.
+`actors`, `checks` (replay), `launch` (the door), `bench` and `sim` come in; the simulator plays
+`shard` and `fates`, and has integers for the rest. No Ray here; the arithmetic is `coordinator`'s.
 
-    shard        the arrays of some fragments: receive, merge, stage, publish, recover
+    shard        what a shard decides and keeps: receive, merge, stage, store, publish, recover
+    arithmetic   what it has done for it, as protocols: arithmetic and files
+    arrays       the arithmetic on arrays
+    files        the files, in the run's depot; or none
     build        a shard and its outer optimizer, as a configuration has them
     outer_optax  any optax transformation as outer optimizer
     fates        what became of contributions, for learners that are asked for more

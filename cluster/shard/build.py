@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cluster.config.schema import Config
+from cluster.shard.arithmetic import Files
+from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, first
+from cluster.shard.files import NoFiles
 from cluster.shard.outer_optax import OptaxOuter
-from cluster.shard.shard import Shard, first
+from cluster.shard.shard import Keeping, Shard
 from cluster.storage.fragments import Arrays
 from coordinator.fragments import Flat, Layout
 from coordinator.merge import MergeRule, Spread
@@ -29,19 +32,34 @@ def first_of(config: Config, flat: Flat) -> Arrays:
     return arrays if isinstance(outer, OuterRule) else replace(arrays, momentum=outer.fresh(flat))
 
 
+def shard_over(
+    config: Config, means: Callable[[], tuple[Layout, Files[Arrays]]], spread: Spread
+) -> ArrayShard:
+    """A shard that has no model yet. `means`: called once, when it gets one.
+
+    Errors: as `outer_of`, then.
+    """
+    sync = config.sync
+
+    def have() -> tuple[ArrayArithmetic, Files[Arrays]]:
+        layout, files = means()
+        method = Method(
+            MergeRule(sync.merge),
+            outer_of(config),
+            sync.wire_up,
+            sync.wire_down,
+            sync.keep_differences,
+        )
+        return ArrayArithmetic(layout, method, spread), files
+
+    keeping = Keeping(Anchor(sync.anchor), sync.max_staleness, config.durability.every)
+    return Shard(have, keeping)
+
+
 def shard_of(
     config: Config, layout: Layout, arrays: Mapping[Fragment, Arrays], spread: Spread = map
-) -> Shard:
-    sync = config.sync
-    return Shard(
-        layout,
-        arrays,
-        merge_rule=MergeRule(sync.merge),
-        outer=outer_of(config),
-        wire_up=sync.wire_up,
-        wire_down=sync.wire_down,
-        anchor=Anchor(sync.anchor),
-        max_staleness=sync.max_staleness,
-        keep_differences=sync.keep_differences,
-        spread=spread,
-    )
+) -> ArrayShard:
+    """A shard with this model and no files."""
+    shard = shard_over(config, lambda: (layout, NoFiles()), spread)
+    shard.seed(arrays)
+    return shard

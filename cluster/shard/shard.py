@@ -1,49 +1,24 @@
-"""The shard: holds the arrays, does the arithmetic, decides nothing.
+"""What a shard decides and keeps: which bytes, of which version, for which syncer.
 
-Per fragment: the fp32 master, the outer momentum, and the public fragment that all learners share
-(12 bytes a parameter), all three changed in place; its last differences, and what was handed in for
-merges to come. A merged version is *staged*: only its encoded difference to the public fragment
-exists, which is added when the syncer has it published, so that nothing is seen before it is
-durable. One thread at a time may call; `whole` and `missed` may be called from any.
+It decides nothing about the training. Per fragment it knows the public version and the one that is
+*staged*: merged, but not seen by anybody before it is published, so that nothing is seen before it
+is durable; the last differences, for learners that missed some; and what was handed in for merges
+to come. The arrays and the files are behind `Arithmetic` and `Files`, which is all that the
+simulator replaces: what it plays is this module.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, Generic
 
-import numpy as np
-
-from cluster.storage.fragments import Arrays
-from coordinator import kernels
-from coordinator.chain import Kept, between, lengthened, worth_keeping
-from coordinator.codec import (
-    Payload,
-    Wire,
-    add_decoded,
-    decode,
-    encode,
-    encode_difference,
-    wire_of,
-)
+from cluster.shard.arithmetic import Arithmetic, D, Files, Held, P, S, Sized, W, Weighed
+from coordinator.chain import Kept, between, lengthened
 from coordinator.direction import PARTICIPANTS
-from coordinator.errors import CorruptPayload
-from coordinator.fragments import Flat, Layout, Leaf, cut
-from coordinator.kernels import frozen
-from coordinator.merge import (
-    Directions,
-    MergeRule,
-    Part,
-    Spread,
-    directions,
-    merge_into,
-    merged_of,
-    norms,
-)
-from coordinator.outer import OuterRule
+from coordinator.errors import Misordered, NoModel, Outdated
 from coordinator.protocol import (
     Anchor,
     Contribution,
@@ -60,121 +35,140 @@ from coordinator.protocol import (
     Version,
 )
 
+NO_MODEL = "the shard has just begun and has no model yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How much a shard keeps. `every`: as `durability.every`.
+
+    `anchor`: with `CURRENT` the public fragments of `max_staleness` versions before the present one
+    are kept, since the gate admits nothing older; a contribution may still count from them.
+    """
+
+    anchor: Anchor
+    max_staleness: int
+    every: int
+
+    @property
+    def former(self) -> int:
+        return self.max_staleness if self.anchor is Anchor.CURRENT else 0
+
 
 @dataclass(slots=True)
-class _Holding:
-    """One fragment; master and momentum run ahead of `version` while a version is staged.
+class _Holding(Generic[D, W]):
+    """One fragment, at its public `version`. `stored`: the newest version in the files, if known.
 
-    `former`: public fragments that a contribution may still start from, by version, oldest first.
+    `former`: public fragments that a contribution may still count from, by version, oldest first.
     `chain`: the last differences of the public one.
     """
 
     version: Version
-    master: Flat
-    momentum: Flat
-    public: Flat
-    staged: tuple[Version, Payload] | None = None
-    former: dict[Version, Flat] = field(default_factory=dict[Version, Flat])
-    chain: tuple[Kept[Payload], ...] = ()
+    stored: Version | None
+    staged: tuple[Version, D] | None = None
+    former: dict[Version, W] = field(default_factory=dict[Version, Any])
+    chain: tuple[Kept[D], ...] = ()
 
 
-class OuterOptimizer(Protocol):
-    """An outer optimizer that is not ours; its state lies where ours has the momentum."""
+class Shard(Generic[P, D, W, S]):
+    """Some fragments of a model, or all; none until it is told to `seed` or to `recover`.
 
-    def step(self, master: Flat, state: Flat, delta: Flat) -> None:
-        """Move `master` by the merged `delta`, updating `state`; both in place."""
-        ...
-
-
-class _Held(NamedTuple):
-    """What was handed in and not merged yet, with the norm of each piece."""
-
-    fragment: Fragment
-    payload: Payload
-    norms: Sequence[float]
-
-
-def fresh(flats: Sequence[Flat], *, generation: int = 0) -> dict[Fragment, Arrays]:
-    """The arrays of an initial model, copied: number 0 of each fragment."""
-    return {Fragment(p): first(flat, generation) for p, flat in enumerate(flats)}
-
-
-def first(flat: Flat, generation: int = 0) -> Arrays:
-    """Number 0 of one fragment."""
-    return Arrays(
-        Version(generation, 0),
-        master=np.array(flat, np.float32),
-        momentum=np.zeros(flat.shape, np.float32),
-        public=np.array(flat, np.float32),
-    )
-
-
-def warm_up(wires: Iterable[Wire]) -> None:
-    """Have everything compiled that a shard of these wires calls: some seconds on a machine's first
-    run, a fraction of one later."""
-    for wire in wires:
-        layout = cut([Leaf("warm", (kernels.BLOCK,))], 1)
-        values = np.ones(kernels.BLOCK, np.float32)
-        master, momentum = values.copy(), values.copy()
-        payload = frozen(encode(wire, values))
-        parts = [Part(payload, 0.2, norms(payload, layout.fragments[0]))] * 5
-        merge_into(
-            master,
-            momentum,
-            rule=MergeRule.RDA,
-            outer=OuterRule(learning_rate=1.0, momentum=0.0, nesterov=True),
-            pieces=layout.fragments[0],
-            parts=parts,
-        )
-        add_decoded(master, encode_difference(wire, master, momentum).payload)
-        directions(layout.fragments[0], parts)
-
-
-class Shard:
-    """All fragments of a model, or some of them."""
+    One thread at a time may call; `whole` and `missed` may be called from any. `generation`: of the
+    newest syncer that was heard; of an earlier one no order is taken.
+    """
 
     def __init__(
-        self,
-        layout: Layout,
-        arrays: Mapping[Fragment, Arrays],
-        *,
-        merge_rule: MergeRule,
-        outer: OuterRule | OuterOptimizer,
-        wire_up: Wire,
-        wire_down: Wire,
-        anchor: Anchor = Anchor.BASE,
-        max_staleness: int = 0,
-        keep_differences: int = 0,
-        spread: Spread = map,
+        self, means: Callable[[], tuple[Arithmetic[P, D, W, S], Files[S]]], keeping: Keeping
     ) -> None:
-        """Own these arrays, from here on; `spread` gives the work on large fragments to threads.
+        """`means`: called once, when there is a model."""
+        self.generation = 0
+        self._means, self._keeping = means, keeping
+        self._arithmetic: Arithmetic[P, D, W, S]
+        self._files: Files[S]
+        self._holdings: dict[Fragment, _Holding[D, W]] = {}
+        self._inbox: dict[Reference, Held[P]] = {}
+        self._publishing = threading.Lock()
 
-        With the anchor `CURRENT` the public fragments of `max_staleness` versions before the
-        present one are kept, 4 bytes a parameter each: the gate admits nothing older.
-        `keep_differences`: of each public fragment, where they weigh less than the fragment.
+    @property
+    def has_model(self) -> bool:
+        return bool(self._holdings)
+
+    def obey(self, generation: int) -> None:
+        """Errors: `Outdated` if a later generation has been heard: a syncer may live on where Ray
+        has lost sight of it."""
+        if generation < self.generation:
+            raise Outdated(
+                f"the syncer of generation {generation} is not heard any more, that of "
+                f"{self.generation} is"
+            )
+
+    def _holding(self, p: Fragment) -> _Holding[D, W]:
+        """Errors: `NoModel`: this process is not the one that was meant."""
+        if not self._holdings:
+            raise NoModel(NO_MODEL)
+        return self._holdings[p]
+
+    # --- beginnings -------------------------------------------------------------------------------
+
+    def seed(self, fragments: Mapping[Fragment, S]) -> None:
+        """Take in these fragments of the initial model, and make them durable.
+
+        Errors: `OSError` if that is not to be had.
         """
-        self._layout = layout
-        self._merge_rule, self._outer = merge_rule, outer
-        self._wire_up, self._wire_down = wire_up, wire_down
-        self._kept = max_staleness if anchor is Anchor.CURRENT else 0
-        self._links = [
-            worth_keeping(keep_differences, wire_down.bytes_of(size), Wire.F32.bytes_of(size))
-            for size in layout.sizes
-        ]
-        self._anchor = anchor
-        self._holdings = {p: _hold(each) for p, each in arrays.items()}
-        self._inbox: dict[Reference, _Held] = {}
-        self._spread, self._publishing = spread, threading.Lock()
+        self._arithmetic, self._files = self._means()
+        for p, stored in fragments.items():
+            self._arithmetic.put(p, stored)
+            self._files.save(p, stored, first=True)
+        self._holdings = {p: self._as_stored(p, s.version) for p, s in fragments.items()}
 
-    def receive(self, hand_in: HandIn, payload: Payload) -> Contribution:
-        """Keep what was handed in, measured; of what the run's wire does not have nothing is kept,
-        and the contribution says why (`flaw`)."""
+    def recover(
+        self, wanted: Mapping[Fragment, Version], generation: int
+    ) -> dict[Fragment, Version]:
+        """Go back to these published versions, as they are in memory, or to the newest before them
+        that are stored; and take orders of this generation, or a later one, from now on.
+
+        What was handed in is void, and so is every life that began from a version before. Returns
+        the versions that were to be had.
+
+        Errors: `Outdated`; `Damaged` if a fragment is not to be had at all.
+        """
+        self.obey(generation)
+        self.generation = generation
+        if not self._holdings:
+            self._arithmetic, self._files = self._means()
+        back = {p: self._files.newest(p, v) for p, v in wanted.items() if not self._has(p, v)}
+        found = {p: back[p].version if p in back else v for p, v in wanted.items()}
+        with self._publishing:
+            for p, stored in back.items():
+                self._arithmetic.put(p, stored)
+            self._holdings |= {p: self._as_stored(p, version) for p, version in found.items()}
+        self._inbox = {r: held for r, held in self._inbox.items() if held.fragment not in found}
+        for p, version in found.items():
+            self._files.forget_after(p, version)
+        return found
+
+    def _has(self, p: Fragment, version: Version) -> bool:
+        """Is this the fragment as it is in memory, down to what a merge changes?"""
+        holding = self._holdings.get(p)
+        return holding is not None and holding.version == version and holding.staged is None
+
+    def _as_stored(self, p: Fragment, version: Version) -> _Holding[D, W]:
+        return _Holding(version, version if self._files.has(p, version) else None)
+
+    # --- contributions ----------------------------------------------------------------------------
+
+    def receive(self, hand_in: HandIn, payload: P) -> Contribution:
+        """Hold what was handed in, measured; of what the run's wire does not have nothing is held,
+        and the contribution says why (`flaw`).
+
+        Errors: `NoModel`.
+        """
         p, lengths = hand_in.id.fragment, [math.nan]
-        reference, flaw = Reference(str(hand_in.id)), self._flaw(p, payload)
+        self._holding(p)
+        reference, flaw = Reference(str(hand_in.id)), self._arithmetic.flaw(p, payload)
         if not flaw:
-            payload = frozen(payload)
-            lengths = norms(payload, self._layout.fragments[p], self._spread)
-            self._inbox[reference] = _Held(p, payload, lengths)
+            held = self._inbox[reference] = self._arithmetic.hold(p, payload)
+            lengths = held.norms
         return Contribution(
             id=hand_in.id,
             base=hand_in.base,
@@ -188,181 +182,163 @@ class Shard:
             flaw=flaw,
         )
 
-    def _flaw(self, p: Fragment, payload: Payload) -> str:
-        """Why these bytes are not of the run's wire; empty if they are."""
-        try:
-            wire = wire_of(payload, self._layout.sizes[p])
-        except CorruptPayload as error:
-            return str(error)
-        return "" if wire is self._wire_up else f"{wire} bytes, the run's wire is {self._wire_up}"
-
     def drop(self, reference: Reference) -> None:
         """Free what will not be merged; unknown references are free already."""
         self._inbox.pop(reference, None)
 
-    def merge(self, order: Merge, before: Callable[[], Arrays] | None = None) -> Merged | Unsound:
-        """Merge the contributions named, in their order; stage the next version if its step is
-        finite and no longer than the order's limit, else go back and keep the contributions.
+    def payload(self, reference: Reference) -> P:
+        """What was handed in, as it was encoded.
 
-        `before`: fetches the fragment as it was published last, to go back to; without it master
-        and momentum are copied first, 8 bytes an element until this returns. In a last round the
-        merged delta is added as it is, and the momentum left alone.
+        Errors: `NoModel`; `Misordered` if it is not held.
+        """
+        if not self._holdings:
+            raise NoModel(NO_MODEL)
+        if (held := self._inbox.get(reference)) is None:
+            raise Misordered(f"nothing is held of {reference}")
+        return held.payload
+
+    @property
+    def inbox(self) -> Mapping[Reference, Held[P]]:
+        """What was handed in and neither merged nor dropped."""
+        return self._inbox
+
+    # --- versions ---------------------------------------------------------------------------------
+
+    def merge(self, order: Merge) -> Merged | Unsound:
+        """Merge the contributions named, in their order; stage the next version if its step is
+        finite and no longer than the order's limit, else go back and hold on to them.
+
+        To go back, the public version is had again from the files, if it is stored; else what a
+        merge changes is copied first (8 bytes an element until this returns).
+
+        Errors: `NoModel`; `Misordered`; what `Files.load` has, and then the fragment is not sound.
         """
         p = order.fragment
-        holding, pieces = self._holdings[p], self._layout.fragments[p]
-        copies = None if before else (holding.master.copy(), holding.momentum.copy())
-        parts = [self._part(holding, item) for item in order.items]
+        holding = self._holding(p)
+        if holding.staged is not None or order.version <= holding.version:
+            raise Misordered(f"{order} while {self._how_it_stands(p)}")
+        named = [*(item.contribution for item in order.items), *order.trial]
+        if missing := [c.id for c in named if c.reference not in self._inbox]:
+            raise Misordered(f"{order}: nothing is held of {missing}")
+        parts = [self._weighed(holding, item) for item in order.items]
         trial = self._on_trial(holding, order)
-        if isinstance(self._outer, OuterRule) and not order.last:
-            pointing = merge_into(
-                holding.master,
-                holding.momentum,
-                rule=self._merge_rule,
-                outer=self._outer,
-                pieces=pieces,
-                parts=parts,
-                spread=self._spread,
-                trial=trial,
-            )
-        else:
-            pointing = Directions((), 0)
-            if trial is not None:
-                pointing = directions(pieces, parts, trial, self._spread)
-            delta = merged_of(self._merge_rule, pieces, parts, self._spread)
-            if order.last or isinstance(self._outer, OuterRule):
-                holding.master += delta
-            else:
-                self._outer.step(holding.master, holding.momentum, delta)
-        payload, norm = encode_difference(self._wire_down, holding.master, holding.public)
+        stored = holding.stored == holding.version
+        undo = None if stored else self._arithmetic.undo(p)
+        difference, norm, cosines, measured = self._arithmetic.merge(order, parts, trial)
         if not norm <= order.limit or not math.isfinite(norm):
-            if before is not None:
-                kept = before()
-                assert kept.version == holding.version, f"{kept.version}, not {holding.version}"
-                copies = kept.master, kept.momentum
-            assert copies is not None
-            holding.master[:], holding.momentum[:] = copies
+            if undo is not None:
+                undo()
+            else:
+                self._arithmetic.put_back(p, self._files.load(p, holding.version))
             return Unsound(p, order.version, norm, self._spoiled(order))
-        holding.staged = (order.version, payload)
+        holding.staged = (order.version, difference)
         for item in order.items:
             self.drop(item.contribution.reference)
-        return Merged(p, order.version, norm, *pointing)
+        return Merged(p, order.version, norm, cosines, measured)
 
-    def _spoiled(self, order: Merge) -> tuple[ContributionId, ...]:
-        """Which contributions of an order have other norms now than when they arrived."""
-        pieces = self._layout.fragments[order.fragment]
-        held = {c.id: self._inbox[c.reference] for c, _ in order.items}
-        return tuple(
-            said
-            for said, each in held.items()
-            if norms(each.payload, pieces, self._spread) != each.norms
-        )
+    def _weighed(self, holding: _Holding[D, W], item: Item) -> Weighed[P, W]:
+        said, held = item.contribution, self._inbox[item.contribution.reference]
+        if self._keeping.anchor is Anchor.BASE or said.base == holding.version:
+            return Weighed(held, item.weight, None)
+        if (base := holding.former.get(said.base)) is None:
+            raise Misordered(f"{said.id} counts from {said.base}, which is not kept")
+        return Weighed(held, item.weight, base)
 
-    def _on_trial(self, holding: _Holding, order: Merge) -> Sequence[Payload] | None:
+    def _on_trial(self, holding: _Holding[D, W], order: Merge) -> list[Weighed[P, W]] | None:
         """What is measured beside a merge; None if directions are not wanted, or there are too few
         contributions to say who points the wrong way."""
         few = len(order.items) + len(order.trial) < PARTICIPANTS or len(order.items) < 2
         if few or not order.measure:
             return None
-        return [self._part(holding, Item(c, 0.0)).payload for c in order.trial]
+        return [self._weighed(holding, Item(c, 0.0)) for c in order.trial]
 
-    def _part(self, holding: _Holding, item: Item) -> Part:
-        """Return what was handed in, as a difference to the anchor."""
-        contribution = item.contribution
-        p, payload, lengths = self._inbox[contribution.reference]
-        if self._anchor is Anchor.BASE or contribution.base == holding.version:
-            return Part(payload, item.weight, lengths)
-        base = holding.former.get(contribution.base)
-        assert base is not None, f"{contribution.id} starts from {contribution.base}, not kept"
-        delta = base - holding.public
-        add_decoded(delta, payload)
-        moved = frozen(delta)
-        return Part(moved, item.weight, norms(moved, self._layout.fragments[p], self._spread))
+    def _spoiled(self, order: Merge) -> tuple[ContributionId, ...]:
+        """Which contributions of an order have other norms now than when they arrived."""
+        held = {c.id: self._inbox[c.reference] for c, _ in order.items}
+        return tuple(s for s, each in held.items() if self._arithmetic.norms(each) != each.norms)
 
-    def payload(self, reference: Reference) -> Payload:
-        """What was handed in, as it was encoded."""
-        return self._inbox[reference].payload
+    def store(self, p: Fragment, version: Version) -> bool:
+        """Make the staged version durable, if it is its turn; else False.
+
+        Errors: `OSError` if that is not to be had; `Misordered`.
+        """
+        staged = self.staged(p)
+        if staged.version != version:
+            raise Misordered(f"store {version} while {self._how_it_stands(p)}")
+        if version.number % self._keeping.every:
+            return False
+        self._files.save(p, staged, first=False)
+        self._holding(p).stored = version
+        return True
+
+    def publish(self, order: Publish) -> tuple[Publication, D] | None:
+        """Make the staged version public; what to send to every learner. None if this process has
+        come back with that version: learners take it with the next one.
+
+        Errors: `NoModel`; `Misordered`.
+        """
+        p, holding = order.fragment, self._holding(order.fragment)
+        if holding.version == order.version:
+            return None
+        version, difference = holding.staged or (None, None)
+        if version != order.version or difference is None or order.previous != holding.version:
+            raise Misordered(f"{order} while {self._how_it_stands(p)}")
+        if former := self._keeping.former:
+            holding.former[holding.version] = self._arithmetic.whole(p)
+            for old in list(holding.former)[:-former]:
+                del holding.former[old]
+        kept = Kept(holding.version, order.version, difference)
+        with self._publishing:
+            self._arithmetic.publish(p, difference)
+            holding.version, holding.staged = order.version, None
+        holding.chain = lengthened(holding.chain, kept, self._arithmetic.links(p))
+        return Publication(p, order.version, order.previous, order.merged), difference
+
+    def _how_it_stands(self, p: Fragment) -> str:
+        holding = self._holdings[p]
+        staged = "nothing" if holding.staged is None else str(holding.staged[0])
+        return f"{holding.version} of fragment {p} is public and {staged} is staged"
+
+    # --- what it has ------------------------------------------------------------------------------
 
     def version(self, p: Fragment) -> Version:
         """The public one."""
-        return self._holdings[p].version
+        return self._holding(p).version
 
-    def arrays(self, p: Fragment) -> Arrays:
+    def arrays(self, p: Fragment) -> S:
         """The fragment as it is; not to be called while a version is staged."""
-        holding = self._holdings[p]
-        assert holding.staged is None, f"fragment {p} has a version that is not public"
-        return Arrays(holding.version, holding.master, holding.momentum, holding.public)
+        holding = self._holding(p)
+        if holding.staged is not None:
+            raise Misordered(f"the arrays while {self._how_it_stands(p)}")
+        return self._arithmetic.stored(p, holding.version, None)
 
-    def staged(self, p: Fragment) -> Arrays:
-        """The merged version that is not public yet, to be made durable."""
-        holding = self._holdings[p]
-        assert holding.staged is not None, f"fragment {p} has no version that is not public"
-        version, payload = holding.staged
-        public = holding.public + decode(payload, holding.public.size)
-        return Arrays(version, holding.master, holding.momentum, public)
+    def staged(self, p: Fragment) -> S:
+        """The merged version that is not public yet, to be made durable.
 
-    def recover(self, p: Fragment, version: Version, stored: Callable[[], Arrays]) -> Version:
-        """Go back to a published version: as it is in memory, or as it is `stored`.
-
-        Returns the version that was to be had. What was handed in is void, and so is every life
-        that started from a version before.
+        Errors: `Misordered` if there is none.
         """
-        self._inbox = {r: held for r, held in self._inbox.items() if held.fragment != p}
-        holding = self._holdings[p]
-        holding.former.clear()
-        holding.chain = ()
-        if holding.version != version or holding.staged is not None:
-            self._holdings[p] = _hold(stored())
-        return self._holdings[p].version
+        holding = self._holding(p)
+        if holding.staged is None:
+            raise Misordered(f"what is staged while {self._how_it_stands(p)}")
+        return self._arithmetic.stored(p, *holding.staged)
 
-    def publish(self, order: Publish) -> tuple[Publication, Payload]:
-        """Make the staged version public; returns what to send to every learner."""
-        holding = self._holdings[order.fragment]
-        assert holding.staged is not None, f"{order.version} was never merged"
-        version, payload = holding.staged
-        assert version == order.version, f"{version} is staged, {order.version} is to be published"
-        if self._kept:
-            holding.former[holding.version] = holding.public.copy()
-            for old in list(holding.former)[: -self._kept]:
-                del holding.former[old]
-        kept = Kept(holding.version, version, payload)
-        with self._publishing:
-            add_decoded(holding.public, payload)
-            holding.version, holding.staged = version, None
-        holding.chain = lengthened(holding.chain, kept, self._links[order.fragment])
-        said = Publication(order.fragment, version, order.previous, order.merged)
-        return said, payload
-
-    def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
+    def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, W]]:
         """Copies of public fragments, with their present versions."""
         with self._publishing:
-            return [(h.version, h.public.copy()) for h in (self._holdings[p] for p in fragments)]
+            return [(self._holding(p).version, self._arithmetic.whole(p)) for p in fragments]
 
-    def missed(
-        self, p: Fragment, older: Version, newer: Version
-    ) -> list[Payload] | tuple[Version, Flat]:
+    def missed(self, p: Fragment, older: Version, newer: Version) -> list[D] | tuple[Version, W]:
         """The differences that lead from one version to another, in order; the public fragment as
         it is now, if they are not kept."""
-        found = between(self._holdings[p].chain, older, newer)
+        found = between(self._holding(p).chain, older, newer)
         return self.whole([p])[0] if found is None else found
 
     @property
     def bytes_held(self) -> int:
         """Of all arrays, the differences kept, and what was handed in and is not merged yet."""
-        arrays = [
-            array
-            for h in self._holdings.values()
-            for array in (h.master, h.momentum, h.public, *h.former.values())
-        ]
-        kept = [link.difference for h in self._holdings.values() for link in h.chain]
-        under_way = [h.staged[1] for h in self._holdings.values() if h.staged is not None]
-        handed_in = [held.payload for held in self._inbox.values()]
-        return sum(each.nbytes for each in (*arrays, *kept, *under_way, *handed_in))
-
-
-def _hold(arrays: Arrays) -> _Holding:
-    return _Holding(
-        arrays.version,
-        master=np.require(arrays.master, requirements="W"),
-        momentum=np.require(arrays.momentum, requirements="W"),
-        public=np.require(arrays.public, requirements="W"),
-    )
+        holdings = [*self._holdings.values()]
+        former = [each for h in holdings for each in h.former.values()]
+        beside: list[Sized] = [link.difference for h in holdings for link in h.chain]
+        beside += [h.staged[1] for h in holdings if h.staged is not None]
+        beside += [held.payload for held in self._inbox.values()]
+        return self._arithmetic.nbytes(*former) + sum(each.nbytes for each in beside)

@@ -14,7 +14,10 @@ from one seed, so that a schedule that breaks an invariant is played again from 
     pages        its data: leases, and the windows that it reads of them
     poison       what a poisoned one hands in instead
     syncer       the syncer's place: shell, tape, death, return
-    shard        a shard and a disk whose fragments are integers
+    parcels      what is sent instead of encoded arrays
+    shard        what stands in for a shard's arithmetic and files: integers
+    shards       where the shards live and die, each of them as it runs
+    told         is what learners are told of their contributions true?
     ports        what the syncer reaches of the simulated world
     faults       what breaks when the plan says so, and how it is mended
 """

@@ -9,9 +9,11 @@ from cluster.checks.truth import Poison
 from cluster.sim.network import BACK_S, NOTICED_S, Machine, Network, Site
 from cluster.sim.plan import EVERYWHERE, LAYOUT, SimFault, Trouble
 from cluster.sim.process import SimProcess
+from cluster.sim.shards import ShardPlace
 from cluster.sim.syncer import SyncerSlot
 from coordinator.membership import Status
 from coordinator.protocol import (
+    Anchor,
     Event,
     Fragment,
     Island,
@@ -146,26 +148,37 @@ class FaultInjector:
                 self._shard_dies(until_s)
 
     def _shard_dies(self, until_s: float) -> None:
-        """One shard of some, and comes back then."""
-        site, count = self.site, self.site.plan.rule.schedule.fragments
-        if site.syncer is None or site.shard.away:
+        """One shard of some, and comes back then; with it the syncer, if learners cannot go on
+        without what it had."""
+        site = self.site
+        there = [place for place in site.shards.places if place.process is not None]
+        if site.syncer is None or not there:
             return
-        own = sorted(map(Fragment, site.rng.sample(range(count), site.rng.randint(1, count))))
-        site.shard.die(own)
-        wanted = site.syncer.shard_lost(own)
-        site.loop.at(until_s, self._shard_is_back, wanted, site.syncer.state.generation)
+        place = site.rng.choice(there)
+        site.shards.die(place)
+        if site.plan.anchor is Anchor.CURRENT:
+            self._start_over()
+            return
+        wanted = site.syncer.shard_lost(place.fragments)
+        site.loop.at(until_s, self._shard_is_back, place, wanted, site.syncer.state.generation)
 
-    def _shard_is_back(self, wanted: Mapping[Fragment, Version], generation: int) -> None:
+    def _shard_is_back(
+        self, place: ShardPlace, wanted: Mapping[Fragment, Version], generation: int
+    ) -> None:
         """Bring the shard back, unless a new generation has it already; the syncer begins one if
         the shard has less than was asked for."""
         syncer = self.site.syncer
         if syncer is None or syncer.state.generation != generation:
             return
-        if self.site.shard.come_back(wanted):
+        if self.site.shards.come_back(place, wanted, generation):
             syncer.shard_back([*wanted])
         else:
-            self.seat.die()
-            self.site.loop.at(self.site.loop.now_s + NOTICED_S, self.seat.resume)
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """The syncer ends itself, and is brought back."""
+        self.seat.die()
+        self.site.loop.at(self.site.loop.now_s + NOTICED_S, self.seat.resume)
 
     def _double(self, machine: Machine, process: SimProcess | None, until_s: float) -> None:
         """Another process joins under the name of this one, which dies then."""

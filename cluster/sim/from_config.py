@@ -25,7 +25,7 @@ from cluster.sim.poison import LOUDER
 from cluster.sim.world import World
 from coordinator.errors import ArchipelagoError
 from coordinator.membership import live
-from coordinator.protocol import Island, Region
+from coordinator.protocol import Anchor, Island, Region
 from coordinator.state import Phase
 
 STEP_S = 1.0
@@ -99,6 +99,8 @@ def plan_of(config: Config, troubles: Sequence[SimFault], seed: int) -> SimPlan:
         stop_s=math.inf,
         merge_s=rng.uniform(0, 0.2) * STEP_S,
         store_s=rng.uniform(0, 0.4) * STEP_S,
+        store_every=config.durability.every,
+        anchor=Anchor(config.sync.anchor),
         most_events=TOO_MANY_EVENTS + LEEWAY * rule.steps * (2 + len(traits) * 4),
         unruly=False,
     )

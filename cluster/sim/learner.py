@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from cluster.checks.truth import Made, TokenWindow
 from cluster.sim.loop import settle
 from cluster.sim.pages import Pages
+from cluster.sim.parcels import Parcel, SimDifference
 from cluster.sim.plan import LAYOUT
 from cluster.sim.poison import spoiled
-from cluster.sim.shard import Parcel, SimDifference, followed
 from coordinator.protocol import Fragment, Granted, HandIn, Publication, Version
 from islands.learner_state import LearnerState, begun, happen
 from islands.learner_words import (
@@ -84,8 +84,7 @@ class SimLearner:
         """Follow the public chain, and adopt at the next boundary."""
         p = said.fragment
         if said.version > self.known[p][0]:
-            self.known[p] = followed(self.known[p], said, payload, self.process.link.missed)
-            self.process.link.follow(p, *self.known[p])
+            self.known[p] = self.process.link.follow(self.known[p], said, payload)
             self.happens(Offered(p, self.known[p][0]))
 
     def _handed_in(self, word: HandOver) -> HandedIn | None:

@@ -13,19 +13,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.checks.truth import Made, Violation
+from cluster.shard.shard import Keeping
 from cluster.sim.loop import VirtualLoop, settle
+from cluster.sim.parcels import SimDifference
 from cluster.sim.plan import SimPlan, Span, Trait
 from cluster.sim.process import SimProcess
-from cluster.sim.shard import SimDifference, SimShard
+from cluster.sim.shards import Shards
+from cluster.sim.told import Told
 from cluster.syncer.shell import Syncer
 from coordinator.protocol import (
     Adopted,
     ContributionId,
-    Fragment,
     Island,
     Join,
     LeaseWanted,
     Life,
+    Publication,
     Report,
     Version,
     Vitals,
@@ -72,11 +75,12 @@ class Site:
     def __init__(self, plan: SimPlan) -> None:
         self.plan, self.rng = plan, random.Random(f"{plan.seed}/world")
         self.loop = VirtualLoop()
-        self.shard = SimShard(
-            self.loop, plan.rule.schedule.fragments, random.Random(f"{plan.seed}/shard")
-        )
+        keeping = Keeping(plan.anchor, plan.rule.max_staleness, plan.store_every)
+        rng = random.Random(f"{plan.seed}/shard")
+        self.shards = Shards(self.loop, plan.rule.schedule.fragments, keeping, rng)
         self.machines = {trait.island: Machine(trait) for trait in plan.traits}
         self.made_of: dict[ContributionId, Made] = {}
+        self.told = Told()
         self.syncer: Syncer | None = None  # while it is alive
         self.everywhere: list[Span] = []
         self.jump_s = self.disk_fails_s = self.disk_slow_s = self.shard_slow_s = 0.0
@@ -97,7 +101,7 @@ class Network:
 
     def __init__(self, site: Site) -> None:
         self.site, self.loop, self.rng = site, site.loop, site.rng
-        self.machines, self.shard = site.machines, site.shard
+        self.machines, self.shards = site.machines, site.shards
         self.watched: dict[Life, asyncio.Future[str]] = {}
 
     # --- processes --------------------------------------------------------------------------------
@@ -239,20 +243,29 @@ class Network:
         self.loop.at(self.loop.now_s + 2 * self.delay_s(machine), self.to, who, self._give, who)
 
     def _give(self, who: SimProcess) -> None:
-        if self.shard.away:
+        if self.shards.all_there:
+            who.start(self.shards.whole())
+        else:
             self.loop.at(self.loop.now_s + NOTICED_S, self.to, who, self._give, who)
-            return
-        who.start([(holding.version, holding.value) for holding in self.shard.holdings])
 
-    def missed(
-        self, p: Fragment, older: Version, newer: Version
-    ) -> list[SimDifference] | tuple[Version, int]:
-        return self.shard.missed(p, older, newer)
+    def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
+        """Is there who has what it missed?"""
+        return said.previous == known[0] or self.shards.of(said.fragment).process is not None
 
-    def follow(self, p: Fragment, version: Version, value: int) -> None:
-        if self.shard.history[p, version] != value:
-            words = f"f{p} {version} is {self.shard.history[p, version]}, a learner has {value}"
+    def follow(
+        self, known: tuple[Version, int], said: Publication, payload: SimDifference
+    ) -> tuple[Version, int]:
+        """The public fragment, as a learner that knew it like this has it after a publication."""
+        (version, value), p = known, said.fragment
+        found = [] if said.previous == version else self.shards.missed(p, version, said.previous)
+        if isinstance(found, list):
+            newest = said.version, value + sum(each.tokens for each in (*found, payload))
+        else:
+            newest = found
+        if (public := self.shards.history[p, newest[0]]) != newest[1]:
+            words = f"f{p} {newest[0]} is {public}, a learner has {newest[1]}"
             raise Violation("the public chain", words)
+        return newest
 
     def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
         life = event.life
@@ -274,3 +287,4 @@ class Network:
 
     def made(self, id_: ContributionId, made: Made) -> None:
         self.site.made_of[id_] = made
+        self.site.told.made(id_)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from coordinator.direction import Watch
-from coordinator.protocol import Island, Region
+from coordinator.protocol import Anchor, Island, Region
 from coordinator.schedule import Schedule
 from coordinator.state import Rule
 
@@ -130,8 +130,9 @@ class Trait:
 class SimPlan:
     """One schedule: the rule under test, the islands, what breaks, and when all is mended.
 
-    `most_events`: with more the run turns in circles. `unruly`: it was drawn at random, so that it
-    is mended at some time, and when it has ended more happens that does not matter any more.
+    `store_every`: as `durability.every`; `anchor`: as `sync.anchor`. `most_events`: with more the
+    run turns in circles. `unruly`: it was drawn at random, so that it is mended at some time, and
+    when it has ended more happens that does not matter any more.
     """
 
     seed: str
@@ -143,6 +144,8 @@ class SimPlan:
     stop_s: float
     merge_s: float
     store_s: float
+    store_every: int
+    anchor: Anchor
     most_events: int = TOO_MANY_EVENTS
     unruly: bool = True
 
@@ -205,6 +208,8 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
         stop_s=HEALED_SHARE * lasts_s * rng.uniform(1, 1.3) if stopped else math.inf,
         merge_s=rng.uniform(0, 0.2) * usual_s,
         store_s=rng.uniform(0, 0.4) * usual_s,
+        store_every=rng.choice((1, 1, 1, 2, 3)),
+        anchor=rng.choice((Anchor.BASE, Anchor.BASE, Anchor.CURRENT)),
     )
 
 

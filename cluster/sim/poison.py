@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 from cluster.checks.truth import Poison
-from cluster.sim.shard import Parcel
+from cluster.sim.parcels import Parcel
 from coordinator.protocol import HandIn, Version
 
 LOUDER = 1000.0

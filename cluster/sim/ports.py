@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+
 from cluster.failures import Losses
 from cluster.sim.learner import HandedIn
 from cluster.sim.network import CALL_TIMEOUT_S, NOTICED_S, SLOWNESS, Network, Site
+from cluster.sim.shard import SimShard
+from cluster.sim.shards import ShardPlace
+from cluster.syncer.collect import Handed
 from cluster.syncer.ports import Ports
 from coordinator.protocol import (
-    Contribution,
     Discard,
     Fragment,
     Life,
@@ -26,7 +30,7 @@ class SimPorts(Ports):
 
     def __init__(self, site: Site, network: Network) -> None:
         self.site, self.network = site, network
-        self.loop, self.machines, self.shard = site.loop, site.machines, site.shard
+        self.loop, self.machines, self.shards = site.loop, site.machines, site.shards
 
     async def watch(self, life: Life) -> str:
         machine = self.machines.get(life.island)
@@ -39,12 +43,23 @@ class SimPorts(Ports):
         finally:
             self.network.watched.pop(life, None)
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
-        while fragment in self.shard.away:
+    async def collect(self, life: Life, fragment: Fragment) -> Handed:
+        place = self.shards.of(fragment)
+        while place.process is None:
             await self.loop.pause(NOTICED_S)
-        deaths = self.shard.deaths[fragment]
+
+        def ask(life: Life) -> Coroutine[None, None, Handed]:
+            return self._collect(life, fragment, place)
+
+        ((_, handed),) = await place.gatherer.gather(fragment, [life], ask)
+        return handed
+
+    async def _collect(self, life: Life, fragment: Fragment, place: ShardPlace) -> Handed:
+        """Keep what the learner hands in, as a shard's process does."""
+        died, known = place.died, place.fates.known(life, fragment)
         if (process := await self.network.reach(life)) is None:
             return f"{life} could not be asked"
+        self.site.told.hears(life, fragment, known)
         waiter = process.hand_in(life, fragment)
         handed: HandedIn | None = None if waiter is None else await waiter
         machine = self.machines[life.island]
@@ -54,40 +69,48 @@ class SimPorts(Ports):
         await self.loop.pause(self.network.delay_s(machine))
         if handed is None:
             return "nothing to hand in"
-        await self.shard.work(self._merge_s() / len(self.machines))
-        if self.shard.deaths[fragment] != deaths:
+        await self.shards.work(self._merge_s() / len(self.machines))
+        if place.process is None or place.died != died:
             return "its shard has died meanwhile"
-        return self.shard.receive(*handed)
+        there = place.process.receive(*handed)
+        place.fates.arrived(there.id)
+        return there
 
     def _merge_s(self) -> float:
         return self.site.plan.merge_s * (
             SLOWNESS if self.loop.now_s < self.site.shard_slow_s else 1
         )
 
+    async def _reached(self, p: Fragment, takes_s: float) -> SimShard | None:
+        """The shard of this fragment, once it has worked so long; None if it has died meanwhile."""
+        place = self.shards.of(p)
+        died = place.died
+        await self.shards.work(takes_s)
+        return place.process if place.died == died else None
+
     async def merge(self, order: Merge) -> Merged | Unsound | None:
-        deaths = self.shard.deaths[order.fragment]
-        await self.shard.work(self._merge_s())
-        if self.shard.deaths[order.fragment] != deaths:
-            return None
-        return self.shard.merge(order)
+        shard = await self._reached(order.fragment, self._merge_s())
+        return None if shard is None else shard.merge(order)
 
     async def store(self, order: Store) -> bool | str | None:
-        deaths = self.shard.deaths[order.fragment]
-        slow = SLOWNESS if self.loop.now_s < self.site.disk_slow_s else 1
+        place = self.shards.of(order.fragment)
+        died, slow = place.died, SLOWNESS if self.loop.now_s < self.site.disk_slow_s else 1
         await self.loop.pause(self.site.plan.store_s * slow)
-        if self.shard.deaths[order.fragment] != deaths:
+        if place.died != died or place.process is None:
             return None
         if self.loop.now_s < self.site.disk_fails_s:
             return "the disk fails"
-        self.shard.store(order.fragment, order.version)
-        return True
+        return place.process.store(order.fragment, order.version)
 
     async def publish(self, order: Publish) -> Losses:
-        deaths = self.shard.deaths[order.fragment]
-        await self.shard.work(0)
-        if self.shard.deaths[order.fragment] != deaths:
+        self.shards.published(order.merged)
+        self.site.told.published(order.merged)
+        shard = await self._reached(order.fragment, 0)
+        if shard is None or (done := shard.publish(order)) is None:
             return ()
-        said, payload = self.shard.publish(order)
+        said, payload = done
+        self.shards.of(order.fragment).fates.published(order.merged)
+        self.shards.made_public(said)
         for life in order.to:
             machine = self.machines.get(life.island)
             if machine is None or machine.process is None:
@@ -106,7 +129,10 @@ class SimPorts(Ports):
         return ()
 
     async def discard(self, order: Discard) -> None:
-        self.shard.inbox.pop(order.contribution.reference, None)
+        place, said = self.shards.of(order.contribution.id.fragment), order.contribution
+        if place.process is not None:
+            place.process.drop(said.reference)
+            place.fates.freed(said.id)
 
     async def cease(self, order: Void) -> None:
         if (process := await self.network.reach(order.life)) is not None:

@@ -10,8 +10,8 @@ from typing import Protocol
 from cluster.checks.truth import Made, Poison
 from cluster.sim.learner import HandedIn, SimLearner
 from cluster.sim.loop import VirtualLoop, settle
+from cluster.sim.parcels import SimDifference
 from cluster.sim.plan import LAYOUT, Trait
-from cluster.sim.shard import SimDifference
 from coordinator.protocol import (
     Adopted,
     Answer,
@@ -34,16 +34,19 @@ from coordinator.state import Rule
 from islands.learner_state import HEARTBEAT_S, Terms
 from islands.learner_words import Beat, Ceased, Heard, LetGo, Parked, Ready, Unheard
 
+AGAIN_S = 0.5
+"""Who is not there is asked again so much later."""
+
 
 class SimLink(Protocol):
     """A process's way to the rest; answers come later, or `unheard` is called instead."""
 
     def join(self, who: SimProcess, event: Join) -> None: ...
     def whole(self, who: SimProcess) -> None: ...
-    def missed(
-        self, p: Fragment, older: Version, newer: Version
-    ) -> list[SimDifference] | tuple[Version, int]: ...
-    def follow(self, p: Fragment, version: Version, value: int) -> None: ...
+    def can_follow(self, known: tuple[Version, int], said: Publication) -> bool: ...
+    def follow(
+        self, known: tuple[Version, int], said: Publication, payload: SimDifference
+    ) -> tuple[Version, int]: ...
     def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None: ...
     def lease(self, who: SimProcess, event: LeaseWanted) -> None: ...
     def made(self, id_: ContributionId, made: Made) -> None: ...
@@ -165,8 +168,12 @@ class SimProcess:
         return None if learner is None else learner.hand_in(p)
 
     def offer(self, life: Life, said: Publication, payload: SimDifference) -> None:
-        if (learner := self._lives(life)) is not None:
+        if (learner := self._lives(life)) is None:
+            return
+        if self.link.can_follow(learner.known[said.fragment], said):
             learner.offer(said, payload)
+        else:
+            self.loop.at(self.loop.now_s + AGAIN_S, self.offer, life, said, payload)
 
     def cease(self, over: Void) -> None:
         if (learner := self._lives(over.life)) is not None:

@@ -58,9 +58,10 @@ class SyncerSlot(Log):
             return
         state = self.states[-1] if self.states else initial(self.site.plan.rule)
         wanted = [fragment.version for fragment in state.fragments]
-        versions = self.site.shard.recover(wanted, dies=self.site.rng.random() < 0.5)
+        generation, dies = state.generation + 1, self.site.rng.random() < 0.5
+        versions = self.site.shards.recover(wanted, generation, dies=dies)
         self.site.syncer = self._syncer(state)
-        self.site.syncer.feed(Resume(state.generation + 1, versions))
+        self.site.syncer.feed(Resume(generation, versions))
         self.flush()
 
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from cluster.failures import Losses
+from cluster.shard.arrays import ArrayShard
 from cluster.shard.fates import Fates
-from cluster.shard.shard import Shard
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Log
 from cluster.syncer.shell import Syncer
@@ -92,7 +92,7 @@ class LocalCluster:
         self,
         rule: Rule,
         state: State,
-        shard: Shard,
+        shard: ArrayShard,
         measures: Measures,
         *,
         now_s: Callable[[], float],
@@ -180,6 +180,7 @@ class LocalCluster:
         loop = asyncio.get_running_loop()
         said = await loop.run_in_executor(self._arithmetic, self.shard.publish, order)
         self._fates.published(order.merged)
+        assert said is not None
         for life in order.to:
             learner = self.learners[life.island]
             await loop.run_in_executor(self._hands, learner.offer, life, *said)

@@ -13,8 +13,8 @@ import numpy as np
 
 from cluster.config.load import load
 from cluster.config.rule import rule_of
+from cluster.shard.arrays import fresh
 from cluster.shard.build import shard_of
-from cluster.shard.shard import fresh
 from cluster.storage.contributions import save_contribution
 from cluster.storage.files import write, write_json
 from cluster.storage.folder import Folder

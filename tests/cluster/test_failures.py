@@ -540,7 +540,7 @@ def test_what_breaks_in_our_own_shard_still_ends_the_run(
     """Only what an island raised is its affair: nothing is lost in silence."""
 
     async def scene(run: Run) -> None:
-        receive, defects = run.shard._there.receive, [ZeroDivisionError("a defect")]
+        receive, defects = run.shard._shard.receive, [ZeroDivisionError("a defect")]
 
         def breaks_once(*handed: Any) -> Any:
             if defects:

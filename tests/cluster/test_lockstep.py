@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 
-from cluster.shard.shard import Shard, fresh
+from cluster.shard.arrays import fresh
 from cluster.syncer.measures import Measures
 from coordinator.codec import Wire
 from coordinator.direction import Watch
@@ -47,7 +47,7 @@ from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Params, Task, load_task
 from tests.cluster.inprocess import LocalCluster, LocalLink
 from tests.cluster.twin import twin
-from tests.given import data_spec, optimizer_spec, outer_rule
+from tests.given import array_shard, data_spec, optimizer_spec, outer_rule
 from tests.given import habits as a_habits
 
 pytestmark = pytest.mark.slow
@@ -165,7 +165,7 @@ def train(
     layout, port = parts_of(task, schedule.fragments)
     start = leaves_of(task.init(0))
     flats = [take(layout, Fragment(p), start) for p in range(schedule.fragments)]
-    shard = Shard(
+    shard = array_shard(
         layout,
         fresh(flats),
         merge_rule=merge,

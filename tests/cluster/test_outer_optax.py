@@ -11,9 +11,9 @@ import optax
 import pytest
 
 from cluster.config.load import load, parse
+from cluster.shard.arrays import fresh
 from cluster.shard.build import first_of, outer_of
 from cluster.shard.outer_optax import OptaxOuter
-from cluster.shard.shard import Shard, fresh
 from cluster.storage.fragments import Arrays
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
@@ -34,7 +34,7 @@ from coordinator.protocol import (
     Publish,
     Version,
 )
-from tests.given import outer_rule
+from tests.given import array_shard, outer_rule
 
 SIZE, STEPS = 31, 5
 
@@ -95,7 +95,7 @@ def test_what_is_merged_last_is_taken_over_as_it_is(outer: OuterRule | OptaxOute
     arrays = fresh([normal(0)])
     if isinstance(outer, OptaxOuter):
         arrays = {p: replace(arrays[p], momentum=outer.fresh(normal(0)))}
-    shard = Shard(
+    shard = array_shard(
         layout,
         arrays,
         merge_rule=MergeRule.MEAN,

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.shard.shard import Shard, fresh
+from cluster.shard.arithmetic import Files
+from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, fresh
+from cluster.shard.files import NoFiles
+from cluster.shard.shard import Keeping, Shard
+from cluster.storage.format import Damaged
 from cluster.storage.fragments import Arrays
 from coordinator.codec import Payload, Wire, decode, encode
+from coordinator.errors import Misordered, NoModel, Outdated
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.merge import MergeRule
 from coordinator.protocol import (
@@ -26,10 +31,11 @@ from coordinator.protocol import (
     Merged,
     Progress,
     Publish,
+    Reference,
     Unsound,
     Version,
 )
-from tests.given import outer_rule
+from tests.given import array_shard, outer_rule
 
 LAYOUT = cut([Leaf("w", (6, 5)), Leaf("b", (4,))], 1)
 F0 = Fragment(0)
@@ -42,6 +48,30 @@ def numbers(seed: int) -> Flat:
     return np.random.default_rng(seed).normal(size=LAYOUT.sizes[F0]).astype(np.float32)
 
 
+class Shelf(NoFiles):
+    """Keeps copies of what is saved, in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[Fragment, Version], Arrays] = {}
+
+    def save(self, p: Fragment, stored: Arrays, *, first: bool) -> None:
+        copies = (each.copy() for each in arrays_of(stored))
+        self.kept[p, stored.version] = Arrays(stored.version, *copies)
+
+    def has(self, p: Fragment, version: Version) -> bool:
+        return (p, version) in self.kept
+
+    def load(self, p: Fragment, version: Version) -> Arrays:
+        return self.kept[p, version]
+
+    def newest(self, p: Fragment, upto: Version) -> Arrays:
+        newest = max(version for q, version in self.kept if q == p and version <= upto)
+        return self.kept[p, newest]
+
+    def forget_after(self, p: Fragment, version: Version) -> None:
+        self.kept = {key: a for key, a in self.kept.items() if key[0] != p or key[1] <= version}
+
+
 class Story:
     """A shard that merges the plain mean of what it is given, and publishes it at once."""
 
@@ -51,9 +81,11 @@ class Story:
         wire: Wire = Wire.F32,
         keep_differences: int = 0,
         wire_up: Wire | None = None,
+        files: Files[Arrays] | None = None,
+        every: int = 1,
     ) -> None:
         self.wire_up = wire if wire_up is None else wire_up
-        self.shard = Shard(
+        self.shard = array_shard(
             LAYOUT,
             fresh([numbers(0)]),
             merge_rule=MergeRule.MEAN,
@@ -63,6 +95,8 @@ class Story:
             anchor=anchor,
             max_staleness=STALENESS,
             keep_differences=keep_differences,
+            files=files,
+            every=every,
         )
 
     @property
@@ -80,7 +114,7 @@ class Story:
         said = HandIn(id_, Version(0, base), id_.from_step, 1, LAYOUT.fingerprint, progress)
         return Item(self.shard.receive(said, payload), 1.0)
 
-    def merge(self, deltas: dict[Life, tuple[int, Flat]]) -> None:
+    def merge(self, deltas: dict[Life, tuple[int, Flat]], *, stored: bool = False) -> None:
         """Merge each learner's delta from its base, the version of that number, in equal shares."""
         following = Version(0, self.version.number + 1)
         items = [
@@ -88,6 +122,8 @@ class Story:
             for life, (base, delta) in deltas.items()
         ]
         self.shard.merge(Merge(F0, following, tuple(items), "all delivered"))
+        if stored:
+            assert self.shard.store(F0, following)
         said = tuple(item.contribution.id for item in items)
         self.shard.publish(Publish(F0, following, self.version, tuple(deltas), said))
 
@@ -135,7 +171,7 @@ def test_a_base_that_is_not_kept_is_never_guessed() -> None:
     story = Story(Anchor.CURRENT)
     for number in range(5):
         story.merge({A: (number, numbers(number))})
-    with pytest.raises(AssertionError, match=r"starts from v0, not kept"):
+    with pytest.raises(Misordered, match=r"counts from v0, which is not kept"):
         story.merge({B: (0, numbers(9))})
 
 
@@ -217,15 +253,15 @@ def test_another_wire_than_the_runs_is_not_kept_and_says_so(wire: Wire) -> None:
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_step_that_is_not_sound_leaves_no_trace(stored: bool) -> None:
-    story = Story(Anchor.BASE)
-    story.merge({A: (0, numbers(1))})
+    story = Story(Anchor.BASE, files=Shelf())
+    story.merge({A: (0, numbers(1))}, stored=stored)
     kept, arrays = story.public, story.shard.arrays(F0)
     before = Arrays(arrays.version, *(each.copy() for each in arrays_of(arrays)))
     items = [
         story.hand_in(life, 1, numbers(n))._replace(weight=0.5) for n, life in ((2, A), (3, B))
     ]
     order = Merge(F0, Version(0, 2), tuple(items), "", limit=1e-3)
-    event = story.shard.merge(order, (lambda: before) if stored else None)
+    event = story.shard.merge(order)
     norm = np.linalg.norm((numbers(2) + numbers(3)) / 2)
     assert isinstance(event, Unsound)
     assert (event.version, event.spoiled) == (Version(0, 2), ())
@@ -255,3 +291,128 @@ def test_bytes_that_have_changed_since_they_came_are_named() -> None:
 
 def arrays_of(arrays: Arrays) -> tuple[Flat, Flat, Flat]:
     return arrays.master, arrays.momentum, arrays.public
+
+
+# --- what it decides: whose orders, which version, which bytes ------------------------------------
+
+
+def published(story: Story, count: int) -> None:
+    """So many versions of one learner each, stored as a run would."""
+    for number in range(story.version.number, story.version.number + count):
+        following = Version(0, number + 1)
+        item = story.hand_in(A, number, encode(story.wire_up, numbers(number)))
+        assert isinstance(story.shard.merge(Merge(F0, following, (item,), "")), Merged)
+        story.shard.store(F0, following)
+        story.shard.publish(Publish(F0, following, Version(0, number), (), ()))
+
+
+def test_orders_of_an_earlier_generation_are_refused_from_the_first_word_of_a_later_one() -> None:
+    story = Story(Anchor.BASE, files=Shelf())
+    for generation in (0, 2, 2, 5):
+        story.shard.recover({F0: Version(0, 0)}, generation)
+        story.shard.obey(generation)
+    for generation in (0, 4):
+        with pytest.raises(Outdated, match=f"generation {generation} is not heard any more"):
+            story.shard.obey(generation)
+        with pytest.raises(Outdated):
+            story.shard.recover({F0: Version(0, 0)}, generation)
+
+
+def test_a_shard_without_a_model_does_nothing_and_says_so() -> None:
+    layout = LAYOUT
+    method = Method(MergeRule.MEAN, AS_IT_IS, Wire.F32, Wire.F32, 0)
+    shard: ArrayShard = Shard(
+        lambda: (ArrayArithmetic(layout, method, map), NoFiles()), Keeping(Anchor.BASE, 0, 1)
+    )
+    said = ContributionId(A, F0, 0, 1)
+    hand_in = HandIn(said, Version(0, 0), 0, 1, LAYOUT.fingerprint, Progress(1, 1, Lease(0)))
+    assert not shard.has_model
+    for call in (
+        lambda: shard.receive(hand_in, numbers(0)),
+        lambda: shard.payload(Reference("any")),
+        lambda: shard.merge(Merge(F0, Version(0, 1), (), "")),
+        lambda: shard.publish(Publish(F0, Version(0, 1), Version(0, 0), (), ())),
+        lambda: shard.whole([F0]),
+    ):
+        with pytest.raises(NoModel):
+            call()
+    shard.drop(Reference("any"))
+    with pytest.raises(Damaged, match="stored nowhere"):
+        shard.recover({F0: Version(0, 0)}, 3)
+    with pytest.raises(Outdated):
+        shard.recover({F0: Version(0, 0)}, 2)
+
+
+def test_an_order_that_does_not_fit_is_never_carried_out() -> None:
+    story = Story(Anchor.BASE)
+    before, following = story.public, Version(0, 1)
+    item, other = story.hand_in(A, 0, numbers(1)), story.hand_in(B, 0, numbers(2))
+    orders = Publish(F0, following, Version(0, 0), (), ())
+    with pytest.raises(Misordered, match="nothing is staged"):
+        story.shard.publish(orders)
+    with pytest.raises(Misordered, match="nothing is staged"):
+        story.shard.store(F0, following)
+    with pytest.raises(Misordered, match="v0 of fragment 0 is public"):
+        story.shard.merge(Merge(F0, Version(0, 0), (item,), ""))
+    story.shard.merge(Merge(F0, following, (item,), ""))
+    for wrong in (
+        lambda: story.shard.merge(Merge(F0, Version(0, 2), (other,), "")),
+        lambda: story.shard.publish(Publish(F0, Version(0, 2), Version(0, 0), (), ())),
+        lambda: story.shard.publish(Publish(F0, following, Version(0, 7), (), ())),
+        lambda: story.shard.store(F0, Version(0, 2)),
+        lambda: story.shard.arrays(F0),
+    ):
+        with pytest.raises(Misordered, match="v0 of fragment 0 is public and v1 is staged"):
+            wrong()
+    np.testing.assert_array_equal(story.public, before)
+    assert story.shard.publish(orders) is not None
+    assert story.shard.publish(orders) is None, "it is public already"
+    np.testing.assert_allclose(story.public, before + numbers(1), atol=1e-6)
+    with pytest.raises(Misordered, match="nothing is held of"):
+        story.shard.merge(Merge(F0, Version(0, 2), (item,), ""))
+    with pytest.raises(Misordered, match="nothing is held of"):
+        story.shard.payload(item.contribution.reference)
+
+
+def test_it_goes_back_to_what_is_in_memory_and_drops_what_was_handed_in() -> None:
+    story = Story(Anchor.CURRENT, keep_differences=3, wire=Wire.INT8, files=Shelf())
+    published(story, 2)
+    v2, public = story.shard.whole([F0])[0]
+    old = story.hand_in(A, 1, encode(Wire.INT8, numbers(9)))
+    held_bytes = story.shard.bytes_held
+    assert story.shard.recover({F0: v2}, 1) == {F0: v2}
+    assert story.shard.bytes_held < held_bytes, "chain, former fragments and inbox are void"
+    np.testing.assert_array_equal(story.public, public)
+    assert isinstance(story.shard.missed(F0, Version(0, 1), v2), tuple)
+    with pytest.raises(Misordered, match="nothing is held of"):
+        story.shard.merge(Merge(F0, Version(1, 3), (old,), ""))
+
+
+def test_what_is_staged_or_later_than_wanted_is_had_again_from_the_files() -> None:
+    shelf = Shelf()
+    story = Story(Anchor.BASE, files=shelf)
+    published(story, 3)
+    v2 = shelf.kept[F0, Version(0, 2)]
+    assert story.shard.recover({F0: Version(0, 2)}, 1) == {F0: Version(0, 2)}
+    assert sorted(version.number for _, version in shelf.kept) == [0, 1, 2]
+    np.testing.assert_array_equal(story.public, v2.public)
+    item = story.hand_in(A, 2, numbers(5))
+    story.shard.merge(Merge(F0, Version(1, 3), (item,), ""))
+    story.shard.recover({F0: Version(0, 2)}, 2)
+    for now, then in zip(arrays_of(story.shard.arrays(F0)), arrays_of(v2), strict=True):
+        np.testing.assert_array_equal(now, then)
+    assert story.shard.recover({F0: Version(0, 9)}, 3) == {F0: Version(0, 2)}, "as far as it goes"
+
+
+def test_what_is_not_stored_is_copied_before_a_merge_that_may_not_be_sound() -> None:
+    """A version that was not its turn to be stored is not had again from the one before it."""
+    story = Story(Anchor.BASE, files=Shelf(), every=2)
+    published(story, 3)
+    public, master = story.public, story.shard.arrays(F0).master.copy()
+    item = story.hand_in(A, 3, numbers(7))
+    assert isinstance(story.shard.merge(Merge(F0, Version(0, 4), (item,), "", limit=0.0)), Unsound)
+    np.testing.assert_array_equal(story.shard.arrays(F0).master, master)
+    assert isinstance(story.shard.merge(Merge(F0, Version(0, 5), (item,), "")), Merged)
+    assert not story.shard.store(F0, Version(0, 5)), "nor is it this one's"
+    story.shard.publish(Publish(F0, Version(0, 5), Version(0, 3), (), ()))
+    np.testing.assert_allclose(story.public, public + numbers(7), atol=1e-6)

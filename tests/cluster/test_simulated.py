@@ -16,7 +16,7 @@ import pytest
 
 from cluster.checks.coverage import NEVER, PAIRS
 from cluster.cli.main import main
-from cluster.sim import shard
+from cluster.shard import shard
 from cluster.sim.fuzz import (
     BREAKAGES,
     ROUND,
@@ -45,7 +45,7 @@ from coordinator import advance as rules
 from coordinator import contributions, lives, recovery, roster, rounds
 from coordinator.direction import Watch
 from coordinator.gate import Refusal
-from coordinator.protocol import Cause, Fate, Island
+from coordinator.protocol import Anchor, Cause, Fate, Island
 from coordinator.quorum import Close
 from coordinator.schedule import Schedule
 from coordinator.state import Rule
@@ -154,6 +154,8 @@ ALONE = SimPlan(
     stop_s=math.inf,
     merge_s=0.1,
     store_s=0.1,
+    store_every=1,
+    anchor=Anchor.BASE,
 )
 """Without it nothing goes on."""
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.shard.shard import Shard, fresh
+from cluster.shard.arrays import fresh
 from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.fragments import Flat, Layout, Leaf, cut
 from coordinator.merge import MergeRule
@@ -35,7 +35,7 @@ from coordinator.protocol import (
 from islands.encoder import OnHost
 from islands.exchange import Basis, Downlink, Missed, Public, Snapshot, Uplink
 from islands.learner_words import HandOver, Track
-from tests.given import outer_rule
+from tests.given import array_shard, outer_rule
 
 LAYOUT: Layout = cut(
     [Leaf("w", (60, 5)), Leaf("b", (40,)), Leaf("table", (30, 2), embedding=True)], 2
@@ -259,7 +259,7 @@ class Publisher:
     fetched: list[Missed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.shard = Shard(
+        self.shard = array_shard(
             LAYOUT,
             fresh([numbers(7, F0), numbers(7, F1)]),
             merge_rule=MergeRule.RDA,
@@ -296,7 +296,9 @@ class Publisher:
         handed = HandIn(said, before, number - 1, 10, LAYOUT.fingerprint, progress)
         contribution = self.shard.receive(handed, encode(self.wire, 1e-3 * numbers(number, p)))
         self.shard.merge(Merge(p, version, (Item(contribution, 1.0),), "all delivered"))
-        return self.shard.publish(Publish(p, version, before, (LIFE,), (said,)))
+        published = self.shard.publish(Publish(p, version, before, (LIFE,), (said,)))
+        assert published is not None
+        return published
 
 
 def same(found: Public | None, wanted: Public) -> bool:
@@ -382,7 +384,7 @@ def test_a_learner_of_an_older_generation_takes_the_whole() -> None:
     publisher.publish()
     version, _ = publisher.public()[F0]
     publisher.generation = 1
-    assert publisher.shard.recover(F0, version, lambda: pytest.fail("it is in memory")) == version
+    assert publisher.shard.recover({F0: version}, 1) == {F0: version}, "it is in memory"
     publisher.publish()
     assert same(downlink.follow(*publisher.publish()), publisher.public()[F0])
     assert wholes(publisher) == [True]

@@ -1,0 +1,54 @@
+"""Is what learners are told of their contributions true?
+
+A learner that is asked for more hears what has become of all that it handed in before, and gives
+back, or lets go of, rounding errors by it (`islands.exchange.Uplink`). What was said to be merged
+must be, and what was said not to be must never be; else numbers are lost, or count twice.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from cluster.checks.truth import Violation
+from coordinator.protocol import ContributionId, Fragment, Known, Life
+
+
+class Told:
+    """What each life believes of what it has handed in; judged against what is published."""
+
+    def __init__(self) -> None:
+        self._open = defaultdict[tuple[Life, Fragment], dict[ContributionId, None]](dict)
+        self._asked: dict[tuple[Life, Fragment], tuple[int, int]] = {}
+        self._given_back, self._published = set[ContributionId](), set[ContributionId]()
+
+    def made(self, said: ContributionId) -> None:
+        """A life has handed this in."""
+        self._open[said.life, said.fragment][said] = None
+
+    def hears(self, life: Life, p: Fragment, known: Known) -> None:
+        """A life is asked for more, and told this.
+
+        Errors: `Violation` if it is told that something is merged which is not public.
+        """
+        if known.asked <= self._asked.get((life, p), (0, 0)):
+            return
+        self._asked[life, p], waiting = known.asked, self._open[life, p]
+        for said in [*waiting]:
+            if said in known.held:
+                continue
+            del waiting[said]
+            if said not in known.merged:
+                self._given_back.add(said)
+            elif said not in self._published:
+                raise Violation("learners are told what is true", f"{said} is not public")
+
+    def published(self, merged: Iterable[ContributionId]) -> None:
+        """A version with these is ordered to be public.
+
+        Errors: `Violation` if a learner was told that one of them is not merged.
+        """
+        for said in merged:
+            self._published.add(said)
+            if said in self._given_back:
+                raise Violation("learners are told what is true", f"{said} is merged after all")
