@@ -1,9 +1,10 @@
 """Draws the tables and diagrams of docs/protocol.md from what the rules do in simulated schedules.
 
-    python tests/diagram.py [--schedules N]        rewrites them
+    python -m tests.diagram [--schedules N]        rewrites them
 
 A *move* is (state, event, outcome): of a learner when an event speaks of it, or it falls silent; of
-a fragment's round when an event speaks of it, or changes it. What is drawn is what was seen.
+a fragment's round when an event speaks of it, or changes it. What is drawn is what was seen. The
+tables of learner, shard and fleet are those of `tests.moves`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,12 +61,14 @@ class Move(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """One table and its diagram: where it is on the page, its rows and columns."""
+    """One table and its diagram: where it is on the page, its rows and columns. `answers`: outcomes
+    that are no states; with nothing else there is no diagram."""
 
     name: str
     states: tuple[str, ...]
     events: tuple[str, ...]
     begins: str
+    answers: tuple[str, ...] = ANSWERS
 
     @property
     def fence(self) -> tuple[str, str]:
@@ -103,18 +106,21 @@ ROUND = Machine(
 # --- what is seen ---------------------------------------------------------------------------------
 
 
-def seen(schedules: int) -> tuple[set[Move], set[Move]]:
-    """The moves of learners and of rounds in so many schedules."""
-    of_learners, of_rounds = set[Move](), set[Move]()
-    for number in range(schedules):
-        world = World(draw(f"{SEED}/{number}"))
-        world.run()
-        state = initial(world.plan.rule)
-        for now_s, event in world.seat.tape:
-            before, (state, effects) = state, advance(world.plan.rule, state, event, now_s)
-            of_learners.update(_learners(before, event, state, effects))
-            of_rounds.update(_rounds(before, event, state))
-    return of_learners, of_rounds
+def seen(schedules: int) -> dict[Machine, set[Move]]:
+    """The moves of each machine in so many schedules."""
+    from tests import moves
+
+    found = {machine: set[Move]() for machine in (LEARNER, ROUND, *moves.MACHINES)}
+    with moves.watched(found):
+        for number in range(schedules):
+            world = World(draw(f"{SEED}/{number}"))
+            world.run()
+            state = initial(world.plan.rule)
+            for now_s, event in world.seat.tape:
+                before, (state, effects) = state, advance(world.plan.rule, state, event, now_s)
+                found[LEARNER].update(_learners(before, event, state, effects))
+                found[ROUND].update(_rounds(before, event, state))
+    return found
 
 
 def _learners(
@@ -186,9 +192,10 @@ def drawn(machine: Machine, moves: set[Move]) -> str:
     edges: dict[tuple[str, str], set[str]] = defaultdict(set)
     for state, event, outcome in moves:
         outcomes[state, event].add(outcome)
-        if outcome not in ANSWERS:
+        if outcome not in machine.answers:
             edges[state, outcome].add(event)
-    order = {word: place for place, word in enumerate((*ANSWERS, *machine.states, *machine.events))}
+    words = (*machine.answers, *machine.states, *machine.events)
+    order = {word: place for place, word in enumerate(words)}
     lines = [f"| | {' | '.join(machine.states)} |", "|---|" + "---|" * len(machine.states)]
     for event in machine.events:
         cells = [
@@ -197,11 +204,13 @@ def drawn(machine: Machine, moves: set[Move]) -> str:
         ]
         if any(outcomes[state, event] for state in machine.states):
             lines.append(f"| {event} | {' | '.join(cells)} |")
+    if not edges:
+        return "\n".join(lines)
     lines += ["", "```mermaid", "stateDiagram-v2"]
     for (state, outcome), events in sorted(edges.items(), key=lambda e: [order[w] for w in e[0]]):
-        words = ", ".join(sorted(events, key=order.__getitem__))
+        by = ", ".join(sorted(events, key=order.__getitem__))
         one, other = ("[*]" if s == machine.begins else s for s in (state, outcome))
-        lines.append(f"    {one} --> {other} : {words}")
+        lines.append(f"    {one} --> {other} : {by}")
     return "\n".join([*lines, "```"])
 
 
@@ -223,9 +232,9 @@ def read(machine: Machine, page: str) -> set[Move]:
     }
 
 
-def rewritten(page: str, moves: Sequence[tuple[Machine, set[Move]]]) -> str:
+def rewritten(page: str, moves: Mapping[Machine, set[Move]]) -> str:
     """The page with these machines drawn anew."""
-    for machine, seen_moves in moves:
+    for machine, seen_moves in moves.items():
         begin, end = machine.fence
         before, _, rest = page.partition(begin)
         _, _, after = rest.partition(end)
@@ -236,9 +245,9 @@ def rewritten(page: str, moves: Sequence[tuple[Machine, set[Move]]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--schedules", type=int, default=SCHEDULES)
-    learners, rounds = seen(parser.parse_args().schedules)
+    found = seen(parser.parse_args().schedules)
     page = PAGE.read_text(encoding="utf-8")
-    new = rewritten(page, [(LEARNER, learners), (ROUND, rounds)])
+    new = rewritten(page, found)
     PAGE.write_text(new, encoding="utf-8")
     print("as it was" if new == page else f"{PAGE.name} is rewritten: read the diff")
     return 0

@@ -930,7 +930,12 @@ MUTANTS = (
         "if not norm <= order.limit or not math.isfinite(norm):",
         "if False:",
     ),
-    Mutant("what is not sound leaves its step", SHARD, "                undo()\n", "pass\n"),
+    Mutant(
+        "what is not sound leaves its step",
+        SHARD,
+        "                undo()\n",
+        "                pass\n",
+    ),
     Mutant(
         "a shard goes back to a version before",
         SHARD,
@@ -976,7 +981,7 @@ MUTANTS = (
     Mutant(
         "whatever is staged is stored",
         SHARD,
-        "if staged.version != version:",
+        "if holding.staged is None or holding.staged[0] != version:",
         "if False:",
     ),
     Mutant(

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagram import LEARNER, PAGE, ROUND, SCHEDULES, Move, drawn, read, rewritten, seen
+from tests.diagram import (
+    LEARNER,
+    PAGE,
+    ROUND,
+    SCHEDULES,
+    Machine,
+    Move,
+    drawn,
+    read,
+    rewritten,
+    seen,
+)
+from tests.moves import MACHINES
 
 FEW = 20
 
 
 def test_what_the_rules_do_is_in_the_tables() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    learners, rounds = seen(FEW)
-    assert learners <= read(LEARNER, page)
-    assert rounds <= read(ROUND, page)
+    for machine, moves in seen(FEW).items():
+        assert moves <= read(machine, page), machine.name
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_what_is_in_the_tables_is_what_the_rules_do() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    learners, rounds = seen(SCHEDULES)
-    assert rewritten(page, [(LEARNER, learners), (ROUND, rounds)]) == page
+    assert rewritten(page, seen(SCHEDULES)) == page
 
 
-@pytest.mark.parametrize("machine", [LEARNER, ROUND], ids=lambda machine: machine.name)
-def test_the_diagram_is_of_the_table(machine) -> None:
+@pytest.mark.parametrize("machine", [LEARNER, ROUND, *MACHINES], ids=lambda machine: machine.name)
+def test_the_diagram_is_of_the_table(machine: Machine) -> None:
     page = PAGE.read_text(encoding="utf-8")
     begin, end = machine.fence
     assert page.partition(begin)[2].partition(end)[0].strip() == drawn(machine, read(machine, page))
@@ -35,6 +45,6 @@ def test_a_move_that_is_not_drawn_is_missed() -> None:
     page = PAGE.read_text(encoding="utf-8")
     moves = read(LEARNER, page)
     assert Move("live", "Lost", "lost") in moves
-    fewer = rewritten(page, [(LEARNER, moves - {Move("live", "Lost", "lost")})])
+    fewer = rewritten(page, {LEARNER: moves - {Move("live", "Lost", "lost")}})
     assert Move("live", "Lost", "lost") not in read(LEARNER, fewer)
-    assert rewritten(fewer, [(LEARNER, moves)]) == page
+    assert rewritten(fewer, {LEARNER: moves}) == page

@@ -71,7 +71,7 @@ class Arithmetic(Protocol[P, D, W, S]):
         ...
 
     def stored(self, p: Fragment, version: Version, staged: D | None) -> S:
-        """The fragment as it is, or as it will be public with what is staged; not copied."""
+        """The fragment as it is, not copied; or as it will be public with what is staged."""
         ...
 
     def whole(self, p: Fragment) -> W:
@@ -124,8 +124,11 @@ class Arithmetic(Protocol[P, D, W, S]):
 class Files(Protocol[S]):
     """Where versions are made durable."""
 
-    def save(self, p: Fragment, stored: S, *, first: bool) -> None:
-        """Errors: `OSError` if it is not to be had; `RunFailed` if the run is another's by now."""
+    def save(self, p: Fragment, arrays: Callable[[], S], *, first: bool) -> None:
+        """Make a version durable; the `first` one is kept for ever.
+
+        Errors: `OSError` if that is not to be had; `RunFailed` if the run is another's by now.
+        """
         ...
 
     def has(self, p: Fragment, version: Version) -> bool: ...

@@ -22,7 +22,6 @@ from coordinator.codec import (
     Payload,
     Wire,
     add_decoded,
-    decode,
     encode,
     encode_difference,
     wire_of,
@@ -121,7 +120,8 @@ class ArrayArithmetic(Arithmetic[Payload, Payload, Flat, Arrays]):
         arrays = self._arrays[p]
         public = arrays.public
         if staged is not None:
-            public = public + decode(staged, public.size)
+            public = public.copy()
+            add_decoded(public, staged)
         return Arrays(version, arrays.master, arrays.momentum, public)
 
     def whole(self, p: Fragment) -> Flat:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from cluster.shard.arithmetic import Files
 from cluster.storage.format import Damaged
@@ -17,9 +18,9 @@ class DepotFiles(Files[Arrays]):
     def __init__(self, store: FragmentStore, fence: Fence) -> None:
         self._store, self._fence = store, fence
 
-    def save(self, p: Fragment, stored: Arrays, *, first: bool) -> None:
+    def save(self, p: Fragment, arrays: Callable[[], Arrays], *, first: bool) -> None:
         self._fence.check()
-        self._store.save(p, stored, first)
+        self._store.save(p, arrays(), first)
 
     def has(self, p: Fragment, version: Version) -> bool:
         return self._store.has(p, version)
@@ -41,7 +42,7 @@ class DepotFiles(Files[Arrays]):
 class NoFiles(Files[Arrays]):
     """A shard without a depot: nothing is stored, and nothing can be had again."""
 
-    def save(self, p: Fragment, stored: Arrays, *, first: bool) -> None:
+    def save(self, p: Fragment, arrays: Callable[[], Arrays], *, first: bool) -> None:
         pass
 
     def has(self, p: Fragment, version: Version) -> bool:

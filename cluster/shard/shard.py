@@ -9,6 +9,7 @@ simulator replaces: what it plays is this module.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -118,7 +119,7 @@ class Shard(Generic[P, D, W, S]):
         self._arithmetic, self._files = self._means()
         for p, stored in fragments.items():
             self._arithmetic.put(p, stored)
-            self._files.save(p, stored, first=True)
+            self._files.save(p, functools.partial(fragments.__getitem__, p), first=True)
         self._holdings = {p: self._as_stored(p, s.version) for p, s in fragments.items()}
 
     def recover(
@@ -262,13 +263,13 @@ class Shard(Generic[P, D, W, S]):
 
         Errors: `OSError` if that is not to be had; `Misordered`.
         """
-        staged = self.staged(p)
-        if staged.version != version:
+        holding = self._holding(p)
+        if holding.staged is None or holding.staged[0] != version:
             raise Misordered(f"store {version} while {self._how_it_stands(p)}")
         if version.number % self._keeping.every:
             return False
-        self._files.save(p, staged, first=False)
-        self._holding(p).stored = version
+        self._files.save(p, lambda: self.staged(p), first=False)
+        holding.stored = version
         return True
 
     def publish(self, order: Publish) -> tuple[Publication, D] | None:

@@ -96,7 +96,8 @@ class SimDisk(Files[Saved]):
     def __init__(self) -> None:
         self._there: dict[Fragment, dict[Version, Saved]] = {}
 
-    def save(self, p: Fragment, stored: Saved, *, first: bool) -> None:
+    def save(self, p: Fragment, arrays: Callable[[], Saved], *, first: bool) -> None:
+        stored = arrays()
         self._there.setdefault(p, {})[stored.version] = stored
 
     def has(self, p: Fragment, version: Version) -> bool:

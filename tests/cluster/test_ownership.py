@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cluster.actors.shard import ShardActor
@@ -28,8 +29,22 @@ from cluster.storage.bucket import Bucket
 from cluster.storage.depot import Depot
 from cluster.storage.folder import Folder
 from cluster.storage.ownership import SILENCE_S, Fence, Owner, Ownership, lives_here, me, take
+from coordinator.codec import encode
 from coordinator.errors import RunFailed, UserMistake
-from coordinator.protocol import Fragment, Item, Merge, Version
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    HandIn,
+    Incarnation,
+    Island,
+    Item,
+    Lease,
+    Life,
+    Merge,
+    Merged,
+    Progress,
+    Version,
+)
 from tests.cluster.played import LAYOUT, Played
 from tests.cluster.s3 import served
 
@@ -280,18 +295,22 @@ def test_what_a_former_owner_has_started_writes_nothing(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ownership, "BEAT_S", 0.0)
-    config = load(played.run_dir / "config.toml").model_dump_json()
-    where, p = str(played.run_dir), Fragment(0)
+    loaded = load(played.run_dir / "config.toml")
+    config, where, p = loaded.model_dump_json(), str(played.run_dir), Fragment(0)
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shards = [ShardActor(config, "nowhere", where, "", owner) for owner in (1, 1, 2)]
     asyncio.run(shards[0].recover(wanted, 1))
-    depot = Folder(played.run_dir)
+    depot, following = Folder(played.run_dir), Version(1, wanted[p].number + 1)
+    said = ContributionId(Life(Island("a"), Incarnation(9)), p, 0, 1)
+    facts = HandIn(said, wanted[p], 0, 1, LAYOUT.fingerprint, Progress(1, 1, Lease(0)))
+    payload = encode(loaded.sync.wire_up, np.ones(LAYOUT.sizes[p], np.float32))
+    there = shards[0]._shard.receive(facts, payload)
+    order = Merge(p, following, (Item(there, 1.0),), "all delivered")
+    assert isinstance(shards[0]._merge(order), Merged)
     Elsewhere().take(depot, dead("a"))
     Fence(depot, 1).check()
     Elsewhere().take(depot, me("b"))
     before = sorted(played.run_dir.rglob("*"))
-    following = Version(1, wanted[p].number + 1)
-    order = Merge(p, following, tuple[Item, ...](), "nobody is needed")
     for asked in (
         lambda: shards[0]._keep(order),
         lambda: shards[0]._store(order),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -54,19 +56,19 @@ class Shelf(NoFiles):
     def __init__(self) -> None:
         self.kept: dict[tuple[Fragment, Version], Arrays] = {}
 
-    def save(self, p: Fragment, stored: Arrays, *, first: bool) -> None:
-        copies = (each.copy() for each in arrays_of(stored))
-        self.kept[p, stored.version] = Arrays(stored.version, *copies)
+    def save(self, p: Fragment, arrays: Callable[[], Arrays], *, first: bool) -> None:
+        stored = arrays()
+        self.kept[p, stored.version] = copied(stored)
 
     def has(self, p: Fragment, version: Version) -> bool:
         return (p, version) in self.kept
 
     def load(self, p: Fragment, version: Version) -> Arrays:
-        return self.kept[p, version]
+        return copied(self.kept[p, version])
 
     def newest(self, p: Fragment, upto: Version) -> Arrays:
         newest = max(version for q, version in self.kept if q == p and version <= upto)
-        return self.kept[p, newest]
+        return self.load(p, newest)
 
     def forget_after(self, p: Fragment, version: Version) -> None:
         self.kept = {key: a for key, a in self.kept.items() if key[0] != p or key[1] <= version}
@@ -256,7 +258,7 @@ def test_a_step_that_is_not_sound_leaves_no_trace(stored: bool) -> None:
     story = Story(Anchor.BASE, files=Shelf())
     story.merge({A: (0, numbers(1))}, stored=stored)
     kept, arrays = story.public, story.shard.arrays(F0)
-    before = Arrays(arrays.version, *(each.copy() for each in arrays_of(arrays)))
+    before = copied(arrays)
     items = [
         story.hand_in(life, 1, numbers(n))._replace(weight=0.5) for n, life in ((2, A), (3, B))
     ]
@@ -287,6 +289,10 @@ def test_bytes_that_have_changed_since_they_came_are_named() -> None:
     assert isinstance(event, Unsound)
     assert event.spoiled == (items[1].contribution.id,)
     assert np.isfinite(story.shard.arrays(F0).master).all()
+
+
+def copied(arrays: Arrays) -> Arrays:
+    return Arrays(arrays.version, *(each.copy() for each in arrays_of(arrays)))
 
 
 def arrays_of(arrays: Arrays) -> tuple[Flat, Flat, Flat]:
