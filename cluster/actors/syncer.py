@@ -25,8 +25,9 @@ from cluster.status import RunStatus
 from cluster.storage.layout import load_layout, save_layout
 from cluster.storage.open import PATIENCE_S, depot_of
 from cluster.storage.ownership import Fence
-from cluster.storage.snapshots import STATE, Snapshot, save_snapshot
-from cluster.storage.tape import Tape, tape_name
+from cluster.storage.segments import tape_name
+from cluster.storage.snapshots import STATE, Snapshot, forget_before, name_of, save_snapshot
+from cluster.storage.tape import Tape
 from cluster.syncer.clock import Clock
 from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
@@ -93,6 +94,7 @@ class SyncerActor(Breakable):
         self._notes: Notes
         self._now_s: Clock
         self._cannot: ArchipelagoError | None = None
+        self._heard = -1
 
     async def open(self, layout: Layout) -> None:
         """Begin: from here on learners may join."""
@@ -129,7 +131,8 @@ class SyncerActor(Breakable):
         groups = {island: group_name(island) for island in config.island_names}
         down, now_s = config.sync.wire_down, time.time()
         measures = Measures(self._run, groups, layout.sizes, down, now_s=now_s)
-        back = come_back(self._depot, rule, measures)
+        loop = asyncio.get_running_loop()  # which answers meanwhile how far it is
+        back = await loop.run_in_executor(None, come_back, self._depot, rule, measures, self._hears)
         known = Directory(self._namespace)
         fragments_of = shards_of(config.sync.shards, config.sync.fragments)
         shards, resume = [await known.find(name) for name in fragments_of], None
@@ -170,6 +173,14 @@ class SyncerActor(Breakable):
         syncer.spawn(self._keep_snapshots(syncer))
         return syncer
 
+    def _hears(self, seq: int) -> None:
+        self._heard = seq
+
+    async def progress(self) -> int | None:
+        """A sign of life while it comes back: the event that it heard again last. Afterwards None:
+        whoever waits then has no reason to."""
+        return self._heard if self._syncer is None else None
+
     async def _keep_snapshots(self, syncer: Syncer) -> None:
         """So that a restart need not hear the whole tape again."""
         while True:
@@ -180,6 +191,7 @@ class SyncerActor(Breakable):
         """Of this moment; not if the tape cannot be made durable up to it."""
         tape = self._tape
         assert tape is not None
+        sealed = tape.seal()
         flushed = tape.flush()
         snapshot = Snapshot(
             syncer.state,
@@ -188,13 +200,15 @@ class SyncerActor(Breakable):
             syncer.measures.memory(),
             self._notes.length,
             rules_sha256(syncer.rule),
+            tape.place,
         )
         await done(flushed)
         if tape.trouble is None:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, self._keep, snapshot, syncer.rule.fingerprint)
+            loop, layout = asyncio.get_running_loop(), syncer.rule.fingerprint
+            await loop.run_in_executor(None, self._keep, snapshot, layout, sealed)
 
-    def _keep(self, snapshot: Snapshot, layout: str) -> None:
+    def _keep(self, snapshot: Snapshot, layout: str, sealed: bool) -> None:
+        """`sealed`: a segment of the tape begins with it."""
         try:
             self._fence.check()
         except RunFailed as error:  # the next process says so to whoever asks, and writes nothing
@@ -204,6 +218,9 @@ class SyncerActor(Breakable):
                 start_over("a later generation writes the tape")
             self._notes.flush()
             save_snapshot(self._depot, snapshot, layout)
+            if sealed and snapshot.place is not None:
+                save_snapshot(self._depot, snapshot, layout, name_of(snapshot.place.segment))
+                forget_before(self._depot, self._config.durability.keep_segments)
         except OSError as error:  # a restart hears the tape from the one before
             logging.error("no snapshot: %s", error)
 

@@ -17,6 +17,8 @@ user would, or over an actor of its own (`stub_actor`, `baseline_actor`).
     stub_learner    a learner without a model, of which hundreds share a core
     stub_actor      the actor that holds many stub learners
     stage           a syncer and a shard on an embedded Ray, and nobody else
+    large           do costs follow what happened, however long a run is?
+    long_tape       a tape as a long run leaves it, played once and kept
     merge           how near a merge comes to the speed of memory
     wire            what each encoding costs, in bytes, in time and in what is learned
     goals           what the figures are meant to be, and whether they are

@@ -20,7 +20,7 @@ from cluster.bench.going import Story, going, rows_of
 from cluster.bench.stats import median, told
 from cluster.launch.chaos import ANY
 from cluster.names import SHARD, SYNCER
-from cluster.storage.tape import TapeRow
+from cluster.storage.playback import TapeRow
 from cluster.syncer.measures import advancing_since
 from coordinator.protocol import (
     Arrived,

@@ -42,6 +42,10 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
         "learner_back_spare_s": Goal(at_most=3.0),
         "syncer_gap_s": Goal(at_most=5.0),
     },
+    "large": {
+        "syncer_gap_s": Goal(at_most=5.0),
+        "syncer_peak_bytes": Goal(at_most=500e6),
+    },
     "faults": {
         "retained_of_possible": Goal(at_least=0.98),
         "uptime": Goal(at_least=1.0),

@@ -21,7 +21,7 @@ from cluster.bench.stats import demo
 from cluster.storage.files import read_figures
 from cluster.storage.folder import Folder
 from cluster.storage.layout import load_layout
-from cluster.storage.tape import TapeRow, read_tape
+from cluster.storage.playback import TapeRow, read_tape
 from cluster.syncer.journal import read_notes
 from coordinator.errors import RunFailed
 from coordinator.protocol import Arrived, Island, Merged

@@ -25,6 +25,13 @@ def rss_bytes(pid: int) -> int:
     return int((PROC / str(pid) / "statm").read_text().split()[1]) * PAGE_BYTES
 
 
+def peak_bytes(pid: int) -> int:
+    """The most memory that the process has had in RAM, pages that it shares included."""
+    lines = (PROC / str(pid) / "status").read_text().splitlines()
+    (kib,) = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    return int(kib) * KIB
+
+
 def own_bytes(pid: int) -> int:
     """Memory in RAM that is of this process alone: neither files nor shared memory, so not what it
     sees of an object store.

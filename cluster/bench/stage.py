@@ -65,12 +65,29 @@ def staged(
             logging.getLogger("ray").setLevel(logging.ERROR)
             held = shards_of(config.sync.shards, config.sync.fragments)
             shards = [start_shard(config, name, home, run_dir) for name in held]
-            syncer = start_syncer(config, RUN, home, run_dir)
             for shard, own in zip(shards, held.values(), strict=True):
                 answer(shard.seed.remote(layout, {p: flats[p] for p in own}))
-            answer(syncer.open.remote(layout))
-            pids = [answer(stub_actor.pid_of(actor)) for actor in (syncer, *shards)]
-            yield BenchStage(config, layout, home, syncer, pids[0], pids[1:])
+            yield _opened(config, layout, home, run_dir, shards)
+
+
+@contextmanager
+def back_on_stage(config: Config, layout: Layout, run_dir: Path) -> Generator[BenchStage]:
+    """A run that was there before, from what it has left in its directory."""
+    home, need = Home(RUN, detached=False), layout.parameters * 4
+    with redirect_stdout(sys.stderr), cluster_of(config, "local", RUN, need):
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        names = shards_of(config.sync.shards, config.sync.fragments)
+        shards = [start_shard(config, name, home, run_dir) for name in names]
+        yield _opened(config, layout, home, run_dir, shards)
+
+
+def _opened(
+    config: Config, layout: Layout, home: Home, run_dir: Path, shards: Sequence[Any]
+) -> BenchStage:
+    syncer = start_syncer(config, RUN, home, run_dir)
+    answer(syncer.open.remote(layout), START_S)
+    pids = [answer(stub_actor.pid_of(actor)) for actor in (syncer, *shards)]
+    return BenchStage(config, layout, home, syncer, pids[0], pids[1:])
 
 
 class Onlookers:

@@ -27,9 +27,9 @@ from cluster.storage.history import Heard, OtherRules, relive
 from cluster.storage.layout import load_layout
 from cluster.storage.model_file import fingerprint
 from cluster.storage.open import depot_of
+from cluster.storage.playback import Playback
 from cluster.storage.runs import SUMMARY
-from cluster.storage.snapshots import load_snapshot
-from cluster.storage.tape import read_tape
+from cluster.storage.snapshots import beginning_of, load_snapshot
 from coordinator.fragments import Layout
 from coordinator.protocol import (
     Effect,
@@ -48,33 +48,38 @@ from coordinator.state import initial
 def replay(run_dir: Path) -> dict[str, object]:
     """What the tape gives: `exact`, `events`, `merges`, `global_sha256`, and `compared` with what.
 
+    `from_event`: it begins there, with the state that the run kept, since older segments of the
+    tape have gone (`durability.keep_segments`); 0: at the beginning of the run.
     `exact` is true if everything that could be compared was equal, and something was. `differs`
     says which event the rules answer otherwise than they did; what follows it is not looked at.
     `violations` is 1 if an invariant was broken, and `violated` the first one, in words: what comes
-    after that may only follow from it.
+    after that may only follow from it; None: not judged, since the beginning has gone.
     Errors: `UserMistake` if there is no run, `Damaged` if its files are not as they were written.
     """
     config = load(run_dir / "config.toml")
     depot = depot_of(config, run_dir)
     layout = load_layout(depot)
     rule = rule_of(config, layout)
-    recording = read_tape(depot, layout.fingerprint)
+    first = beginning_of(depot, layout.fingerprint)
+    began, place = (0, None) if first is None else (first.seq, first.place)
+    played = Playback(depot, layout.fingerprint, began, place)
     arrays = _Arrays(config, layout, depot) if config.durability.keep_contributions else None
     kept = load_snapshot(depot, layout.fingerprint)
     checks: dict[str, bool] = {}
     judge, violated = Judge(rule, Truth()), None
-    state, differs, events = initial(rule), None, 0
+    state, differs, events = initial(rule) if first is None else first.state, None, began
     try:
-        for heard in relive(rule, recording.events):
+        for heard in relive(rule, played, state):
             if kept is not None and kept.seq == events:
                 checks["state"] = kept.state == state
             if arrays is not None:
                 arrays.follow(heard.event, heard.effects)
-            violated = violated or _violated(judge, heard)
+            if first is None:  # it must have seen how everything began
+                violated = violated or _violated(judge, heard)
             state, events = heard.after, events + 1
     except OtherRules as error:
         differs = str(error)
-    if recording.events:
+    if events > began or differs is not None:
         checks["effects"] = differs is None
     if kept is not None and kept.seq == events:
         checks["state"] = kept.state == state
@@ -82,14 +87,15 @@ def replay(run_dir: Path) -> dict[str, object]:
     if digest is not None and differs is None and (run_dir / SUMMARY).exists():
         checks["fragments"] = digest == _said(run_dir / SUMMARY)
     return {
-        "exact": bool(checks) and all(checks.values()) and recording.damage is None,
-        "events": events,
+        "exact": bool(checks) and all(checks.values()) and played.damage is None,
+        "from_event": began,
+        "events": events - began,
         "merges": state.merges,
         "global_sha256": digest,
         "compared": checks,
         "differs": differs,
-        "damage": recording.damage,
-        "violations": 0 if violated is None else 1,
+        "damage": played.damage,
+        "violations": None if first is not None else 0 if violated is None else 1,
         "violated": violated,
     }
 

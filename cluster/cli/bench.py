@@ -227,6 +227,31 @@ def overhead(
     tell("overhead", figures, talk, as_json=as_json)
 
 
+@bench.command("large")
+def large_(
+    repeats: Annotated[int, typer.Option(min=1, help="Kills at each length of the tape.")] = 6,
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What does a killed syncer cost a run of a million steps?
+
+    Before its first measurement it plays a tape of 100,000 steps, which takes half an hour and
+    0.5 GB in ~/.cache/archipelago/bench; later ones find it there.
+
+    Example: archipelago bench large --json
+    """
+    from cluster.bench import large as bench_large
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    figures = bench_large.large(
+        lengths=bench_large.QUICK if quick else bench_large.LONG,
+        repeats=1 if quick else repeats,
+        home=bench_large.CACHE,
+        say=talk.print,
+    )
+    tell("large", figures, talk, as_json=as_json)
+
+
 def tell(bench: str, figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
     if as_json:
         print(json_text(figures))

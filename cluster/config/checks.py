@@ -101,6 +101,16 @@ def _durable_everywhere(config: Config) -> Iterator[Problem]:
         )
 
 
+@check("durability.keep_segments", "durability.keep_contributions")
+def _whole_tape_is_kept(config: Config) -> Iterator[Problem]:
+    if config.durability.keep_segments and config.durability.keep_contributions:
+        yield Problem(
+            "durability.keep_segments",
+            "lets the beginning of the tape go, and what keep_contributions keeps is of use only "
+            "with all of it; leave one out",
+        )
+
+
 @check("sync.overlap", "sync.every")
 def _overlap_fits(config: Config) -> Iterator[Problem]:
     given, every = config.sync.overlap, config.sync.every

@@ -150,6 +150,7 @@ class DurabilityConfig(Table):
     every: Count = 1  # merges of a fragment from one stored version to the next
     dir: Annotated[str, Field(min_length=1)] | None = None  # None: the run directory
     keep_snapshots: Annotated[int, Field(ge=2)] = 2  # versions of each fragment
+    keep_segments: Annotated[int, Field(ge=0)] = 0  # sealed ones of the tape; 0: all, for replay
     keep_contributions: bool = False  # what was merged, so that replay gives the same fragments
 
 

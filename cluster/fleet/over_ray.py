@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
@@ -35,7 +36,11 @@ from cluster.names import Seat, island_actor
 from coordinator.errors import RunFailed
 
 ANSWER_TIMEOUT_S = 120.0
-"""For an answer of the run's own actors, imports and compilation included."""
+"""For an answer of the run's own actors, imports and compilation included, or for a sign that they
+have come further with it."""
+SIGN_TIMEOUT_S = 10.0
+log = logging.getLogger("archipelago.fleet")
+T = TypeVar("T")
 PLACED = "CREATED"
 """What Ray calls a placement group that has its devices."""
 
@@ -60,6 +65,28 @@ class PlacedGroup:
 
     def give_back(self) -> None:
         remove_placement_group(self.group)
+
+
+def patient(wait: Callable[[], T], heard: Callable[[], object], each_s: float) -> T:
+    """An answer, waited for as long as whoever owes it comes further: `wait` gives up with
+    `GetTimeoutError` after `each_s`, then `heard` says how far it is.
+
+    Errors: `RunFailed` if it says the same as before, or nothing; what `wait` raises else.
+    """
+    before: object = None
+    while True:
+        try:
+            return wait()
+        except GetTimeoutError as error:
+            try:
+                now = heard()
+            except GetTimeoutError:
+                now = before
+            if now == before:
+                words = f"an actor of the run has not answered for {each_s:g} s"
+                raise RunFailed(words) from error
+            log.warning("an answer takes long; its actor is at %s", now)
+            before = now
 
 
 def cluster_nodes() -> list[Node]:
@@ -137,11 +164,16 @@ class OverRay(RayCluster):
         end_actor(actor)
 
     def ask(self, actor: Handle, method: str, *arguments: object) -> Any:
+        reference = getattr(actor, method).remote(*arguments)
+
+        def heard() -> object:
+            """How far it is; the same again says that it hangs, as does an actor that has nothing
+            to say."""
+            sign = getattr(actor, "progress", None)
+            return None if sign is None else answer(sign.remote(), SIGN_TIMEOUT_S)
+
         try:
-            return answer(getattr(actor, method).remote(*arguments), ANSWER_TIMEOUT_S)
-        except GetTimeoutError as error:
-            words = f"an actor of the run has not answered for {ANSWER_TIMEOUT_S:g} s"
-            raise RunFailed(words) from error
+            return patient(lambda: answer(reference, ANSWER_TIMEOUT_S), heard, ANSWER_TIMEOUT_S)
         except (ActorUnavailableError, *STORE_FULL) as error:
             raise Unavailable(type(error).__name__) from error
 

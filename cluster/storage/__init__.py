@@ -10,9 +10,11 @@ damaged one is refused with the place and the reason. Names and formats are a co
     ownership      who may write there: one fleet at a time, by number
     pids           is a process of this machine still there, and the one that is meant?
     runs           run directories: chosen, found, reached, resumed
-    tape           the write-ahead log of events, one file for each generation
+    tape           the write-ahead log of events, in segments
+    segments       the files of a tape, and places on it
+    playback       a tape read from a place on, row by row
     history        the states of a run, had again from its tape
-    snapshots      `state.json`: the rules' state and the measures of a moment
+    snapshots      `state.json`: the rules' state and the measures of a moment; which old ones go
     fragments      the newest versions of each fragment, one file each
     contributions  what was merged, as it came, if that is kept
     layout         `layout.json`: how the model is cut

@@ -1,6 +1,6 @@
 """A depot in a bucket: in whatever pyarrow reaches where an object is replaced as a whole, or not.
 
-What grows is a folder of segments, `tape-0.arrow/00000000` and on. The last one is written anew
+What grows is a folder of parts, `tape-0.arrow/00000000` and on. The last one is written anew
 with every addition until it is long enough; so an addition is one request, and is there or is not,
 also if nobody can tell which: the next one says it again.
 """
@@ -23,11 +23,11 @@ from cluster.storage.depot import Depot, Growing, GrowingLines, Grown
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-SEGMENT_BYTES = 2**18
-"""One that is longer is not written anew: a day of a tape is some hundreds of segments, and no
+PART_BYTES = 2**18
+"""One that is longer is not written anew: a day of a tape is some hundreds of parts, and no
 addition sends more than this besides itself."""
 READERS = 16
-"""Segments that are read at once."""
+"""Parts that are read at once."""
 SMALL_AT_ONCE = "allow_delayed_open=true"
 """For pyarrow's S3: an object of less than 10 MB is one request, not three."""
 PROBE = "probe"
@@ -109,17 +109,28 @@ class Bucket(Depot):
     def grow(self, name: str) -> Growing:
         if self.has(name):
             raise FileExistsError(f"{name} is in {self} already")
-        return _Segments(self, name, 0)
+        return _Parts(self, name, 0)
 
-    def grown(self, name: str) -> Grown:
-        numbers = sorted(int(each) for each in self.names(name))
-        if not numbers:
+    def grown(self, name: str, start: int = 0) -> Grown:
+        sizes = {int(each): size for each, size in self.sizes(name).items()}
+        if not sizes:
             raise FileNotFoundError(f"{name} is not in {self}")
-        good = next((n for n, number in enumerate(numbers) if n != number), len(numbers))
+        good = next((n for n, number in enumerate(sorted(sizes)) if n != number), len(sizes))
+        first, before = 0, 0
+        while first < good and before + sizes[first] <= start:
+            before, first = before + sizes[first], first + 1
         with ThreadPoolExecutor(READERS) as readers:
-            parts = readers.map(lambda n: self.read(_segment(name, n)), range(good))
-            content = b"".join(parts)
-        return Grown(content, None if good == len(numbers) else f"segment {good} is not there")
+            parts = readers.map(lambda n: self.read(_part(name, n)), range(first, good))
+            content = b"".join(parts)[start - before :]
+        if first == good and before < start:
+            raise EOFError(f"{name} is shorter than {start} bytes")
+        return Grown(content, None if good == len(sizes) else f"part {good} is not there")
+
+    def drop(self, name: str) -> None:
+        with _plainly():
+            files, root = self._there
+            if self.has(name):
+                files.delete_dir(f"{root}/{name}")
 
     def lines(self, name: str) -> GrowingLines:
         return _Lines(self, name)
@@ -133,22 +144,22 @@ class Bucket(Depot):
                 files.delete_dir(root)  # what stands for an empty folder
 
 
-class _Segments(Growing):
+class _Parts(Growing):
     def __init__(self, bucket: Bucket, name: str, first: int) -> None:
         self._bucket, self._name, self._number, self._last = bucket, name, first, b""
 
     def write(self, content: bytes) -> None:
         last = self._last + content
-        self._bucket.write(_segment(self._name, self._number), last)
+        self._bucket.write(_part(self._name, self._number), last)
         self._last = last
-        if len(last) >= SEGMENT_BYTES:
+        if len(last) >= PART_BYTES:
             self._number, self._last = self._number + 1, b""
 
     def close(self) -> None:
         """Each addition was closed."""
 
 
-def _segment(name: str, number: int) -> str:
+def _part(name: str, number: int) -> str:
     return f"{name}/{number:08}"
 
 
@@ -157,7 +168,7 @@ class _Lines(GrowingLines):
 
     def __init__(self, bucket: Bucket, name: str) -> None:
         before = bucket.sizes(name)
-        self._segments = _Segments(bucket, name, max(map(int, before), default=-1) + 1)
+        self._parts = _Parts(bucket, name, max(map(int, before), default=-1) + 1)
         self._length, self._waiting = sum(before.values()), b""
         self._lock = threading.Lock()  # they are written by one thread and flushed by another
 
@@ -177,7 +188,7 @@ class _Lines(GrowingLines):
         if not content:
             return
         try:
-            self._segments.write(content)
+            self._parts.write(content)
         except OSError:
             with self._lock:
                 self._waiting = content + self._waiting

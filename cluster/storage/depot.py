@@ -1,8 +1,10 @@
 """Where a run keeps what it comes back from: names, each with bytes that are whole or not there.
 
     layout.json, config.toml     what is trained, and how
-    tape-0.arrow                 the events that the rules heard, one name a generation
+    tape-0.arrow                 the events that the rules heard: where a generation begins ...
+    tape-0-000000041000.arrow    ... and where it goes on when that was sealed, by its first event
     state.json, notes.jsonl      a moment of the rules and the measures, and what no event says
+    states/                      such a moment at the beginning of each of the last segments
     fragments/, contributions/   arrays
     fleet.json, owner-1.json     what the fleet must remember, and whose the run is
 
@@ -48,7 +50,8 @@ class GrowingLines(Protocol):
 
 
 class Grown(NamedTuple):
-    """What has grown so far; `hole` says what is missing behind it, None if nothing is."""
+    """What has grown, as far as it was asked for; `hole` says what is missing behind it, None if
+    nothing is."""
 
     content: bytes
     hole: str | None
@@ -94,7 +97,16 @@ class Depot(Protocol):
         """
         ...
 
-    def grown(self, name: str) -> Grown: ...
+    def grown(self, name: str, start: int = 0) -> Grown:
+        """What is there from this byte on.
+
+        Errors: `FileNotFoundError`; `EOFError` if it does not reach as far.
+        """
+        ...
+
+    def drop(self, name: str) -> None:
+        """Delete what has grown, best effort."""
+        ...
 
     def lines(self, name: str) -> GrowingLines:
         """Go on with a file of lines."""

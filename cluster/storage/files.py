@@ -32,7 +32,12 @@ def write(path: Path, content: bytes) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """The names that are in a folder now survive a crash of the machine."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
@@ -100,9 +105,15 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         """Errors: `OSError` if there cannot even be a file."""
-        self._torn = path.exists() and not path.read_bytes().endswith(b"\n")
-        self._file = path.open("ab", buffering=0)
+        self._file = path.open("ab+", buffering=0)
+        self._torn = self._ends_torn()
         self._failing = False
+
+    def _ends_torn(self) -> bool:
+        if self._file.seek(0, os.SEEK_END) == 0:
+            return False
+        self._file.seek(-1, os.SEEK_END)
+        return self._file.read(1) != b"\n"
 
     def write(self, line: str) -> None:
         whole = b"\n" * self._torn + line.encode() + b"\n"

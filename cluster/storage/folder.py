@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from cluster.storage.depot import Depot, Growing, GrowingLines, Grown
-from cluster.storage.files import Lines, is_aside, write
+from cluster.storage.files import Lines, is_aside, sync_folder, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,19 @@ class Folder(Depot):
 
     def grow(self, name: str) -> Growing:
         self.path.mkdir(parents=True, exist_ok=True)
-        return _GrowingFile(self.path / name)
+        growing = _GrowingFile(self.path / name)
+        sync_folder(self.path)
+        return growing
 
-    def grown(self, name: str) -> Grown:
-        return Grown(self.read(name), None)
+    def grown(self, name: str, start: int = 0) -> Grown:
+        with (self.path / name).open("rb") as file:
+            if file.seek(0, os.SEEK_END) < start:
+                raise EOFError(f"{name} is shorter than {start} bytes")
+            file.seek(start)
+            return Grown(file.read(), None)
+
+    def drop(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
 
     def lines(self, name: str) -> GrowingLines:
         self.path.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from coordinator.errors import ArchipelagoError
 
-FORMAT, READABLE = "4", ("3", "4")
+FORMAT, READABLE = "5", ("3", "4", "5")
 """Of tape, snapshots and fragments: what is written, and what can be read. 4 has what a shard says
-of a merge (norm, cosines), of unsound ones, and parts and kind of a contribution; another number is
-refused."""
+of a merge (norm, cosines), of unsound ones, and parts and kind of a contribution; 5 has a tape in
+segments. Another number is refused."""
 
 
 class Damaged(ArchipelagoError):

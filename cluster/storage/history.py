@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cluster.storage.tape import TapeRow, checksum
+from cluster.storage.playback import TapeRow
+from cluster.storage.tape import checksum
 from coordinator.advance import advance
 from coordinator.errors import RunFailed
 from coordinator.protocol import Effect, Event
@@ -29,7 +30,8 @@ class Heard(NamedTuple):
 def relive(rule: Rule, rows: Iterable[TapeRow], state: State | None = None) -> Iterator[Heard]:
     """Have the rules take in again what is on a tape, from its beginning or from a `state` on.
 
-    Errors: `OtherRules` at the first event that they answer otherwise than they did then.
+    Errors: those of `rows`; `OtherRules` at the first event that they answer otherwise than they
+    did then.
     """
     state = initial(rule) if state is None else state
     for seq, now_s, event, answer in rows:

@@ -1,7 +1,6 @@
-"""The tape, a write-ahead log of the events that the rules took in: one file for each generation.
+"""The tape, a write-ahead log of the events that the rules took in, in segments.
 
-Every row carries a checksum over itself and those before; what is damaged is refused with the place
-and the reason, and everything before it is used.
+Every row carries a checksum over itself and those before it in its segment. `playback` reads it.
 """
 
 from __future__ import annotations
@@ -9,21 +8,19 @@ from __future__ import annotations
 import io
 import json
 import logging
-import re
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from cluster.storage.depot import Depot
-from cluster.storage.format import FORMAT, READABLE, Damaged, Foreign
+from cluster.storage.format import FORMAT
+from cluster.storage.segments import SEGMENT_BYTES, Place, Segment, tape_name
 from coordinator.protocol import Effect, Event
-from coordinator.tape import UnknownRecord, recall, record
+from coordinator.tape import record
 
 log = logging.getLogger("archipelago.store")
 ROW = pa.schema(
@@ -39,13 +36,10 @@ ROW = pa.schema(
 """One row an event, in the order heard. `event`: its fields as JSON; `answer`: `checksum` of the
 effects; `chain`: crc32 of the row and of the chain before it, so that no row can be changed, lost
 or moved unnoticed."""
-TAPE = re.compile(r"tape-([0-9]+)\.arrow")
 FLUSH_EVENTS = 512
 """So many events are written together at the latest."""
 SILENCE_S = 5.0
 """A slow depot that takes longer for a flush is not waited for; pyarrow gives up much later."""
-UNREADABLE = (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError)
-"""What pyarrow raises for a stream with a wrong bit; a wrong length may ask for terabytes."""
 
 
 def checksum(effects: Sequence[Effect]) -> int:
@@ -62,26 +56,53 @@ class Tape:
 
     def __init__(self, depot: Depot, generation: int, layout: str, *, first_seq: int = 0) -> None:
         """Errors: `OSError` if there cannot even be a file."""
-        self._file, self._closed = depot.grow(tape_name(generation)), False
-        self._waiting, self._sink = b"", io.BytesIO()
+        self._depot, self._closed = depot, False
+        self._segment = Segment(generation, -1)  # which rows go to ...
+        self._open = self._segment  # ... and which bytes are written to
+        self._file = depot.grow(tape_name(generation))
+        self._waiting: list[tuple[Segment, bytes]] = []
         self._lock = threading.Lock()  # for `_waiting`, if there is a thread
         self._thread = ThreadPoolExecutor(1, "tape") if depot.slow else None
         self._last: Future[None] | None = None
         self._heard_s = 0.0  # when the thread was last known not to hang
         self.trouble: str | None = None
-        told = {"format": FORMAT, "layout": layout, "generation": str(generation)}
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        self._writer = pa.ipc.new_stream(self._sink, ROW.with_metadata(told), options=options)
-        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=ROW))  # the header, now
-        self._take()
-        self._to_the_depot()
+        self._told = {"format": FORMAT, "layout": layout, "generation": str(generation)}
         self._rows: list[tuple[int, float, str, str, int, int]] = []
         self.seq, self._chain = first_seq, 0
+        self._begin()
+        self._to_the_depot()
+
+    def _begin(self) -> None:
+        """Have a stream for the present segment; its header is there with the next flush."""
+        self._sink, self._length, self._chain = io.BytesIO(), 0, 0
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        schema = ROW.with_metadata(self._told)
+        self._writer = pa.ipc.new_stream(self._sink, schema, options=options)
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=ROW))  # the header, now
+        self._take()
+
+    def seal(self) -> bool:
+        """End the segment if it is long enough, and begin another one; whether that was so."""
+        if self._rows:
+            self._encode()
+        if self._length < SEGMENT_BYTES:
+            return False
+        self._writer.close()
+        self._take()
+        self._segment = Segment(self._segment.generation, self.seq)
+        self._begin()
+        return True
+
+    @property
+    def place(self) -> Place:
+        """Behind everything that was appended before the last flush or seal."""
+        assert not self._rows, "what is not encoded has no place"
+        return Place(self._segment, self._length, self._chain)
 
     def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
         kind, fields = record(event)
         text, answer = json.dumps(fields, separators=(",", ":")), checksum(effects)
-        self._chain = _link(self._chain, self.seq, now_s, kind, text, answer)
+        self._chain = link(self._chain, self.seq, now_s, kind, text, answer)
         self._rows.append((self.seq, now_s, kind, text, answer, self._chain))
         self.seq += 1
         if len(self._rows) >= FLUSH_EVENTS:
@@ -121,28 +142,41 @@ class Tape:
 
     def _take(self) -> None:
         """What was encoded waits to be written."""
+        content = self._sink.getvalue()
         with self._lock:
-            self._waiting += self._sink.getvalue()
+            self._waiting.append((self._segment, content))
+        self._length += len(content)
         self._sink.seek(0)
         self._sink.truncate()
 
     def _to_the_depot(self) -> None:
         with self._lock:
-            content, self._waiting = self._waiting, b""
-        if not content:
-            return
-        try:
+            waiting, self._waiting = self._waiting, []
+        while waiting:
+            segment = waiting[0][0]
+            content = b"".join(part for of, part in waiting if of == segment)
+            later = [each for each in waiting if each[0] != segment]
+            try:
+                self._write(segment, content)
+            except OSError as error:
+                with self._lock:
+                    self._waiting = [(segment, content), *later, *self._waiting]
+                if self.trouble is None:
+                    log.error("the tape is not durable: %s", error)
+                self.trouble = error.strerror or str(error)
+                return
+            waiting = later
+            if self.trouble is not None:
+                log.warning("the tape is durable again")
+            self.trouble, self._heard_s = None, time.monotonic()
+
+    def _write(self, segment: Segment, content: bytes) -> None:
+        if segment != self._open:
+            opened = self._depot.grow(segment.name)
+            self._file.close()
+            self._file, self._open = opened, segment
+        if content:
             self._file.write(content)
-        except OSError as error:
-            with self._lock:
-                self._waiting = content + self._waiting
-            if self.trouble is None:
-                log.error("the tape is not durable: %s", error)
-            self.trouble = error.strerror or str(error)
-            return
-        if self.trouble is not None:
-            log.warning("the tape is durable again")
-        self.trouble, self._heard_s = None, time.monotonic()
 
     def close(self) -> None:
         """Write what is left, and the end of the stream; doing it twice is no harm."""
@@ -157,124 +191,6 @@ class Tape:
             self._file.close()
 
 
-class TapeRow(NamedTuple):
-    """One event; `seq` counts them over the run, `answer` is the `checksum` of its effects."""
-
-    seq: int
-    now_s: float
-    event: Event
-    answer: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What a run's tape says, and what of it could not be read.
-
-    `damage` is None if every file was read to its end. The end that a crash takes away is damage
-    too, but costs nothing: the generation after it goes on where the readable part ends, which is
-    `length` events from the beginning.
-    """
-
-    events: list[TapeRow]
-    generations: int
-    damage: str | None
-    length: int
-
-
-def tape_name(generation: int) -> str:
-    return f"tape-{generation}.arrow"
-
-
-def generations(depot: Depot) -> list[int]:
-    """Those that have a tape, in order."""
-    named = (TAPE.fullmatch(name) for name in depot.names())
-    return sorted(int(found[1]) for found in named if found)
-
-
-def read_tape(depot: Depot, layout: str, start: int = 0) -> Recording:
-    """All generations in order, each up to the first row that is not as it was written.
-
-    A generation goes on where the readable part of those before it ends. One that begins behind
-    that (rows were damaged after it had begun) is left out; one that begins before it is believed:
-    an earlier syncer, cut off with its node, then wrote on when nobody heard it any more. Events
-    before `start` are passed over unread, as far as they were written in one batch.
-
-    Errors: `Damaged` if there is no tape, or one of another format or layout.
-    """
-    files = [tape_name(generation) for generation in generations(depot)]
-    if not files:
-        raise Damaged(f"{depot} has no tape: is it a run directory?")
-    events: list[TapeRow] = []
-    damage: list[str] = []
-    length = 0
-    for file in files:
-        first = True
-        try:
-            for span, row in _rows(depot, file, layout, start):
-                if first and span.start < length:
-                    length = span.start
-                    events = [each for each in events if each.seq < length]
-                first = False
-                if span.start != length:
-                    raise Damaged(f"{file}: event {span.start} where {length} should be")
-                length = span.stop
-                if row is not None:
-                    events.append(row)
-        except Foreign:
-            raise
-        except Damaged as error:
-            damage.append(str(error))
-    if damage and not length:
-        raise Damaged("; ".join(damage))
-    return Recording(events, len(files), "; ".join(damage) or None, length)
-
-
-def _rows(
-    depot: Depot, file: str, layout: str, start: int
-) -> Iterator[tuple[range, TapeRow | None]]:
-    """The row of each event, or the events of a batch that was passed over."""
-    chain = 0
-    content, hole = depot.grown(file)
-    with pa.BufferReader(content) as opened:
-        try:
-            reader = pa.ipc.open_stream(opened)
-            told = {k.decode(): v.decode() for k, v in (reader.schema.metadata or {}).items()}
-        except UNREADABLE as error:
-            raise Damaged(f"{file}: no readable beginning: {error}") from error
-        if told.get("format") not in READABLE:
-            known = " or ".join(READABLE)
-            raise Foreign(f"{file} is of another format: {told.get('format')}, not {known}")
-        if told.get("layout") != layout:
-            raise Foreign(f"{file} is of another layout: {told.get('layout')}, not {layout}")
-        while True:
-            try:
-                batch = reader.read_next_batch()
-                batch.validate(full=True)  # before anything is believed, or read past its end
-                if batch.num_rows and batch.column("seq")[-1].as_py() < start:
-                    chain = batch.column("chain")[-1].as_py()
-                    first = batch.column("seq")[0].as_py()
-                    yield range(first, first + batch.num_rows), None
-                    continue
-                columns = [batch.column(name).to_pylist() for name in ROW.names]
-            except StopIteration:
-                if hole is not None:
-                    raise Damaged(f"{file}: {hole}") from None
-                return
-            except UNREADABLE as error:
-                raise Damaged(f"{file}: ends in the middle of a write: {error}") from error
-            for seq, now_s, kind, text, answer, said in zip(*columns, strict=True):
-                chain = _link(chain, seq, now_s, kind, text, answer)
-                if chain != said:
-                    raise Damaged(f"{file}: event {seq} ({kind}) is not as it was written")
-                span = range(seq, seq + 1)
-                if seq < start:
-                    yield span, None
-                    continue
-                try:
-                    yield span, TapeRow(seq, now_s, recall(kind, json.loads(text)), answer)
-                except UnknownRecord as error:
-                    raise Foreign(f"{file} is of another version: {error}") from error
-
-
-def _link(chain: int, seq: int, now_s: float, kind: str, text: str, answer: int) -> int:
+def link(chain: int, seq: int, now_s: float, kind: str, text: str, answer: int) -> int:
+    """The chain of checksums after this row."""
     return zlib.crc32(f"{seq}\0{now_s!r}\0{kind}\0{text}\0{answer}".encode(), chain)

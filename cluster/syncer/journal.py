@@ -101,8 +101,8 @@ def read_notes(depot: Depot, start: int = 0) -> list[Note]:
     """The notes of all generations from this byte on, in order; none if there are none."""
     notes: list[Note] = []
     try:
-        text = depot.grown(NOTES).content[start:].decode(errors="replace")
-    except FileNotFoundError:
+        text = depot.grown(NOTES, start).content.decode(errors="replace")
+    except (FileNotFoundError, EOFError):
         return notes
     for line in filter(None, text.splitlines()):
         try:

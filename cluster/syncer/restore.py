@@ -1,17 +1,29 @@
-"""Where a syncer that comes back goes on: snapshot, then the tape from there, from the depot."""
+"""Where a syncer that comes back goes on: snapshot, then the tape from there, from the depot.
+
+What that costs follows what happened since the snapshot, however long the run is.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cluster.source import source_sha256
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
 from cluster.storage.history import relive
-from cluster.storage.snapshots import Snapshot, load_snapshot
-from cluster.storage.tape import generations, read_tape
+from cluster.storage.playback import Playback, TapeRow
+from cluster.storage.segments import generations
+from cluster.storage.snapshots import (
+    STATE,
+    Snapshot,
+    beginning_of,
+    beginnings,
+    load_snapshot,
+    name_of,
+)
 from cluster.syncer.journal import read_notes, retell
 from cluster.syncer.measures import Measures
 from coordinator.state import Rule, State, initial
@@ -37,38 +49,68 @@ def rules_sha256(rule: Rule) -> str:
     return hashlib.sha256(f"{rule!r} {source_sha256()}".encode()).hexdigest()
 
 
-def come_back(depot: Depot, rule: Rule, measures: Measures) -> Comeback | None:
-    """What the run had come to, also in `measures`; None if it has no tape yet.
+def come_back(
+    depot: Depot,
+    rule: Rule,
+    measures: Measures,
+    hears: Callable[[int], None] = lambda seq: None,
+) -> Comeback | None:
+    """What the run had come to, also in `measures`; None if it has no tape yet. `hears` is told of
+    each event that is heard again.
 
-    A snapshot that cannot be used costs time and nothing else: the whole tape is heard again.
+    A snapshot that cannot be used costs time and nothing else: the one before it is taken, or the
+    whole tape is heard again.
     Errors: `Damaged` if the tape is not this run's, `OtherRules` if it is answered otherwise now.
     """
-    if not generations(depot):
+    if not (known := generations(depot)):
         return None
-    kept = _usable(depot, rule, measures)
-    state, last_s, start, noted = initial(rule), 0.0, 0, 0
+    kept, played = _start(depot, rule, measures)
+    state, last_s, noted = initial(rule), 0.0, 0
     if kept is not None:
-        state, last_s, start, noted = kept.state, kept.now_s, kept.seq, kept.notes
-    recording = read_tape(depot, rule.fingerprint, start)
-    history = relive(rule, recording.events, state)
+        state, last_s, noted = kept.state, kept.now_s, kept.notes
+    history = relive(rule, _counted(played, hears), state)
     if (last := retell(measures, history, read_notes(depot, noted))) is not None:
         state, last_s = last.after, last.now_s
-    heard = len(recording.events)
-    return Comeback(state, recording.length, last_s, recording.generations, heard, recording.damage)
+    heard = played.length - (0 if kept is None else kept.seq)
+    return Comeback(state, played.length, last_s, known[-1] + 1, heard, played.damage)
 
 
-def _usable(depot: Depot, rule: Rule, measures: Measures) -> Snapshot | None:
-    """The snapshot if one can go on from it; `measures` are then those of its moment."""
+def _counted(played: Playback, hears: Callable[[int], None]) -> Iterator[TapeRow]:
+    for row in played:
+        hears(row.seq)
+        yield row
+
+
+def _start(depot: Depot, rule: Rule, measures: Measures) -> tuple[Snapshot | None, Playback]:
+    """The newest snapshot that one can go on from, and the tape from there; `measures` are then
+    those of its moment."""
+    for name in (STATE, *map(name_of, reversed(beginnings(depot)))):
+        try:
+            if (kept := load_snapshot(depot, rule.fingerprint, name)) is None:
+                continue
+            if kept.rules != rules_sha256(rule):  # the tape will tell whether that matters
+                raise Damaged(f"{name} is of other rules")
+            return _from(depot, rule, measures, kept)
+        except (Damaged, ValueError) as error:
+            log.warning("%s", error)
+    if (kept := beginning_of(depot, rule.fingerprint)) is not None:
+        log.warning("all of the tape that is left is heard again, from event %d on", kept.seq)
+        return _from(depot, rule, measures, kept)
+    log.warning("the whole tape is heard again")
+    return None, Playback(depot, rule.fingerprint)
+
+
+def _from(
+    depot: Depot, rule: Rule, measures: Measures, kept: Snapshot
+) -> tuple[Snapshot, Playback]:
+    """Errors: `Damaged` if the tape does not reach so far; `ValueError` for the measures."""
     layout = rule.fingerprint
-    try:
-        if (kept := load_snapshot(depot, layout)) is None:
-            return None
-        if kept.rules != rules_sha256(rule):  # the tape will tell whether that matters
-            raise Damaged("the snapshot is of other rules")
-        if (length := read_tape(depot, layout, kept.seq).length) < kept.seq:
-            raise Damaged(f"the tape ends at event {length}, the snapshot is of {kept.seq}")
-        measures.remember(kept.measures)
-    except (Damaged, ValueError) as error:
-        log.warning("%s; the whole tape is heard again", error)
-        return None
-    return kept
+    if kept.place is None:
+        passed = Playback(depot, layout, kept.seq)
+        for _ in passed:
+            pass
+        if passed.length < kept.seq:
+            raise Damaged(f"the tape ends at event {passed.length}, a snapshot is of {kept.seq}")
+    played = Playback(depot, layout, kept.seq, kept.place)
+    measures.remember(kept.measures)
+    return kept, played

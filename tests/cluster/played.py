@@ -22,7 +22,7 @@ from cluster.storage.fragments import FragmentStore
 from cluster.storage.layout import save_layout
 from cluster.storage.model_file import fingerprint
 from cluster.storage.runs import SUMMARY
-from cluster.storage.snapshots import Snapshot, save_snapshot
+from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_snapshot
 from cluster.storage.tape import Tape
 from cluster.syncer.restore import rules_sha256
 from coordinator.advance import advance
@@ -95,20 +95,34 @@ class Played:
     def _drawn(self, p: int) -> Flat:
         return self._rng.normal(size=LAYOUT.sizes[p]).astype(np.float32)
 
-    def to_the_end(self, steps: int) -> None:
-        """So many steps of each, then what a run does when it is asked to stop."""
+    def to_the_end(self, steps: int, snapshot_every: int | None = None) -> None:
+        """So many steps of each, then what a run does when it is asked to stop; a snapshot each so
+        many steps, and one at the end."""
         for number in range(2):
             self.feed(Join(Island(f"local-{number}"), "local", LAYOUT.fingerprint))
         for step in range(1, steps + 1):
             for life in self._steps:
                 self._steps[life] = step
                 self.feed(Report(life, self._progress(life), 1.0))
+            if snapshot_every is not None and step % snapshot_every == 0:
+                self.keep_snapshot()
         self.feed(Stop("enough"))
+        self.keep_snapshot()
         self._tape.close()
-        kept = Snapshot(self.state, self._tape.seq, self._now_s, None, 0, rules_sha256(self.rule))
-        save_snapshot(Folder(self.run_dir), kept, LAYOUT.fingerprint)
         flats = [flat for _, flat in self._shard.whole([Fragment(0), Fragment(1)])]
         write_json(self.run_dir / SUMMARY, {"global_sha256": fingerprint(flats)})
+
+    def keep_snapshot(self) -> None:
+        """As the syncer's actor does it."""
+        depot, layout, tape = Folder(self.run_dir), LAYOUT.fingerprint, self._tape
+        sealed = tape.seal()
+        tape.flush()
+        rules = rules_sha256(self.rule)
+        kept = Snapshot(self.state, tape.seq, self._now_s, None, 0, rules, tape.place)
+        save_snapshot(depot, kept, layout)
+        if sealed:
+            save_snapshot(depot, kept, layout, name_of(tape.place.segment))
+            forget_before(depot, self._config.durability.keep_segments)
 
     def feed(self, event: Event) -> None:
         """Feed an event, and whatever follows from it."""

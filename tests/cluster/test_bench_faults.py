@@ -21,7 +21,7 @@ from cluster.bench.recovery import between
 from cluster.bench.stats import Median
 from cluster.launch.chaos import ANY
 from cluster.names import SHARD, SYNCER
-from cluster.storage.tape import TapeRow
+from cluster.storage.playback import TapeRow
 from coordinator.protocol import (
     Arrived,
     Contribution,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.storage.folder import Folder
-from cluster.storage.snapshots import Snapshot, load_snapshot, save_snapshot
+from cluster.storage.snapshots import Snapshot, load_snapshot, name_of, save_snapshot
 from cluster.storage.tape import Tape
 from cluster.syncer.counts import Counts
 from cluster.syncer.measures import Measures
@@ -33,11 +33,15 @@ class Taped(Story):
         return effects
 
     def keep_snapshot(self) -> None:
+        sealed = self.tape.seal()
         self.tape.flush()
         memory, notes = self.measures.memory(), self.notes.length
         seq, rules = self.tape.seq, rules_sha256(self.rule)
-        kept = Snapshot(self.state, seq, self.now_s, memory, notes, rules)
+        place = self.tape.place
+        kept = Snapshot(self.state, seq, self.now_s, memory, notes, rules, place)
         save_snapshot(Folder(self.run_dir), kept, LAYOUT)
+        if sealed:
+            save_snapshot(Folder(self.run_dir), kept, LAYOUT, name_of(place.segment))
 
     def close(self) -> None:
         self.tape.close()
@@ -112,17 +116,27 @@ def foreign(run_dir: Path) -> None:
 
 
 def ahead(run_dir: Path) -> None:
+    """Of a moment that the tape does not reach."""
     kept = load_snapshot(Folder(run_dir), LAYOUT)
     assert kept is not None
-    save_snapshot(Folder(run_dir), replace(kept, seq=kept.seq + 1), LAYOUT)
+    assert kept.place is not None
+    further = kept.place._replace(offset=kept.place.offset + 1)
+    save_snapshot(Folder(run_dir), replace(kept, seq=kept.seq + 1, place=further), LAYOUT)
+
+
+def ahead_of_an_old_tape(run_dir: Path) -> None:
+    kept = load_snapshot(Folder(run_dir), LAYOUT)
+    assert kept is not None
+    save_snapshot(Folder(run_dir), replace(kept, seq=kept.seq + 1, place=None), LAYOUT)
 
 
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        (spoilt, "is not as it was written; the whole tape is heard again"),
-        (foreign, "of other rules; the whole tape"),
-        (ahead, "the tape ends at event"),
+        (spoilt, "state.json is not as it was written"),
+        (foreign, "state.json is of other rules"),
+        (ahead, "tape-0.arrow ends before event 34"),
+        (ahead_of_an_old_tape, "the tape ends at event 33, a snapshot is of 34"),
     ],
 )
 def test_a_snapshot_that_cannot_be_used_costs_time_and_nothing_else(
@@ -138,6 +152,7 @@ def test_a_snapshot_that_cannot_be_used_costs_time_and_nothing_else(
     assert (back.state, back.heard) == (told.state, len(told.heard))
     assert measures.summary(back.state, told.now_s)["faults"] == 1
     assert says in caplog.text
+    assert "the whole tape is heard again" in caplog.text
 
 
 def test_merges_that_were_not_durable_are_counted_when_they_are_gone(history: History) -> None:

@@ -19,14 +19,15 @@ from cluster.checks.replay import replay
 from cluster.config.load import load
 from cluster.config.schema import Config
 from cluster.storage import runs
-from cluster.storage.bucket import SEGMENT_BYTES, Bucket
+from cluster.storage.bucket import PART_BYTES, Bucket
 from cluster.storage.depot import Depot
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import FragmentStore
 from cluster.storage.open import depot_of
+from cluster.storage.playback import read_tape
 from cluster.storage.snapshots import STATE, load_snapshot, save_snapshot
-from cluster.storage.tape import Tape, read_tape
+from cluster.storage.tape import Tape
 from cluster.syncer.measures import Measures
 from cluster.syncer.restore import come_back
 from coordinator.codec import Wire
@@ -154,8 +155,8 @@ def taped(depot: Depot, told: Sequence[Event], generation: int = 0, first_seq: i
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every flush is a segment of its own."""
-    monkeypatch.setattr("cluster.storage.bucket.SEGMENT_BYTES", 1)
+    """Every flush is a part of its own."""
+    monkeypatch.setattr("cluster.storage.bucket.PART_BYTES", 1)
 
 
 def test_a_tape_is_durable_when_it_says_so_and_goes_on_in_the_next_generation(
@@ -171,16 +172,16 @@ def test_a_tape_is_durable_when_it_says_so_and_goes_on_in_the_next_generation(
 def test_many_additions_are_few_objects_and_none_is_much_longer(bucket: Bucket) -> None:
     growing, content = bucket.grow("tape-0.arrow"), b""
     for number in range(40):
-        part = bytes([number]) * (SEGMENT_BYTES // 10)
+        part = bytes([number]) * (PART_BYTES // 10)
         growing.write(part)
         content += part
     sizes = bucket.sizes("tape-0.arrow").values()
     assert len(sizes) == 4
-    assert max(sizes) < 1.2 * SEGMENT_BYTES
+    assert max(sizes) < 1.2 * PART_BYTES
     assert bucket.grown("tape-0.arrow") == (content, None)
 
 
-def test_a_segment_that_is_torn_damaged_or_gone_ends_the_tape_before_it(
+def test_a_part_that_is_torn_damaged_or_gone_ends_the_tape_before_it(
     bucket: Bucket, small: None
 ) -> None:
     taped(bucket, OF_EVERY_KIND).close()
@@ -196,10 +197,10 @@ def test_a_segment_that_is_torn_damaged_or_gone_ends_the_tape_before_it(
         assert told == [*OF_EVERY_KIND[: len(told)]]
         assert 0 < len(told) < len(OF_EVERY_KIND)
         assert recording.damage is not None
-    assert "segment 10 is not there" in recording.damage
+    assert "part 10 is not there" in recording.damage
 
 
-def test_the_last_segment_may_be_missing(bucket: Bucket, small: None) -> None:
+def test_the_last_part_may_be_missing(bucket: Bucket, small: None) -> None:
     """A crash leaves it so; a snapshot that is ahead of the tape is not used then."""
     taped(bucket, OF_EVERY_KIND)
     bucket.remove(f"tape-0.arrow/{len(OF_EVERY_KIND):08}")

@@ -15,7 +15,7 @@ from cluster.config.load import load
 from cluster.config.rule import rule_of
 from cluster.storage.folder import Folder
 from cluster.storage.history import OtherRules, relive
-from cluster.storage.tape import read_tape
+from cluster.storage.playback import read_tape
 from coordinator import advance as rules
 from coordinator import orders, roster, rounds
 from coordinator.protocol import Item

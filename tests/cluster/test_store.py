@@ -22,8 +22,9 @@ from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Arrays, FragmentStore
 from cluster.storage.model_file import fingerprint, model_bytes
+from cluster.storage.playback import read_tape
 from cluster.storage.snapshots import Snapshot, load_snapshot, save_snapshot
-from cluster.storage.tape import FLUSH_EVENTS, Tape, checksum, read_tape
+from cluster.storage.tape import FLUSH_EVENTS, Tape, checksum
 from coordinator.advance import advance
 from coordinator.codec import Wire, encode
 from coordinator.fragments import Flat, Layout, Leaf, cut, take
@@ -399,7 +400,7 @@ def test_a_snapshot_comes_back_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ('"format": "4"', '"format": "2"', "another format"),
+        ('"format": "5"', '"format": "2"', "another format"),
         ('\\"t\\":4', '\\"t\\":5', "not as it was written"),
         ('"sha256"', '"sha266"', "cannot be read"),
         ("}", "", "cannot be read"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from cluster.failures import Losses
 from cluster.sim.loop import VirtualLoop, running
-from cluster.storage.tape import TapeRow
+from cluster.storage.playback import TapeRow
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Log, Ports
 from cluster.syncer.shell import Syncer

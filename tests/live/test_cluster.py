@@ -29,7 +29,7 @@ from cluster.config.load import load
 from cluster.config.rule import rule_of
 from cluster.storage.folder import Folder
 from cluster.storage.layout import load_layout
-from cluster.storage.tape import read_tape
+from cluster.storage.playback import read_tape
 from coordinator.advance import advance
 from coordinator.protocol import Fragment
 from coordinator.state import initial, validate

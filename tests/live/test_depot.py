@@ -12,8 +12,9 @@ import pytest
 
 from cluster.storage.folder import Folder
 from cluster.storage.layout import load_layout
+from cluster.storage.playback import read_tape
 from cluster.storage.runs import TARGET
-from cluster.storage.tape import generations, read_tape
+from cluster.storage.segments import generations
 from coordinator.protocol import Event, ShardBack, ShardLost
 from tests.live.cli import TINY, until
 from tests.live.test_cluster import RUN, SLOWLY, WITHIN_S, Raylets, held, processes, up

@@ -15,7 +15,7 @@ from cluster.config.rule import rule_of
 from cluster.storage.folder import Folder
 from cluster.storage.history import relive
 from cluster.storage.layout import load_layout
-from cluster.storage.tape import read_tape
+from cluster.storage.playback import read_tape
 from coordinator.protocol import Lost
 from tests.live.cli import TINY, Place, finish, place, until
 

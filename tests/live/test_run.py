@@ -23,7 +23,8 @@ from cluster.storage.folder import Folder
 from cluster.storage.history import Heard, relive
 from cluster.storage.layout import load_layout
 from cluster.storage.model_file import fingerprint
-from cluster.storage.tape import Recording, checksum, read_tape
+from cluster.storage.playback import Recording, read_tape
+from cluster.storage.tape import checksum
 from coordinator.fragments import Layout, take
 from coordinator.protocol import (
     Arrived,

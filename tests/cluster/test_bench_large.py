@@ -1,0 +1,73 @@
+"""What `bench large` can be known by without Ray: the tape of a long run, and what comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.bench.long_tape import WHOLE, config_for, left_by_a_run, prepared
+from cluster.bench.scale import layout_of
+from cluster.checks.judge import Judge
+from cluster.checks.truth import Truth
+from cluster.config.rule import rule_of
+from cluster.storage.folder import Folder
+from cluster.storage.history import relive
+from cluster.storage.playback import Playback
+from cluster.storage.segments import segments
+from cluster.syncer.measures import Measures
+from cluster.syncer.restore import come_back
+
+LEARNERS, STEPS = 3, (20, 40)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 2_000)
+    return prepared(tmp_path / "home", LEARNERS, STEPS, lambda words: None)
+
+
+def test_the_tape_is_of_a_run_that_no_judge_finds_fault_with(folder: Path) -> None:
+    config = config_for(LEARNERS)
+    layout = layout_of(config)
+    rule = rule_of(config, layout)
+    judge, played = Judge(rule, Truth()), Playback(Folder(folder), layout.fingerprint)
+    for heard in relive(rule, played):
+        judge.saw(*heard)
+    assert played.damage is None
+    assert played.length > 50 * LEARNERS
+    assert heard.after.t == STEPS[-1] + 10
+    assert heard.after.merges >= STEPS[-1]
+    assert len(segments(Folder(folder))) > 3
+
+
+@pytest.mark.parametrize(("steps", "times"), [(20, 1), (40, 1), (40, 10)])
+def test_a_syncer_comes_back_in_what_a_long_run_has_left(
+    folder: Path, tmp_path: Path, steps: int, times: int
+) -> None:
+    config = config_for(LEARNERS)
+    layout = layout_of(config)
+    run_dir = tmp_path / "run"
+    events, size = left_by_a_run(folder, run_dir, LEARNERS, steps, times)
+    groups = dict.fromkeys(config.island_names, "crew")
+    measures = Measures("bench", groups, layout.sizes, config.sync.wire_down, now_s=0.0)
+    heard: list[int] = []
+    back = come_back(Folder(run_dir), rule_of(config, layout), measures, heard.append)
+    assert back is not None
+    assert (back.damage, back.seq, back.state.t) == (None, events, steps + 10)
+    assert (back.heard, heard[-1]) == (len(heard), events - 1)
+    assert 0 < back.heard < events / (2 * times)
+    assert size > 1_000 * times
+    firsts = [each.first for each in segments(Folder(run_dir))]
+    assert firsts == sorted({*firsts})
+    assert len(firsts) >= 2 * times
+
+
+def test_it_is_played_once(folder: Path, tmp_path: Path) -> None:
+    def fails(words: str) -> None:
+        raise AssertionError(words)
+
+    assert prepared(tmp_path / "home", LEARNERS, STEPS, fails) == folder
+    (folder / WHOLE).unlink()
+    with pytest.raises(AssertionError, match="playing 40 steps of 3 learners"):
+        prepared(tmp_path / "home", LEARNERS, STEPS, fails)

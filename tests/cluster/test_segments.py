@@ -1,0 +1,274 @@
+"""A tape in segments: read as one, from any place on, and its old ones may go."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from contextlib import closing
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.exceptions import GetTimeoutError
+
+from cluster.checks.replay import replay
+from cluster.fleet.over_ray import patient
+from cluster.storage.depot import Grown
+from cluster.storage.folder import Folder
+from cluster.storage.format import Damaged
+from cluster.storage.history import OtherRules
+from cluster.storage.playback import Playback, read_tape
+from cluster.storage.segments import Place, Segment, segments
+from cluster.storage.snapshots import STATE, beginnings, load_snapshot, save_snapshot
+from cluster.storage.tape import Tape
+from cluster.syncer.restore import come_back
+from coordinator.errors import RunFailed, UserMistake
+from coordinator.tape import freeze
+from tests.cluster.played import CONFIG, Played
+from tests.cluster.played import LAYOUT as CUT
+from tests.cluster.test_comeback import Taped, lived
+from tests.cluster.test_notes import measures_from
+from tests.cluster.test_runs import config
+from tests.cluster.test_store import OF_EVERY_KIND, FullDisk, written
+from tests.coordinator.given import LAYOUT
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every snapshot seals a segment."""
+    monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
+
+
+def parted(folder: Path, chance: random.Random) -> list[tuple[int, Place]]:
+    """Events of every kind, sealed now and then, in three generations; places between them."""
+    places: list[tuple[int, Place]] = []
+    seq, last = 0, 0
+    for generation in range(3):
+        with closing(Tape(Folder(folder), generation, LAYOUT, first_seq=seq)) as tape:
+            for event in OF_EVERY_KIND[: chance.randrange(1, len(OF_EVERY_KIND))]:
+                tape.append(tape.seq / 3, event, ())
+                if chance.random() < 0.3:
+                    tape.seal()
+                if chance.random() < 0.5:
+                    tape.flush()
+                    places.append((tape.seq, tape.place))
+            last = tape.seq
+        seq = last
+    return places
+
+
+def test_segments_are_one_tape_from_any_place_on(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for number in range(20):
+        folder = tmp_path / str(number)
+        places = parted(folder, chance)
+        whole = read_tape(Folder(folder), LAYOUT)
+        assert [row.seq for row in whole.events] == [*range(whole.length)]
+        assert (whole.damage, whole.generations) == (None, 3)
+        for seq, place in places:
+            played = Playback(Folder(folder), LAYOUT, seq, place)
+            assert [*played] == whole.events[seq:]
+            assert (played.length, played.damage) == (whole.length, None)
+
+
+def test_nothing_before_the_place_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither bytes before it in its segment, nor earlier segments."""
+    tape = written(tmp_path, OF_EVERY_KIND[:4])
+    tape.seal()
+    tape.append(1.0, OF_EVERY_KIND[4], ())
+    tape.flush()
+    seq, place = tape.seq, tape.place
+    for event in OF_EVERY_KIND[5:]:
+        tape.append(1.0, event, ())
+    tape.close()
+    read: list[tuple[str, int]] = []
+    grown = Folder.grown
+
+    def seen(self: Folder, name: str, start: int = 0) -> Grown:
+        read.append((name, start))
+        return grown(self, name, start)
+
+    monkeypatch.setattr(Folder, "grown", seen)
+    assert len([*Playback(Folder(tmp_path), LAYOUT, seq, place)]) == len(OF_EVERY_KIND) - 5
+    assert read == [(place.segment.name, place.offset)]
+    assert place.offset > 0
+
+
+def test_a_place_that_is_not_on_the_tape_is_refused(tmp_path: Path) -> None:
+    tape = written(tmp_path, OF_EVERY_KIND[:4])
+    tape.flush()
+    there = tape.place
+    tape.close()
+    for wrong, why in (
+        (there._replace(offset=there.offset + 10**4), "ends before event 4"),
+        (there._replace(segment=Segment(0, 4)), "tape-0-000000000004.arrow is not there"),
+    ):
+        with pytest.raises(Damaged, match=why):
+            Playback(Folder(tmp_path), LAYOUT, 4, wrong)
+    written(tmp_path, OF_EVERY_KIND[:2], generation=1, first_seq=2).close()
+    with pytest.raises(Damaged, match="a later syncer went on from event 2, not from 4"):
+        Playback(Folder(tmp_path), LAYOUT, 4, there)
+
+
+def test_a_segment_that_is_missing_ends_its_generation(tmp_path: Path) -> None:
+    tape = written(tmp_path, OF_EVERY_KIND[:3])
+    for event in OF_EVERY_KIND[3:6]:
+        tape.seal()
+        tape.append(1.0, event, ())
+    tape.close()
+    _, _, third, _ = segments(Folder(tmp_path))
+    (tmp_path / third.name).unlink()
+    recording = read_tape(Folder(tmp_path), LAYOUT)
+    assert [row.event for row in recording.events] == [*OF_EVERY_KIND[:4]]
+    assert recording.damage == "tape-0-000000000005.arrow: event 5 where 4 should be"
+
+
+@pytest.mark.parametrize("room", [0, 100, 1500])
+def test_a_full_disk_delays_segments_and_tears_no_hole_into_them(tmp_path: Path, room: int) -> None:
+    tape = written(tmp_path, OF_EVERY_KIND[:2])
+    tape.flush()
+    growing: Any = tape._file
+    disk: Any = FullDisk(growing._file, room)
+    growing._file = disk
+    for event in OF_EVERY_KIND[2:8]:
+        tape.append(9.0, event, ())
+        tape.seal()
+        tape.flush()
+        durable = [row.event for row in read_tape(Folder(tmp_path), LAYOUT).events]
+        assert durable == [*OF_EVERY_KIND[: len(durable)]]
+    disk.room = 10**9
+    tape.append(9.0, OF_EVERY_KIND[8], ())
+    tape.close()
+    recording = read_tape(Folder(tmp_path), LAYOUT)
+    assert [row.event for row in recording.events] == [*OF_EVERY_KIND[:9]]
+    assert (recording.damage, tape.trouble) == (None, None)
+    assert len(segments(Folder(tmp_path))) == 7
+
+
+def test_a_restart_needs_no_segment_before_its_snapshot(tmp_path: Path) -> None:
+    with closing(Taped(tmp_path)) as told:
+        lived(told, "middle")
+        (gone, _) = segments(Folder(tmp_path))
+        (tmp_path / gone.name).unlink()
+        back, _ = told.back()
+        assert (back.state, back.generation) == (told.state, 1)
+        assert 0 < back.heard < len(told.heard)
+
+
+def test_a_snapshot_that_is_damaged_is_made_good_by_the_one_before(tmp_path: Path) -> None:
+    with closing(Taped(tmp_path)) as told:
+        told.keep_snapshot()
+        lived(told, "middle")
+        (tmp_path / STATE).write_text("{")
+        heard: list[int] = []
+        measures = measures_from(told.now_s)
+        back = come_back(Folder(tmp_path), told.rule, measures, heard.append)
+        assert back is not None
+        assert (back.state, back.heard) == (told.state, len(heard))
+        assert heard == [*range(len(told.heard) - back.heard, len(told.heard))]
+        assert back.heard < len(told.heard)
+
+
+def test_old_segments_go_and_a_replay_says_where_it_begins(tmp_path: Path) -> None:
+    plain = CONFIG.replace("keep_contributions = true", "keep_segments = 3")
+    run = Played(tmp_path, plain)
+    run.to_the_end(40, snapshot_every=4)
+    depot = Folder(tmp_path)
+    there = segments(depot)
+    assert beginnings(depot) == there
+    assert len(there) == 3
+    told = replay(tmp_path)
+    assert (told["exact"], told["from_event"]) == (True, there[0].first)
+    assert told["compared"] == {"effects": True, "state": True}
+    assert told["violations"] is None
+    kept = load_snapshot(depot, CUT.fingerprint)
+    assert kept is not None
+    assert (told["events"], told["merges"]) == (kept.seq - there[0].first, run.state.merges)
+    for name in (STATE, *(f"states/{each}" for each in depot.names("states"))):
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text.replace("rules", "rulez"))
+    with pytest.raises(Damaged, match="is not as it was written"):
+        replay(tmp_path)
+
+
+def test_all_segments_stay_unless_it_is_said_otherwise(tmp_path: Path) -> None:
+    Played(tmp_path).to_the_end(40, snapshot_every=4)
+    assert len(segments(Folder(tmp_path))) == 12
+    assert len(beginnings(Folder(tmp_path))) == 2
+    told = replay(tmp_path)
+    assert (told["exact"], told["from_event"], told["violations"]) == (True, 0, 0)
+    assert told["compared"] == {"effects": True, "state": True, "fragments": True}
+
+
+def test_a_run_from_before_there_were_segments_is_read_and_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Format 4: one file a generation, and a snapshot that knows no place."""
+    for module in ("tape", "snapshots", "sealed"):
+        monkeypatch.setattr(f"cluster.storage.{module}.FORMAT", "4")
+    run = Played(tmp_path)
+    run._tape.seal = lambda: False  # type: ignore[method-assign]
+    run.to_the_end(24)
+    depot = Folder(tmp_path)
+    kept = load_snapshot(depot, CUT.fingerprint)
+    assert kept is not None
+    plain = {each.name for each in fields(kept)} - {"place"}
+    told = {name: getattr(kept, name) for name in plain} | {"state": freeze(kept.state)}
+    text = json.dumps(told)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    whole = {"format": "4", "layout": CUT.fingerprint, "sha256": digest, "snapshot": text}
+    depot.write(STATE, json.dumps(whole).encode())
+    assert [each.name for each in segments(depot)] == ["tape-0.arrow"]
+    assert replay(tmp_path)["exact"] is True
+    measures = measures_from(0.0)
+    measures_kept = replace(kept, measures=measures.memory(), place=None, seq=kept.seq - 1)
+    save_snapshot(depot, measures_kept, CUT.fingerprint)
+    with pytest.raises(OtherRules):  # the state is not of the event before: it is not heard again
+        come_back(depot, run.rule, measures)
+    save_snapshot(depot, replace(measures_kept, seq=kept.seq), CUT.fingerprint)
+    back = come_back(depot, run.rule, measures)
+    assert back is not None
+    assert (back.state, back.heard, back.seq) == (run.state, 0, kept.seq)
+
+
+def test_what_is_kept_of_contributions_needs_the_whole_tape() -> None:
+    with pytest.raises(UserMistake, match=r"durability.keep_segments: lets the beginning"):
+        config("durability.keep_segments=4", "durability.keep_contributions=true")
+
+
+# --- the fleet's patience -------------------------------------------------------------------------
+
+
+class Slow:
+    """Answers the fourth time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self) -> str:
+        self.asked += 1
+        if self.asked < 4:
+            raise GetTimeoutError
+        return "back"
+
+
+def test_who_comes_further_is_waited_for() -> None:
+    events = iter((100, 200, 300))
+    assert patient(Slow(), lambda: next(events), 120.0) == "back"
+
+
+@pytest.mark.parametrize("says", [[None], [100, 100], [100, 200, 200]])
+def test_who_does_not_is_given_up(says: list[int | None]) -> None:
+    events, slow = iter(says), Slow()
+    with pytest.raises(RunFailed, match="has not answered for 120 s"):
+        patient(slow, lambda: next(events), 120.0)
+    assert slow.asked == len(says)
+
+
+def test_who_does_not_even_say_so_is_given_up() -> None:
+    with pytest.raises(RunFailed, match="has not answered for 120 s"):
+        patient(Slow(), Slow(), 120.0)
