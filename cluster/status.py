@@ -4,6 +4,7 @@ shows it. Plain JSON types, so that it travels as it is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 PhaseName = Literal["starting", "running", "stopping", "finished"]
@@ -11,6 +12,18 @@ IslandState = Literal[
     "waiting", "starting", "joining", "live", "draining", "quarantined", "lost", "left", "set aside"
 ]
 """`waiting`: for its devices; `set aside`: it failed too often; the others are its learner's."""
+
+
+CURVE_KEPT, CURVE_SKETCHED = 512, 32
+"""Points of a held-out curve: in a status, and in each line of metrics.jsonl."""
+
+
+def sketched(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """A curve as one can draw it in a line: few points, evenly spread, the newest among them."""
+    if len(curve) <= CURVE_SKETCHED:
+        return [*curve]
+    last = CURVE_SKETCHED - 1
+    return [curve[point * (len(curve) - 1) // last] for point in range(CURVE_SKETCHED)]
 
 
 class IslandStatus(TypedDict):
@@ -79,7 +92,7 @@ class RunStatus(TypedDict):
     merges: int
     tokens_trained: int
     tokens_per_s: float
-    heldout: list[tuple[int, float]]  # (t, loss of the syncer's model), oldest first
+    heldout: list[tuple[int, float]]  # (t, loss of the syncer's model), oldest first; thinned out
     faults: int
     wanted: int  # islands that shall be there
     spares: int  # processes that are warm and could be one of them

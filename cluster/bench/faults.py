@@ -179,7 +179,8 @@ def _window(
         if plan:
             run.kill_by(plan)
         time.sleep(max(0.0, began_s + for_s - time.monotonic()))
-        last = run.looks[-1]
+        last = run.look
+        assert last is not None
         summary, _ = run.end()
         rows, story = rows_of(run.run_dir), Story.of(run.run_dir)
     seconds = last["elapsed_s"] - first["elapsed_s"]

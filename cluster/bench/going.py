@@ -21,6 +21,7 @@ from cluster.bench.stats import demo
 from cluster.storage.files import read_figures
 from cluster.storage.folder import Folder
 from cluster.storage.layout import load_layout
+from cluster.storage.looks import LOOKS, last_look
 from cluster.storage.playback import TapeRow, read_tape
 from cluster.syncer.journal import read_notes
 from coordinator.errors import RunFailed
@@ -50,13 +51,10 @@ class Going:
     environment: dict[str, str]
 
     @property
-    def looks(self) -> list[dict[str, Any]]:
-        """All that it has said of itself so far."""
-        try:
-            lines = (self.run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+    def look(self) -> dict[str, Any] | None:
+        """What it has said of itself last."""
+        said = last_look(self.run_dir / LOOKS)
+        return None if said is None else json.loads(said)
 
     def until(self, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Wait until this holds of what it said last.
@@ -64,11 +62,11 @@ class Going:
         Errors: `RunFailed` if it ends first, or that takes minutes.
         """
         end_s = time.monotonic() + LONGEST_WAIT_S
-        while not ((looks := self.looks) and what(looks[-1])):
+        while (look := self.look) is None or not what(look):
             if self.process.poll() is not None or time.monotonic() > end_s:
                 raise RunFailed(f"the run got stuck or ended:\n{self.end()[1][-2000:]}")
             time.sleep(0.2)
-        return looks[-1]
+        return look
 
     def until_all_contribute(self, life: int = 1) -> dict[str, Any]:
         """Wait until all are live, the victim in this life at least, and contribute."""
@@ -115,7 +113,9 @@ class Going:
     def kill_and_wait(self, whom: str, kind: str = "kill") -> None:
         """Kill, then wait until the victim has begun another life, and contributes in it. `kind`:
         "node" for all that is where it is."""
-        life = _of(self.looks[-1], VICTIM)["life"]
+        look = self.look
+        assert look is not None
+        life = _of(look, VICTIM)["life"]
         self.kill(whom, kind)
         self.until_all_contribute(life + 1)
 

@@ -27,10 +27,10 @@ from cluster.launch.ray_cluster import cluster_of
 from cluster.names import group_name, shards_of
 from cluster.status import RunStatus
 from cluster.storage.files import Lines, json_text
+from cluster.storage.looks import LOOKS
 from coordinator.fragments import Flat, Layout
 
 RUN = "bench"
-LOOKS = "metrics.jsonl"
 START_S = 300.0
 """Within which a process must have imported and compiled what it needs."""
 

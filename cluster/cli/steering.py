@@ -18,6 +18,7 @@ from cluster.launch.look import from_json, status_at
 from cluster.status import RunStatus
 from cluster.storage import runs
 from cluster.storage.files import json_text
+from cluster.storage.looks import LOOKS, last_look
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island
 
@@ -152,10 +153,6 @@ def stop(name: RunName = None, address: Cluster = None) -> None:
 
 def _last_status(run_dir: Path) -> RunStatus:
     """What a run that is over said last."""
-    try:
-        lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    except FileNotFoundError:
-        lines = []
-    if not lines:
+    if (said := last_look(run_dir / LOOKS)) is None:
         raise UserMistake(f"run {run_dir} is not live, and ended before it had anything to say")
-    return from_json(lines[-1])
+    return from_json(said)

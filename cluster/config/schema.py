@@ -212,6 +212,7 @@ class MonitorConfig(Table):
     dashboard: bool = False  # Ray's own
     evaluate_every_s: Positive = 10.0
     refresh_s: Positive = 0.5
+    metrics_mb: Count = 64  # metrics.jsonl at most: of what is older, looks are thinned out
     metrics: bool = True  # a target for Prometheus
     metrics_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: a free one

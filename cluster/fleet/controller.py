@@ -27,13 +27,14 @@ from cluster.fleet.placement import hosts, impossible, wish
 from cluster.fleet.reconcile import Action, Deed, Hold, Holding, reconcile
 from cluster.fleet.results import Results
 from cluster.fleet.services import Services
-from cluster.fleet.shown import nothing_yet, shown
+from cluster.fleet.shown import line_of, nothing_yet, shown
 from cluster.fleet.wishes import Wishes
 from cluster.names import FLEET, Seat, free_seat
 from cluster.status import RunStatus
 from cluster.storage import ownership, runs
-from cluster.storage.files import Lines, json_text, write
+from cluster.storage.files import write
 from cluster.storage.layout import load_layout
+from cluster.storage.looks import LOOKS, Looks
 from cluster.storage.open import depot_of, patiently
 from cluster.storage.ownership import Ownership
 from cluster.storage.pids import born
@@ -211,14 +212,14 @@ class Fleet:
         live = runs.Live(run, self._namespace, head, me, self._auth, born(me))
         runs.announce(self._run_dir, live)
         self._exporter.start()
-        with closing(Lines(self._run_dir / "metrics.jsonl")) as metrics:
+        with closing(Looks(self._run_dir / LOOKS, self._config.monitor.metrics_mb)) as metrics:
             while True:
                 time.sleep(self._config.monitor.refresh_s)
                 own.check()
                 if (outcome := self._look(metrics)) is not None:
                     return outcome
 
-    def _look(self, metrics: Lines) -> Outcome | None:
+    def _look(self, metrics: Looks) -> Outcome | None:
         """Look at the run once and do what follows; how it ended, None while it goes on."""
         try:
             view = self._look_and_act()
@@ -226,7 +227,7 @@ class Fleet:
             log.warning("the syncer cannot be heard at present: %s", error)
             return None
         if (status := self._shown_status()) is not None:
-            metrics.write(json_text(status))
+            metrics.write(line_of(status))
         if view.phase is not Phase.FINISHED:
             return None
         try:

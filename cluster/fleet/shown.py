@@ -9,7 +9,8 @@ from cluster.failures import in_short
 from cluster.fleet.islands import HeldIsland
 from cluster.fleet.reconcile import Hold
 from cluster.names import group_name
-from cluster.status import IslandStatus, RunStatus
+from cluster.status import IslandStatus, RunStatus, sketched
+from cluster.storage.files import json_text
 from coordinator.protocol import Island
 
 
@@ -21,6 +22,11 @@ def shown(
     said = {each["island"]: each for each in seen["islands"]}
     islands = [_overlaid(said.get(island), it) for island, it in held.items()]
     return {**seen, "islands": islands, "wanted": wanted, "spares": spares}
+
+
+def line_of(status: RunStatus) -> str:
+    """A status as a line of metrics.jsonl."""
+    return json_text({**status, "heldout": sketched(status["heldout"])})
 
 
 def _last_line(words: str) -> str:

@@ -20,6 +20,7 @@ damaged one is refused with the place and the reason. Names and formats are a co
     layout         `layout.json`: how the model is cut
     model_file     the model as people get it, and its fingerprint
     sealed         arrays in one safetensors file with a checksum
+    looks          `metrics.jsonl`: what a run said of itself, never longer than it may be
     files          files that are whole or that grow by lines; JSON without NaN
     format         the format's number, and what is wrong with a file
 """

@@ -64,6 +64,9 @@ class Bucket(Depot):
             with files.open_output_stream(f"{root}/{name}") as stream:
                 stream.write(content)
 
+    def write_soon(self, name: str, content: bytes) -> None:
+        """It is left."""
+
     def claim(self, name: str, content: bytes) -> bool:
         """Nothing here can be written on condition. Whoever finds it written waits until others who
         found nothing have written too; the last one has it."""

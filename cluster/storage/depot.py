@@ -67,6 +67,11 @@ class Depot(Protocol):
         """Put this in place of what was there; it survives a crash once this returns."""
         ...
 
+    def write_soon(self, name: str, content: bytes) -> None:
+        """Put this in place of what was there. It costs nothing that an event loop would notice: it
+        may be gone after a crash of the machine, and one that is far away leaves it."""
+        ...
+
     def claim(self, name: str, content: bytes) -> bool:
         """Put this where nothing was; of all that do so one is told that it has."""
         ...

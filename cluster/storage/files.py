@@ -23,7 +23,7 @@ _ASIDE = re.compile(r"\..+\.[0-9]+")
 def write(path: Path, content: bytes) -> None:
     """Replace a file as a whole; it survives a crash of the machine once this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(_aside(path.name))
+    aside = aside_of(path)
     try:
         with aside.open("wb") as file:
             file.write(content)
@@ -49,8 +49,9 @@ def is_aside(name: str, start: str) -> bool:
     return _ASIDE.fullmatch(name) is not None and name[1:].startswith(start)
 
 
-def _aside(name: str) -> str:
-    return f".{name}.{os.getpid()}"
+def aside_of(path: Path) -> Path:
+    """Where this process writes what shall take the place of a file."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
 
 
 def write_json(path: Path, value: object) -> None:

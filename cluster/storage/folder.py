@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from contextlib import suppress
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from cluster.storage.depot import Depot, Growing, GrowingLines, Grown
-from cluster.storage.files import Lines, is_aside, sync_folder, write
+from cluster.storage.files import Lines, aside_of, is_aside, sync_folder, write
+
+log = logging.getLogger("archipelago.depot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,17 @@ class Folder(Depot):
 
     def write(self, name: str, content: bytes) -> None:
         write(self.path / name, content)
+
+    def write_soon(self, name: str, content: bytes) -> None:
+        path = self.path / name
+        aside = aside_of(path)
+        try:
+            aside.write_bytes(content)
+            aside.replace(path)
+        except OSError as error:
+            log.warning("%s is not kept: %s", path, error)
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
 
     def claim(self, name: str, content: bytes) -> bool:
         self.path.mkdir(parents=True, exist_ok=True)

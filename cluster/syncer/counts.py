@@ -40,9 +40,14 @@ class Watched:
     failed: str = ""  # since its last contribution
 
 
+SPANS_KEPT, RECOVERIES_KEPT = 64, 4096
+"""Of the newest: times in which some learner advanced, and recoveries."""
+
+
 @dataclass(slots=True)
 class Counts:
-    """All that was counted so far; plain data, so that it outlasts the process."""
+    """All that was counted so far; plain data, so that it outlasts the process, and no longer than
+    its islands, fragments and the limits here make it, however long the run is."""
 
     islands: dict[Island, Watched]
     began_s: float
@@ -72,6 +77,7 @@ class Counts:
     unsound: int = 0
     jumps: dict[int, str] = field(default_factory=dict[int, str])
     not_finite: str = ""
+    up_before_s: float = 0.0  # of spans that are no longer told apart
 
 
 COUNTS = TypeAdapter(Counts)

@@ -1,6 +1,7 @@
 """What a summary needs and no event says: faults, vitals, verdicts, and who holds devices.
 
     notes.jsonl    one line each: seconds of the syncer's clock, kind, and what was said
+    vitals.json    the last vitals of each island's present life; the next ones take their place
 
 They outlive the syncer's process, so that its measures count on when it comes back. They are not
 flushed to the disk, no rule reads them, and a line that a crash has torn is passed over.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import heapq
 import json
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -23,10 +25,10 @@ from coordinator.protocol import Incarnation, Island, Life, Vitals
 
 log = logging.getLogger("archipelago.notes")
 
-NOTES = "notes.jsonl"
+NOTES, VITALS = "notes.jsonl", "vitals.json"
 VITALS_EVERY_S = 2.0
-"""Of one life; the last ones are kept when the next life speaks. What is younger dies with the
-syncer."""
+"""The vitals of all are kept so often, and those of a life in a note when the next one speaks. What
+is younger dies with the syncer."""
 
 
 class Note(NamedTuple):
@@ -39,10 +41,13 @@ class Notes:
     """Tells the measures what is not an event, and keeps it."""
 
     def __init__(self, depot: Depot, measures: Measures, now_s: Callable[[], float]) -> None:
-        self._lines = depot.lines(NOTES)
+        self._depot, self._lines = depot, depot.lines(NOTES)
         self._measures, self._now_s = measures, now_s
-        self._vitals: dict[Island, tuple[Life, Vitals, float]] = {}  # the last, and when kept
+        self._vitals: dict[Island, Note] = {}  # the last
+        self._vitals_s = now_s()  # when they were kept
         self._held: Mapping[Island, str] | None = None
+        for note in _vitals(depot):  # whose place will be taken
+            self._keep(*note[:2], *note.what)
         self._keep(now_s(), "began")
 
     def fault(self, island: Island) -> None:
@@ -65,16 +70,13 @@ class Notes:
 
     def vitals(self, life: Life, vitals: Vitals) -> None:
         """Keep what the measures have heard already."""
-        now_s, kept_s = self._now_s(), float("-inf")
-        if (last := self._vitals.get(life.island)) is not None:
-            if last[0] == life:
-                kept_s = last[2]
-            else:
-                self._keep(now_s, "vitals", last[0], asdict(last[1]))
-        if now_s - kept_s >= VITALS_EVERY_S:
-            self._keep(now_s, "vitals", life, asdict(vitals))
-            kept_s = now_s
-        self._vitals[life.island] = life, vitals, kept_s
+        now_s = self._now_s()
+        if (last := self._vitals.get(life.island)) is not None and last.what[0] != life:
+            self._keep(now_s, last.kind, *last.what)
+        self._vitals[life.island] = Note(now_s, "vitals", [life, asdict(vitals)])
+        if now_s - self._vitals_s >= VITALS_EVERY_S:
+            self._vitals_s = now_s
+            self._depot.write_soon(VITALS, json.dumps([*self._vitals.values()]).encode())
 
     @property
     def length(self) -> int:
@@ -97,8 +99,24 @@ class Notes:
         self._lines.write(json.dumps([now_s, kind, what]))
 
 
-def read_notes(depot: Depot, start: int = 0) -> list[Note]:
-    """The notes of all generations from this byte on, in order; none if there are none."""
+def read_notes(depot: Depot, start: int = 0, since_s: float = -math.inf) -> list[Note]:
+    """The notes of all generations from this byte on, and the last vitals, in the order of their
+    times; none if there are none. Vitals of before `since_s` are known."""
+    notes = sorted([*_noted(depot, start), *_vitals(depot)], key=lambda note: note.now_s)
+    return [note for note in notes if note.kind != "vitals" or note.now_s > since_s]
+
+
+def _vitals(depot: Depot) -> list[Note]:
+    try:
+        return [Note(*each) for each in json.loads(depot.read(VITALS))]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError) as error:
+        log.warning("%s is passed over: %s", VITALS, error)
+        return []
+
+
+def _noted(depot: Depot, start: int) -> list[Note]:
     notes: list[Note] = []
     try:
         text = depot.grown(NOTES, start).content.decode(errors="replace")

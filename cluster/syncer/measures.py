@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.failures import Failure
-from cluster.status import RunStatus
-from cluster.syncer.counts import COUNTS, Watched, fresh
+from cluster.status import CURVE_KEPT, RunStatus
+from cluster.syncer.counts import COUNTS, RECOVERIES_KEPT, SPANS_KEPT, Watched, fresh
 from cluster.syncer.report import status_of, summary_of, view_of
 from cluster.view import View
 from coordinator import suspects
@@ -202,6 +202,8 @@ class Measures:
         one that is not finite says that the model is not."""
         if loss is not None and math.isfinite(loss):
             self._counts.heldout.append((t, loss))
+            if len(self._counts.heldout) > CURVE_KEPT:
+                del self._counts.heldout[1:-1:2]
             self._counts.not_finite = ""
         else:
             self._counts.not_finite = f"its held-out loss at t = {t} is not finite"
@@ -229,6 +231,7 @@ class Measures:
         watched.failed = ""
         if watched.fault_s is not None and life != watched.fault_life:
             self._counts.recovery_s.append(now_s - watched.fault_s)
+            del self._counts.recovery_s[:-RECOVERIES_KEPT]
             watched.fault_s = watched.fault_life = None
 
     def _advanced(self, start_s: float, stop_s: float) -> None:
@@ -239,6 +242,9 @@ class Measures:
         while spans and spans[-1][1] >= start_s:
             start_s = min(start_s, spans.pop()[0])
         spans.append((max(start_s, self._counts.first_s), stop_s))
+        if len(spans) > SPANS_KEPT and math.isnan(self._counts.stopping_s):
+            start_s, stop_s = spans.pop(0)
+            self._counts.up_before_s += stop_s - start_s
 
     def hopeless(self, phase: Phase) -> RunFailed | None:
         """Why the run had better end: of the islands that have devices nobody will ever come."""

@@ -105,6 +105,7 @@ def _uptime(counts: Counts, now_s: float) -> float:
     """Share of the time, from the first step to the stop, in which some learner advanced."""
     until_s = now_s if math.isnan(counts.stopping_s) else counts.stopping_s
     up_s = sum(min(stop, until_s) - min(start, until_s) for start, stop in counts.up_spans)
+    up_s += counts.up_before_s
     whole_s = until_s - counts.first_s
     return round(up_s / whole_s, 4) if whole_s > 0 else 0.0
 

@@ -65,11 +65,12 @@ def come_back(
     if not (known := generations(depot)):
         return None
     kept, played = _start(depot, rule, measures)
-    state, last_s, noted = initial(rule), 0.0, 0
-    if kept is not None:
-        state, last_s, noted = kept.state, kept.now_s, kept.notes
+    if kept is None:
+        state, last_s, notes = initial(rule), 0.0, read_notes(depot)
+    else:
+        state, last_s, notes = kept.state, kept.now_s, read_notes(depot, kept.notes, kept.now_s)
     history = relive(rule, _counted(played, hears), state)
-    if (last := retell(measures, history, read_notes(depot, noted))) is not None:
+    if (last := retell(measures, history, notes)) is not None:
         state, last_s = last.after, last.now_s
     heard = played.length - (0 if kept is None else kept.seq)
     return Comeback(state, played.length, last_s, known[-1] + 1, heard, played.damage)

@@ -288,6 +288,7 @@ class Syncer:
         await self._ports.park(order.life)
         for p in range(self.rule.schedule.fragments):
             await self._collect(Ask(order.life, Fragment(p)))
+        self._parking.pop(order.life, None)
         if (progress := await self._ports.leave(order.life)) is not None:
             self.feed(Left(order.life, progress))
 

@@ -366,7 +366,7 @@ def test_a_run_that_is_over_shows_how_it_ended_and_cannot_be_stopped(cli: Cli, h
     assert code == 2
     assert "ended before it had anything to say" in err
     lines = [json.dumps({"t": t, "heldout": [[0, 5.5]]}) for t in (1, 2)]
-    (here / "old" / "metrics.jsonl").write_text("\n".join(lines))
+    (here / "old" / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     code, out, _ = cli("status", "old", "--json")
     assert (code, json.loads(out)) == (0, {"t": 2, "heldout": [[0, 5.5]]})
     code, _, err = cli("stop", "old")

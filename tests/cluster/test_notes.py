@@ -147,7 +147,7 @@ def test_a_torn_line_and_one_of_another_version_are_passed_over(
         file.write('[99.0, "whatever", []]\n')
     notes = read_notes(Folder(tmp_path))
     assert notes[: len(whole)] == whole
-    assert [note.kind for note in notes[len(whole) :]] == ["began", "whatever"]
+    assert [note.kind for note in notes[len(whole) :]] == ["vitals", "began", "whatever"]
     again = measures_from(notes[0].now_s)
     retell(again, story.heard, notes)
     assert again.summary(story.state, story.now_s)["faults"] == 1

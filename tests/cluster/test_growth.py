@@ -1,0 +1,197 @@
+"""What a run keeps does not grow with its length, or as little as docs/assumptions.md says."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cluster.bench.long_tape import Crew, config_for
+from cluster.bench.scale import layout_of
+from cluster.status import CURVE_KEPT, CURVE_SKETCHED, sketched
+from cluster.storage.folder import Folder
+from cluster.storage.looks import MEGABYTE, Looks, last_look
+from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT
+from cluster.syncer.journal import NOTES, VITALS, Notes, read_notes
+from cluster.syncer.measures import Measures
+from coordinator.codec import Wire
+from coordinator.protocol import Incarnation, Island, Join, Life, Lost, Vitals
+from coordinator.state import initial
+from coordinator.tape import freeze
+from tests.cluster.test_notes import A, Story, measures_from
+from tests.coordinator.given import rule
+
+
+def seeded() -> random.Random:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+# --- metrics.jsonl --------------------------------------------------------------------------------
+
+
+def test_looks_never_take_more_than_they_may_and_the_last_hours_are_whole(tmp_path: Path) -> None:
+    chance, path = seeded(), tmp_path / "metrics.jsonl"
+    looks = Looks(path, 1)
+    said: list[str] = []
+    for number in range(5_000):
+        said.append(json.dumps({"t": number, "more": "x" * chance.randrange(1_000, 2_000)}))
+        looks.write(said[-1])
+        assert path.stat().st_size < MEGABYTE + 3_000
+        if number % 500 == 0:
+            assert last_look(path) == said[-1]
+    looks.close()
+    kept = path.read_text().splitlines()
+    assert set(kept) <= set(said)
+    numbers = [json.loads(line)["t"] for line in kept]
+    assert numbers == sorted(numbers)
+    assert numbers[-300:] == [*range(4_700, 5_000)], "all of the last"
+    assert numbers[0] < 500, "and ever less of what was before"
+    assert [each.name for each in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_the_last_look_is_the_last_whole_line_however_long(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert last_look(path) is None
+    path.write_text("half a")
+    assert last_look(path) is None
+    for lines in (["a"], ["a", "b"], ["x" * 200_000], ["b", "y" * 65_535], ["c", "z" * 65_536]):
+        path.write_text("".join(f"{line}\n" for line in lines))
+        assert last_look(path) == lines[-1]
+        with path.open("a") as file:
+            file.write("torn " * 20_000)
+        assert last_look(path) == lines[-1]
+
+
+def test_looks_go_on_behind_a_line_that_was_torn(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"t": 1}\n{"t"')
+    looks = Looks(path, 1)
+    looks.write('{"t": 2}')
+    looks.close()
+    assert path.read_text().splitlines() == ['{"t": 1}', '{"t"', '{"t": 2}']
+
+
+def test_a_sketch_is_short_and_has_both_ends() -> None:
+    curve = [(t, 5.0 / (t + 1)) for t in range(300)]
+    short = sketched(curve)
+    assert len(short) == CURVE_SKETCHED
+    assert (short[0], short[-1]) == (curve[0], curve[-1])
+    assert short == sorted(short)
+    assert sketched(curve[:7]) == curve[:7]
+
+
+# --- measures -------------------------------------------------------------------------------------
+
+
+def size(told: object) -> int:
+    return len(json.dumps(told))
+
+
+def test_measures_have_an_end() -> None:
+    """A day of evaluations, faults and standstills, and as much again."""
+    measures = Measures("r", {A: "g"}, [30], Wire.BF16, now_s=0.0)
+    rules, now_s, sizes = rule(), 0.0, list[int]()
+    state = initial(rules)
+    up_s = 0.0
+    for _ in range(2):
+        for _ in range(9_000):
+            now_s += 10.0
+            measures.evaluated(int(now_s), 3.0)
+            measures.fault(A, now_s)
+            measures._counts.recovery_s.append(1.0)
+            life = Life(A, Incarnation(1))
+            watched = measures._watched(A)
+            watched.fault_s, watched.fault_life = now_s, None
+            measures._delivered(life, now_s)
+            measures._advanced(now_s - 2.0, now_s)
+            up_s += 2.0
+        sizes.append(size(measures.memory()))
+    assert sizes[1] < 1.1 * sizes[0], "but for digits"
+    counts = measures._counts
+    assert (len(counts.up_spans), len(counts.recovery_s)) == (SPANS_KEPT, RECOVERIES_KEPT)
+    assert CURVE_KEPT / 2 <= len(counts.heldout) <= CURVE_KEPT
+    assert counts.heldout[-1][0] == int(now_s)
+    assert counts.heldout[0][0] == 10
+    shown = measures.status(rules, state, now_s)["figures"]
+    assert shown is not None
+    assert shown["uptime"] == pytest.approx(up_s / (now_s - counts.first_s), rel=1e-3)
+
+
+def test_a_state_has_an_end_however_many_lives_there_were(tmp_path: Path) -> None:
+    chance = seeded()
+    config = config_for(4)
+    crew = Crew(config, layout_of(config), tmp_path)
+    sizes: list[int] = []
+    for number in range(120):
+        for _ in range(3):
+            crew.step()
+        life = chance.choice([*crew._done])
+        crew.feed(Lost(life, "killed"))
+        del crew._done[life]
+        crew.feed(Join(life.island, "crew", crew.rule.fingerprint))
+        if number % 40 == 39:
+            sizes.append(size(freeze(crew.state)))
+    crew.tape.close()
+    assert crew.state.merges > 100
+    assert max(life.incarnation for life in crew._done) > 120
+    assert max(sizes) < 1.1 * min(sizes)
+
+
+# --- notes ----------------------------------------------------------------------------------------
+
+
+def hours_of(folder: Path, islands: Sequence[Island], hours: float) -> int:
+    """Bytes of the notes of so many hours without any event."""
+    now_s = 0.0
+    notes = Notes(Folder(folder), measures_from(now_s), lambda: now_s)
+    before = notes.length
+    lives = [Life(island, Incarnation(n)) for n, island in enumerate(islands)]
+    while now_s < 3600 * hours:
+        now_s += 1.0
+        for life in lives:
+            notes.vitals(life, Vitals(loss=2.0, computing_s=now_s))
+        if now_s % 10 == 0:
+            notes.evaluated(int(now_s), 3.123456789)
+    grown = notes.length - before
+    notes.close()
+    return grown
+
+
+def test_notes_grow_by_evaluations_and_not_by_what_islands_say(tmp_path: Path) -> None:
+    few = hours_of(tmp_path / "few", [Island("g-0")], 0.1)
+    many = hours_of(tmp_path / "many", [Island(f"g-{n}") for n in range(16)], 0.1)
+    assert few == many < 36 * 60
+    assert (tmp_path / "many" / VITALS).stat().st_size < 16 * 200
+
+
+def test_the_last_vitals_survive_two_deaths_of_the_syncer(tmp_path: Path) -> None:
+    """The second one before the island has spoken to the first's successor."""
+    told = Story(tmp_path)
+    told.lives(9)
+    told.notes.close()
+    notes = read_notes(Folder(tmp_path))
+    for _ in range(2):
+        told.now_s += 5
+        again = Notes(Folder(tmp_path), told.measures, lambda: told.now_s)
+        b = Life(Island("b"), Incarnation(9))
+        for _ in range(3):
+            told.now_s += 1.5
+            again.vitals(b, Vitals(loss=1.0, computing_s=0.5))
+        again.close()
+        notes = read_notes(Folder(tmp_path))
+        assert [note.now_s for note in notes] == sorted(note.now_s for note in notes)
+        said = [note.what for note in notes if note.kind == "vitals" and note.what[0][0] == "a"]
+        assert said[-1][1]["computing_s"] >= 4.0
+        assert (tmp_path / VITALS).exists()
+    since = notes[-1].now_s
+    kinds = [note.kind for note in read_notes(Folder(tmp_path), 0, since)]
+    assert "vitals" not in kinds
+    assert kinds.count("began") == 3
+    (tmp_path / VITALS).write_text("torn")
+    assert len(read_notes(Folder(tmp_path))) < len(notes)
+    assert (tmp_path / NOTES).exists()
