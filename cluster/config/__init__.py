@@ -7,6 +7,7 @@ is said the way `--set` takes it: `sync.every`, `islands.0.count`.
     override     `--set a.b=c`, applied to the tables
     schema       the tables with their keys and defaults
     values       what a single field may hold
+    modes        what `run.mode` fixes, proposes and refuses
     checks       checks between fields
     words        what is wrong, in words
     toml         values and tables as TOML writes them

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BaseModel
 
 from cluster.config import slices
+from cluster.config.modes import misfit, problems_of_ring, problems_of_streaming
 from cluster.config.schema import Config
 from cluster.config.words import Problem
 
@@ -194,10 +195,15 @@ def _groups_differ(config: Config) -> Iterator[Problem]:
         yield Problem("islands", f'{places} are all named "{name}"; give each group its own name')
 
 
-@check("islands.*.group", "islands.*.count")
+check("run.mode", "sync.wire_up", "islands")(problems_of_ring)
+check("run.mode", "sync.overlap", "sync.fragments")(problems_of_streaming)
+
+
+@check("islands.*.group", "islands.*.count", "run.mode")
 def _faults_hit(config: Config) -> Iterator[Problem]:
     for fault in config.faults.plan:
-        if (why := fault.misfit(config.island_names)) is not None:
+        why = fault.misfit(config.island_names) or misfit(config, fault)
+        if why is not None:
             yield Problem("faults.plan", why)
 
 

@@ -53,6 +53,7 @@ class FaultRow:
     doer: Doer = Doer.PROCESS
 
 
+SHARD_PREFIX = "shard-"
 NOBODY: frozenset[str] = frozenset()
 SERVICES = (SYNCER, SHARD, EVALUATOR, FLEET)
 """What of a run is no island and can be broken."""

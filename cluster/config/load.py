@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cluster.config.checks import CHECKS
+from cluster.config.modes import resolved, said_in
 from cluster.config.override import override
 from cluster.config.schema import Config
 from cluster.config.words import Location, Problem, problem_of
@@ -96,6 +97,8 @@ def draft(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = 
     broken = [mistake["loc"] for mistake in mistakes]
     problems = [*found, *(problem_of(mistake) for mistake in mistakes)]
     between: list[Problem] = []
+    if not any(_touches(location, read) for location in broken for read in ("run.mode", "islands")):
+        config, between = resolved(config, said_in(config, tables, overrides))
     for reads, check in CHECKS:
         if not any(_touches(location, read) for location in broken for read in reads):
             between += check(config)

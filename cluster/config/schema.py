@@ -21,6 +21,8 @@ from cluster.config.values import (
     Count,
     Grace,
     GroupName,
+    Mode,
+    ModeName,
     Name,
     OptionValue,
     Positive,
@@ -45,7 +47,7 @@ class Table(BaseModel):
 class RunConfig(Table):
     name: Name | None = None  # None: the file's name and the time of the start
     seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
-    mode: Literal["decoupled"] = "decoupled"
+    mode: ModeName = Mode.DECOUPLED
     steps: Count = 300  # T, in syncer steps
     dir: Annotated[str, Field(min_length=1)] = "runs"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, PlainValidator
@@ -25,6 +26,28 @@ Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
 RATES: Mapping[str, float] = {"muon": 16e-3, "adamw": 6e-3}
 """The inner optimizer's learning rate, where none is given: measured (docs/ablations.md)."""
+
+
+class Mode(StrEnum):
+    """How islands train together (docs/baselines.md)."""
+
+    DECOUPLED = "decoupled"
+    DATA_PARALLEL = "data-parallel"
+    ELASTIC = "elastic-data-parallel"
+    DILOCO = "diloco"
+    STREAMING = "streaming"
+
+    @property
+    def sums_gradients(self) -> bool:
+        """At every step, over all islands; the others merge what islands have learned."""
+        return self in (Mode.DATA_PARALLEL, Mode.ELASTIC)
+
+    @property
+    def lock_step(self) -> bool:
+        """Islands merge what they have learned, and wait for each other to do so."""
+        return self in (Mode.DILOCO, Mode.STREAMING)
+
+
 LARGEST_SEED = 2**32 - 1  # what a JAX key takes without 64-bit mode
 
 
@@ -66,6 +89,7 @@ def option_value(value: object) -> object:
 
 Grace: TypeAlias = Literal["auto"] | float
 OptionValue = Annotated[bool | int | float | str, PlainValidator(option_value)]
+ModeName = Annotated[Mode, Field(strict=False)]
 WireName = Annotated[Wire, Field(strict=False)]
 
 

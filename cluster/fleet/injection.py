@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from cluster.config.fault_kinds import FAULTS, SERVICES, Doer
+from cluster.config.modes import misfit
 from cluster.config.schema import Config, Harm
 from cluster.fleet.cluster import Handle, RayCluster
 from cluster.fleet.fault_plan import FaultPlan
@@ -67,7 +68,8 @@ class Injection:
 
         Errors: `UserMistake` if it is not there, or would take the fleet with it.
         """
-        if (why := harm.misfit([*self._islands.all()])) is not None:
+        why = harm.misfit([*self._islands.all()]) or misfit(self._config, harm)
+        if why is not None:
             raise UserMistake(f"run {self._run}: {why}")
         if harm.kind == "node":
             actor = self._islands.actor_of(Island(harm.island))

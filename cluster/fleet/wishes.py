@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from cluster.config.modes import fixed_islands
 from cluster.config.schema import Config
 from cluster.fleet.placement import Node, impossible
 from cluster.fleet.reconcile import resized
@@ -57,6 +58,8 @@ class Wishes:
         self.stopping = self.stopping or why
 
     def _want(self, islands: frozenset[Island]) -> None:
+        if islands != self.desired and (why := fixed_islands(self._config)) is not None:
+            raise UserMistake(f"run {self._run}: {why}")
         quorum = self._config.sync.quorum
         if len(islands) < quorum:
             raise UserMistake(

@@ -1,0 +1,224 @@
+"""What `run.mode` makes of a configuration: the values of `[sync]` that a mode fixes or proposes,
+and what it cannot do (docs/baselines.md).
+
+A mode is resolved at the door, and nobody behind it need know that a value came from its mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.config.fault_kinds import SHARD_PREFIX, FaultKind
+from cluster.config.schema import Config, Harm, OuterConfig, SyncConfig
+from cluster.config.toml import toml_value
+from cluster.config.values import Mode
+from cluster.config.words import Problem
+from coordinator.codec import Wire
+
+Said = Callable[[str], bool]
+"""Whether the user set the key at this path, such as "sync.overlap", for this mode."""
+RING_WIRES = (Wire.F32, Wire.BF16)
+"""What gradients can be sent as: the others need a residual, and a mean that is not a sum."""
+
+OF_ANY = ("wire_up", "wire_down", "fragments")
+"""Keys of `[sync]` that mean something where gradients are summed: `fragments` is how the result is
+cut, and one wire serves both ways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One mode's values of `[sync]`, with `outer.` before those of `[sync.outer]`.
+
+    `fixed`: what the mode is; another value is refused. `proposed`: what its authors use, unless
+    the user says otherwise. `why`: ends the sentence that refuses.
+    """
+
+    why: str
+    fixed: Mapping[str, object] = field(default_factory=dict[str, object])
+    proposed: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+NESTEROV: Mapping[str, object] = {"outer.learning_rate": 0.7, "outer.momentum": 0.9}
+"""Of DiLoCo (arXiv:2311.08105, table 5) and of Streaming DiLoCo (arXiv:2501.18512)."""
+
+
+def preset_of(config: Config) -> Preset | None:
+    """None of decoupled: it is what the keys of `[sync]` say."""
+    everyone = max(1, len(config.island_names))
+    lock_step = {"quorum": everyone, "merge": "mean", "anchor": "base"}
+    match config.run.mode:
+        case Mode.DECOUPLED:
+            return None
+        case Mode.DILOCO:
+            return Preset(
+                "merges the whole model of all islands, and they wait for it",
+                {**lock_step, "fragments": 1, "overlap": 0},
+                {"adopt": "overwrite", "direction": "off", **NESTEROV},
+            )
+        case Mode.STREAMING:
+            return Preset(
+                "merges each fragment of all islands, and they wait for it `overlap` steps later",
+                lock_step,
+                {"adopt": "blend", "blend": 0.5, "direction": "off", **NESTEROV},
+            )
+        case Mode.DATA_PARALLEL:
+            return Preset(
+                "sums the gradients of all islands at every step",
+                {"quorum": everyone},
+            )
+        case Mode.ELASTIC:
+            return Preset(
+                "sums the gradients of all islands that are there, at every step",
+                {"quorum": 1},
+            )
+
+
+def resolved(config: Config, said: Said) -> tuple[Config, list[Problem]]:
+    """The configuration with what its mode fixes and proposes, and what contradicts it."""
+    if (preset := preset_of(config)) is None:
+        return config, []
+    mode, values, problems = config.run.mode, dict(_values(config.sync)), list[Problem]()
+    for key, given in values.items():
+        if key in preset.fixed:
+            if (wanted := preset.fixed[key]) != given and said(f"sync.{key}"):
+                remedy = f"leave it out, or at {toml_value(wanted)}"
+                problems.append(_refusal(key, given, mode, preset.why, remedy))
+        elif mode.sums_gradients and key not in OF_ANY and given != DEFAULTS[key]:
+            problems.append(_refusal(key, given, mode, preset.why, "leave it out"))
+    proposed = {k: v for k, v in preset.proposed.items() if not said(f"sync.{k}")}
+    if said("sync.adopt"):
+        proposed.pop("blend", None)
+    if config.sync.outer.target is not None:
+        proposed = {k: v for k, v in proposed.items() if not k.startswith("outer.")}
+    return _with(config, {**preset.fixed, **proposed}), problems
+
+
+def said_in(config: Config, tables: Mapping[str, Any], overrides: Sequence[str]) -> Said:
+    """What the user set for this mode.
+
+    A configuration that was written out names every key. So where the mode is given beside a file,
+    what the file has at its default is not taken for a wish.
+    """
+    values, named = (
+        dict(_values(config.sync)),
+        {text.partition("=")[0].strip() for text in overrides},
+    )
+    run = tables.get("run")
+    with_its_mode = isinstance(run, Mapping) and "mode" in run and "run.mode" not in named
+    in_file = {f"sync.{key}" for key in config.sync.model_fields_set}
+    in_file |= {f"sync.outer.{key}" for key in config.sync.outer.model_fields_set}
+
+    def said(path: str) -> bool:
+        key = path.removeprefix("sync.")
+        changed = values[key] != DEFAULTS[key]
+        return changed or path in named or (with_its_mode and path in in_file)
+
+    return said
+
+
+def fixed_islands(config: Config) -> str | None:
+    """Why no island can be added to the run or taken from it; None if they can."""
+    mode = config.run.mode
+    if mode.lock_step or mode is Mode.DATA_PARALLEL:
+        return (
+            f'run.mode = "{mode}" waits for all {config.sync.quorum} islands that it began with: '
+            f'end it with `archipelago stop`, or run it as "{Mode.DECOUPLED}"'
+            + (f' or "{Mode.ELASTIC}"' if mode is Mode.DATA_PARALLEL else "")
+        )
+    return None
+
+
+def misfit(config: Config, harm: Harm) -> str | None:
+    """Why this cannot be broken in this mode; None if it can."""
+    mode = config.run.mode
+    if harm.kind is FaultKind.DRAIN and (why := fixed_islands(config)) is not None:
+        return f"the drain of {harm.island}: {why}"
+    if not mode.sums_gradients:
+        return None
+    if harm.island.startswith(SHARD_PREFIX):
+        return f'run.mode = "{mode}" has no shards: islands hold the model; hit one of them'
+    if harm.kind is FaultKind.CUT:
+        return (
+            f'the cut of {harm.island}: in run.mode = "{mode}" its connections are the collective '
+            'library\'s, which we do not hold; use "stop", which hangs it'
+        )
+    return None
+
+
+def problems_of_ring(config: Config) -> Iterator[Problem]:
+    """What cannot be where gradients are summed."""
+    mode = config.run.mode
+    if not mode.sums_gradients:
+        return
+    if config.sync.wire_up not in RING_WIRES:
+        known = " or ".join(toml_value(wire.value) for wire in RING_WIRES)
+        yield Problem(
+            "sync.wire_up",
+            f'gradients of run.mode = "{mode}" are sent as {known}, given '
+            f"{toml_value(config.sync.wire_up.value)}",
+        )
+    sizes = {group.batch_size for group in config.islands}
+    if len(sizes) > 1:
+        told = ", ".join(f"{group.group} has {group.batch_size}" for group in config.islands)
+        yield Problem(
+            "islands",
+            f"{told}, and the mean of their gradients would not be that of the windows: give all "
+            f'groups one batch_size, or use run.mode = "{Mode.DECOUPLED}", which weighs tokens',
+        )
+    for number, group in enumerate(config.islands):
+        for key, bad, remedy in (
+            ("spares", group.spares > 0, "leave it at 0: whoever returns is waited for"),
+            ("encode", group.encode != "host", 'leave it at "host": there are no deltas to encode'),
+            ("region", group.region is not None, "leave it out: all read one order of the data"),
+            (
+                "opportunistic",
+                group.opportunistic and mode is Mode.DATA_PARALLEL,
+                "leave it at false: nothing begins without all islands",
+            ),
+        ):
+            if bad:
+                yield Problem(f"islands.{number}.{key}", f'not in run.mode = "{mode}"; {remedy}')
+
+
+def problems_of_streaming(config: Config) -> Iterator[Problem]:
+    if config.run.mode is not Mode.STREAMING:
+        return
+    if config.sync.overlap == 0:
+        yield Problem(
+            "sync.overlap",
+            f'run.mode = "{Mode.STREAMING}" trains while a fragment travels: give 1 or more steps, '
+            f'or use "{Mode.DILOCO}"',
+        )
+    if config.sync.fragments == 1:
+        yield Problem(
+            "sync.fragments",
+            f'run.mode = "{Mode.STREAMING}" sends fragments in turn: give 2 or more, or use '
+            f'"{Mode.DILOCO}"',
+        )
+
+
+def _refusal(key: str, given: object, mode: Mode, why: str, remedy: str) -> Problem:
+    shown = toml_value(given.value if isinstance(given, Wire) else given)
+    return Problem(f"sync.{key}", f'{shown} is not for run.mode = "{mode}", which {why}; {remedy}')
+
+
+def _values(sync: SyncConfig) -> Iterator[tuple[str, Any]]:
+    """Each key of `[sync]` and `[sync.outer]` with its value."""
+    for key in SyncConfig.model_fields:
+        if key != "outer":
+            yield key, getattr(sync, key)
+    for key in OuterConfig.model_fields:
+        yield f"outer.{key}", getattr(sync.outer, key)
+
+
+def _with(config: Config, values: Mapping[str, object]) -> Config:
+    outer = {k.removeprefix("outer."): v for k, v in values.items() if k.startswith("outer.")}
+    sync = {k: v for k, v in values.items() if not k.startswith("outer.")}
+    changed = {**sync, "outer": config.sync.outer.model_copy(update=outer)}
+    return config.model_copy(update={"sync": config.sync.model_copy(update=changed)})
+
+
+DEFAULTS: Mapping[str, object] = dict(_values(SyncConfig()))
+"""What `[sync]` has where nothing is said."""

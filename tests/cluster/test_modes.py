@@ -1,0 +1,137 @@
+"""What `run.mode` makes of a configuration, and what it refuses."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.config.load import load, parse
+from cluster.config.modes import fixed_islands, misfit
+from cluster.config.schema import Config, Harm
+from cluster.config.values import Mode
+from cluster.fleet.wishes import Wishes
+from coordinator.errors import UserMistake
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SOUND = '[task]\npreset = "byte-tiny"\n[[islands]]\ngroup = "eu"\ncount = 3\n'
+NOT_ELASTIC = (Mode.DATA_PARALLEL, Mode.DILOCO, Mode.STREAMING)
+
+
+def entered(*overrides: str) -> Config:
+    return parse(tomllib.loads(SOUND), overrides=overrides)
+
+
+def refused(*overrides: str, tables: dict[str, Any] | None = None) -> list[str]:
+    with pytest.raises(UserMistake) as refusal:
+        parse(tables or tomllib.loads(SOUND), overrides=overrides)
+    return [line.strip() for line in str(refusal.value).splitlines()[1:]]
+
+
+@pytest.mark.parametrize("example", ["demo", "tiny"])
+@pytest.mark.parametrize("mode", [*Mode])
+def test_an_example_is_sound_in_every_mode_and_reads_back_as_it_was_resolved(
+    mode: Mode, example: str, tmp_path: Path
+) -> None:
+    config = load(EXAMPLES / f"{example}.toml", [f"run.mode={mode}"])
+    (tmp_path / "again.toml").write_text(config.toml())
+    assert load(tmp_path / "again.toml") == config
+
+
+def test_the_default_is_decoupled_and_takes_the_keys_as_they_are() -> None:
+    assert entered() == entered("run.mode=decoupled")
+    assert entered("sync.quorum=2", "sync.merge=rda").sync.merge == "rda"
+
+
+def test_diloco_is_the_whole_model_of_all_in_lock_step() -> None:
+    sync = entered("run.mode=diloco", "sync.every=20").sync
+    assert (sync.every, sync.fragments, sync.overlap, sync.quorum) == (20, 1, 0, 3)
+    assert (sync.merge, sync.anchor, sync.adopt) == ("mean", "base", "overwrite")
+    outer = sync.outer
+    assert (outer.learning_rate, outer.momentum, outer.nesterov) == (0.7, 0.9, True)
+
+
+def test_streaming_is_fragments_of_all_in_lock_step() -> None:
+    sync = entered("run.mode=streaming", "sync.overlap=3", "sync.fragments=4").sync
+    assert (sync.fragments, sync.overlap, sync.quorum) == (4, 3, 3)
+    assert (sync.merge, sync.adopt, sync.blend) == ("mean", "blend", 0.5)
+
+
+def test_what_a_mode_proposes_gives_way_to_what_is_said() -> None:
+    plain = ["sync.outer.learning_rate=1.0", "sync.outer.momentum=0.0", "sync.adopt=carry"]
+    sync = entered("run.mode=streaming", *plain).sync
+    assert (sync.outer.learning_rate, sync.outer.momentum) == (1.0, 0.0)
+    assert (sync.adopt, sync.blend) == ("carry", None)
+
+
+def test_a_file_that_gives_its_mode_means_what_it_says() -> None:
+    said = tomllib.loads(SOUND + '[run]\nmode = "diloco"\n[sync]\noverlap = 2\n')
+    (line,) = refused(tables=said)
+    assert line.startswith('sync.overlap: 2 is not for run.mode = "diloco", which merges')
+    assert line.endswith("leave it out, or at 0")
+
+
+REFUSED = {
+    ("diloco", "sync.overlap=2"): "sync.overlap: 2 is not for",
+    ("diloco", "sync.fragments=4"): "sync.fragments: 4 is not for",
+    ("diloco", "sync.merge=rda"): 'sync.merge: "rda" is not for',
+    ("streaming", "sync.quorum=2"): "sync.quorum: 2 is not for",
+    ("streaming", "sync.overlap=0"): 'sync.overlap: run.mode = "streaming" trains while',
+    ("streaming", "sync.fragments=1"): 'sync.fragments: run.mode = "streaming" sends',
+    ("data-parallel", "sync.quorum=2"): "sync.quorum: 2 is not for",
+    ("data-parallel", "sync.every=20"): "sync.every: 20 is not for",
+    ("data-parallel", "sync.outer.momentum=0.5"): "sync.outer.momentum: 0.5 is not for",
+    ("data-parallel", "sync.wire_up=int4"): "sync.wire_up: gradients of run.mode",
+    ("data-parallel", "islands.eu.spares=1"): "islands.0.spares: not in run.mode",
+    ("data-parallel", "islands.eu.opportunistic=true"): "islands.0.opportunistic: not in",
+    ("elastic-data-parallel", "sync.quorum=2"): "sync.quorum: 2 is not for",
+    ("elastic-data-parallel", "islands.eu.encode=device"): "islands.0.encode: not in run.mode",
+}
+
+
+@pytest.mark.parametrize(("mode", "override"), REFUSED)
+def test_what_a_mode_cannot_do_is_refused_with_what_to_change(mode: str, override: str) -> None:
+    lines = refused(f"run.mode={mode}", override)
+    assert len(lines) == 1
+    assert lines[0].startswith(REFUSED[mode, override])
+
+
+def test_groups_of_different_batch_are_refused_where_gradients_are_summed() -> None:
+    tables = tomllib.loads(SOUND + '[[islands]]\ngroup = "us"\nbatch_size = 4\n')
+    (line,) = refused("run.mode=data-parallel", tables=tables)
+    assert line.startswith("islands: eu has 8, us has 4, and the mean of their gradients")
+    parse(tables, overrides=["run.mode=diloco"])
+
+
+@pytest.mark.parametrize("mode", [*Mode])
+def test_islands_are_added_and_taken_where_the_mode_allows_it(mode: Mode) -> None:
+    config = entered(f"run.mode={mode}")
+    wishes = Wishes("r", config, list)
+    if mode in NOT_ELASTIC:
+        assert fixed_islands(config) is not None
+        for wish in (lambda: wishes.scale({"eu": 2}), lambda: wishes.drain(config.island_names[0])):
+            with pytest.raises(UserMistake, match="waits for all 3 islands"):
+                wish()
+        wishes.scale({"eu": 3})  # as it is
+    else:
+        wishes.scale({"eu": 2})
+        assert len(wishes.desired) == 2
+
+
+@pytest.mark.parametrize("mode", [*Mode])
+def test_faults_are_refused_where_they_mean_nothing(mode: Mode) -> None:
+    config = entered(f"run.mode={mode}")
+
+    def hits(kind: str, island: str) -> bool:
+        return misfit(config, Harm.model_validate({"kind": kind, "island": island})) is None
+
+    assert hits("kill", "eu-1")
+    assert hits("kill", "syncer")
+    assert hits("drain", "eu-1") == (mode not in NOT_ELASTIC)
+    assert hits("cut", "eu-1") == (not mode.sums_gradients)
+    assert hits("kill", "shard-0") == (not mode.sums_gradients)
+    if mode.sums_gradients:
+        (line,) = refused(f"run.mode={mode}", 'faults.plan=[{at_step=5,kind="cut",island="eu-1"}]')
+        assert line.startswith("faults.plan: the cut of eu-1")
