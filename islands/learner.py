@@ -40,7 +40,7 @@ from islands.adopt import AdoptRule, FragmentPort
 from islands.encoder import ENCODERS
 from islands.exchange import Downlink, Missed, Uplink
 from islands.inner import Inner
-from islands.learner_state import LearnerState, Terms, begun
+from islands.learner_state import LearnerState, begun
 from islands.learner_words import (
     Asked,
     Ceased,
@@ -48,6 +48,7 @@ from islands.learner_words import (
     Offered,
     Parked,
     Ready,
+    Terms,
 )
 from islands.link import Habits, Link
 from islands.mailbox import Donation, Mailbox
@@ -155,6 +156,7 @@ class Learner:
             self._port.rule is AdoptRule.CARRY,
             stream.batch_size,
             habits.lease_windows,
+            habits.until,
         )
         versions = [version for version, _ in public.values()]
         state = begun(terms, granted, versions, stream.cursor, stream.remaining)

@@ -28,7 +28,6 @@ from coordinator.protocol import (
     Version,
     Void,
 )
-from coordinator.schedule import Schedule
 from islands.learner_words import (
     Adopt,
     Asked,
@@ -39,6 +38,7 @@ from islands.learner_words import (
     HandOver,
     Happening,
     Heard,
+    Keep,
     LetGo,
     Offered,
     Parked,
@@ -48,6 +48,7 @@ from islands.learner_words import (
     Step,
     Stepped,
     Take,
+    Terms,
     Track,
     Unheard,
     Want,
@@ -61,34 +62,15 @@ STEP_SMOOTHING = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What a learner works by; constant over the run.
-
-    `overlap`: 0 = it waits for adoption at each due point. `carries`: what it trained since its
-    last hand-in survives an adoption (adopt = "carry"). `batch_windows`: data of one step;
-    `lease_windows`: of a lease, and what it likes to have ahead.
-    """
-
-    schedule: Schedule
-    overlap: int
-    carries: bool
-    batch_windows: int
-    lease_windows: int
-
-    @property
-    def wanted_windows(self) -> int:
-        """It asks for data when it has less than this."""
-        return max(self.lease_windows, self.batch_windows)
-
-
-@dataclass(frozen=True, slots=True)
 class LearnerState:
     """One life of a learner.
 
     `goes_on`: it has not been ended; `over`: by whose word it was. `stepping`: it may step; else it
     hands in and adopts only. `asks`: fragments that were asked for and are not handed in yet.
     `news`: versions to adopt at the next boundary; `newest`: the newest heard of. `awaiting`: what
-    must be replaced before the next step (overlap 0). `ahead_windows`: data for which it has
+    must be replaced before the next step (lock-step). `kept`: taken at their due points, and not
+    asked for yet; `flying`: the fragments that were taken, with the base that they have and the
+    clock at which it is replaced. `ahead_windows`: data for which it has
     leases. `busy`: a step is under way; `rested`: the carrier could begin one; `held`: it may not
     yet, because of others. `said`: adoptions that the syncer has not been told of, and `saying`
     those on their way. `spoke`: it has news. `flight`: a message is under way; `quiet`: one was not
@@ -110,6 +92,8 @@ class LearnerState:
     asks: tuple[Fragment, ...] = ()
     news: tuple[Fragment, ...] = ()
     awaiting: tuple[tuple[Fragment, Version], ...] = ()
+    kept: tuple[HandOver, ...] = ()
+    flying: tuple[tuple[Fragment, Version, int], ...] = ()
     busy: bool = False
     rested: bool = False
     held: bool = False
@@ -208,14 +192,38 @@ def _stepped(state: LearnerState, tokens: int, cursor: Lease, ahead_windows: int
     before = state.progress
     progress = Progress(before.steps + 1, before.tokens + tokens, cursor)
     state = replace(state, progress=progress, ahead_windows=ahead_windows, busy=False)
+    state, words = _cut(state)
     tracks = state.tracks
-    state, words = _boundary(state)
-    if state.terms.overlap == 0 and state.stepping:
+    state, served = _boundary(state)
+    if state.terms.in_flight and state.stepping:
+        late = tuple((p, base) for p, base, at in state.flying if at <= state.clock)
+        state = replace(state, awaiting=late)
+    elif state.terms.overlap == 0 and state.stepping:
         due = [(p, tracks[p].base) for p in _due(state)]
         # a version that came late and was adopted just now is waited for no more: it may have
         # overwritten what there was to merge, and nobody would ever get anything
         awaiting = tuple((p, base) for p, base in due if state.tracks[p].base == base)
         state = replace(state, awaiting=awaiting)
+    return state, (*words, *served)
+
+
+def _cut(state: LearnerState) -> Outcome:
+    """Take the fragments that are due now, in lock-step with an overlap: the others' steps, and the
+    messages, take as long as they like from here on."""
+    words: Words = ()
+    if not (state.terms.in_flight and state.stepping):
+        return state, words
+    for p in _due(state):
+        track = state.tracks[p]
+        state, taken = _hand_over(state, p, track)
+        kept = (*(each for each in state.kept if each.fragment != p), taken)
+        flying = (*(each for each in state.flying if each[0] != p),)
+        state = replace(
+            state,
+            kept=kept,
+            flying=(*flying, (p, track.base, state.clock + state.terms.overlap)),
+        )
+        words = (*words, Keep(taken))
     return state, words
 
 
@@ -228,16 +236,31 @@ def _boundary(state: LearnerState) -> Outcome:
     asks: tuple[Fragment, ...] = ()
     for p in state.asks:
         track = state.tracks[p]
+        if (kept := _kept(state, p)) is not None:
+            state = replace(state, kept=tuple(each for each in state.kept if each is not kept))
+            words = (*words, kept)
+            continue
         if state.stepping and track.from_step >= state.progress.steps:
             asks = (*asks, p)  # it will have something to hand in after the next step
             continue
         state, word = _hand_over(state, p, track)
         words = (*words, word)
-    news, state = state.news, replace(state, asks=asks, news=())
+    early = tuple(p for p in state.news if _too_early(state, p))
+    news = tuple(p for p in state.news if p not in early)
+    state = replace(state, asks=asks, news=early)
     for p in news:
         state, word = _adopt(state, p)
         words = (*words, word)
     return state, words
+
+
+def _kept(state: LearnerState, p: Fragment) -> HandOver | None:
+    return next((each for each in state.kept if each.fragment == p), None)
+
+
+def _too_early(state: LearnerState, p: Fragment) -> bool:
+    """Is there a step, later than this one, at which this fragment is replaced?"""
+    return state.stepping and any(q == p and at > state.clock for q, _, at in state.flying)
 
 
 def _hand_over(state: LearnerState, p: Fragment, track: Track) -> tuple[LearnerState, HandOver]:
@@ -251,6 +274,8 @@ def _hand_over(state: LearnerState, p: Fragment, track: Track) -> tuple[LearnerS
 
 def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
     track, progress, version = state.tracks[p], state.progress, state.newest[p]
+    if (kept := _kept(state, p)) is not None and not state.terms.carries:
+        track = kept.track  # nobody has asked for it, and nobody will
     if state.terms.carries:
         after = Track(version, track.from_step, track.from_step, track.from_tokens)
         from_step, tokens = progress.steps, 0
@@ -259,7 +284,13 @@ def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
         from_step, tokens = track.from_step, progress.tokens - track.from_tokens
     said = Adopted(state.life, p, version, from_step, tokens, progress)
     awaiting = tuple(each for each in state.awaiting if each[0] != p)
-    state = replace(state, said=(*state.said, said), awaiting=awaiting)
+    state = replace(
+        state,
+        said=(*state.said, said),
+        awaiting=awaiting,
+        kept=tuple(each for each in state.kept if each.fragment != p),
+        flying=tuple(each for each in state.flying if each[0] != p),
+    )
     return _with_track(state, p, after), Adopt(p, version)
 
 
@@ -275,7 +306,8 @@ def _go_on(state: LearnerState) -> Outcome:
         distrusted = state.over is not None and state.over.distrusted
         return replace(state, busy=True), (End(distrusted),)  # it has no boundaries any more
     enough = state.ahead_windows >= state.terms.batch_windows
-    if state.awaiting or not state.stepping:
+    at_the_end = state.terms.until is not None and state.clock >= state.terms.until
+    if state.awaiting or at_the_end or not state.stepping:
         return replace(state, held=True), ()
     if not (state.rested and enough):
         return state, ()
@@ -290,7 +322,7 @@ def _due(state: LearnerState) -> Sequence[Fragment]:
 def _is_news(state: LearnerState) -> bool:
     """Must the syncer hear of this step at once? It acts on a learner's first one, and when clocks
     pass due points; of all the others it hears with these, or by the heartbeat."""
-    return state.progress.steps == 1 or bool(_due(state))
+    return state.progress.steps == 1 or state.clock == state.terms.until or bool(_due(state))
 
 
 # --- talking --------------------------------------------------------------------------------------
@@ -332,6 +364,7 @@ def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome
                 spoke=state.spoke or shifted,
                 stepping=state.stepping and not answer.stopping,
                 awaiting=() if shifted else state.awaiting,  # its due point is over: it was late
+                flying=() if shifted else state.flying,
                 saying=(),
             )
             if state.wants:

@@ -1,4 +1,5 @@
-"""What a learner's carrier tells `learner_state`, and what it is to do: happenings and words."""
+"""What a learner works by, what its carrier tells `learner_state`, and what it is to do: terms,
+happenings and words."""
 
 from __future__ import annotations
 
@@ -17,6 +18,37 @@ from coordinator.protocol import (
     Version,
     Void,
 )
+from coordinator.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a learner works by; constant over the run.
+
+    `overlap`: 0 = it waits for adoption at each due point. `carries`: what it trained since its
+    last hand-in survives an adoption (adopt = "carry"). `batch_windows`: data of one step;
+    `lease_windows`: of a lease, and what it likes to have ahead. `until`: None = it never waits but
+    for an overlap of 0; else it is in lock-step, hands in a fragment as it was at its due point,
+    puts the new version in place `overlap` steps later and no step earlier or later, and waits at
+    this clock for the end of the run.
+    """
+
+    schedule: Schedule
+    overlap: int
+    carries: bool
+    batch_windows: int
+    lease_windows: int
+    until: int | None = None
+
+    @property
+    def in_flight(self) -> bool:
+        """Does it train on while a fragment is merged, and wait for it in the end?"""
+        return self.until is not None and self.overlap > 0
+
+    @property
+    def wanted_windows(self) -> int:
+        """It asks for data when it has less than this."""
+        return max(self.lease_windows, self.batch_windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +191,13 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Take this fragment from the parameters as they are now; it is handed over once asked for."""
+
+    hand_over: HandOver
+
+
+@dataclass(frozen=True, slots=True)
 class Adopt:
     """Put the newest version of this fragment that has come in place."""
 
@@ -196,5 +235,5 @@ class End:
     distrusted: bool
 
 
-Word = Step | HandOver | Adopt | Take | Say | Want | End
+Word = Step | HandOver | Keep | Adopt | Take | Say | Want | End
 Words = tuple[Word, ...]

@@ -55,7 +55,7 @@ class Link(Protocol):
 class Habits:
     """How a learner works; constant over the run.
 
-    `overlap`: 0 = wait for adoption at each due point. `speed`: below 1 it idles between steps, so
+    `overlap`, `until`: as in `learner_words.Terms`. `speed`: below 1 it idles between steps, so
     that one takes 1 / `speed` of its quickest. `step_s`: ... so that none takes less than this.
     `encode`: where its deltas are encoded, and their anchors kept.
     `lease_windows`: it asks for more data when less than this is left, or less than a batch.
@@ -72,3 +72,4 @@ class Habits:
     anchor: Anchor
     encode: Where
     region: Region | None
+    until: int | None = None

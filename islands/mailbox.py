@@ -22,10 +22,12 @@ from coordinator.fragments import Flat
 from coordinator.protocol import Fragment, Lease, Life, Progress, Version, Vitals
 from islands.exchange import Downlink, Snapshot, Uplink
 from islands.learner_state import LearnerState, happen
-from islands.learner_words import Adopt, End, HandOver, Happening, Say, Step, Take, Want
+from islands.learner_words import Adopt, End, HandOver, Happening, Keep, Say, Step, Take, Want
 
 Offer = tuple[Flat, jax.Array]
 """A version to be adopted, on the host and on the devices."""
+Todo = Step | HandOver | Keep | Adopt | Take | End
+"""What the training thread does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Mailbox:
         self.donations: dict[Life, Donation] = {}
         self.uplink: Uplink | None = None
         self.downlink: Downlink | None = None
-        self._todo = deque[Step | HandOver | Adopt | Take | End]()
+        self._todo = deque[Todo]()
         self._to_say = deque[Say | Want]()
 
     def begin(self, state: LearnerState, uplink: Uplink, downlink: Downlink) -> None:
@@ -118,9 +120,7 @@ class Mailbox:
         wanted |= {(p, self.now.newest[p]) for p in self.now.news} | self.adopting
         self.offers = {key: each for key, each in self.offers.items() if key in wanted}
 
-    def next_to_do(
-        self, for_s: float, meanwhile: Callable[[], None]
-    ) -> Step | HandOver | Adopt | Take | End | None:
+    def next_to_do(self, for_s: float, meanwhile: Callable[[], None]) -> Todo | None:
         """Wait so long for something that the training thread has to do; None if nothing came, or
         the talking thread has broken. `meanwhile`: done again and again while moments are given."""
         until_s = self._now_s() + for_s

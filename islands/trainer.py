@@ -21,9 +21,20 @@ from islands.corpus import Starved
 from islands.encoder import Numbers
 from islands.exchange import Basis, Snapshot
 from islands.inner import Inner, InnerState
-from islands.learner_words import Adopt, End, Fed, HandOver, Ready, Rested, Step, Stepped, Take
+from islands.learner_words import (
+    Adopt,
+    End,
+    Fed,
+    HandOver,
+    Keep,
+    Ready,
+    Rested,
+    Step,
+    Stepped,
+    Take,
+)
 from islands.link import Habits
-from islands.mailbox import Mailbox
+from islands.mailbox import Mailbox, Todo
 from islands.task import Params, StreamLike, Task
 
 PACE_DRIFT = 1.01
@@ -55,6 +66,7 @@ class Trainer:
         self.drag = 1.0
         self._state: InnerState | None = None
         self._basis: dict[Fragment, Basis] = {}
+        self._kept: dict[Fragment, Snapshot] = {}  # of their due points, not asked for yet
         self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
         self._stream: StreamLike
         self._fed_s = self._rested_s = 0.0  # spent on data since the last step; when that was over
@@ -68,7 +80,7 @@ class Trainer:
     def moments(self) -> OptState | None:
         """Let go of the parameters of the life before, which need not lie beside the new ones, and
         return its moments."""
-        before, self._state, self._basis = self._state, None, {}
+        before, self._state, self._basis, self._kept = self._state, None, {}, {}
         return None if before is None else before.opt_state
 
     def begin(
@@ -96,14 +108,14 @@ class Trainer:
                     else:
                         self._fed_s += waited_s
                     before_s = self._step(before_s)
-                case HandOver() | Adopt() | Take() as word:
+                case HandOver() | Keep() | Adopt() | Take() as word:
                     self._serve(word)
                 case End(distrusted):
                     return distrusted
                 case None:
                     return False  # nobody speaks for it any more
 
-    def _next(self, for_s: float) -> Step | HandOver | Adopt | Take | End | None:
+    def _next(self, for_s: float) -> Todo | None:
         return self._mail.next_to_do(for_s, self._donate)
 
     def _step(self, before_s: float) -> float:
@@ -167,7 +179,7 @@ class Trainer:
     def _serve_until(self, until_s: float) -> None:
         """Do what there is to do at a boundary, and what comes until then; all but the end."""
         while (word := self._next(until_s - self._now_s())) is not None:
-            if isinstance(word, HandOver | Adopt | Take):
+            if isinstance(word, HandOver | Keep | Adopt | Take):
                 self._serve(word)
             else:
                 self._mail.put_back(word)
@@ -190,13 +202,20 @@ class Trainer:
                 with self._mail.lock:
                     self._mail.donations.pop(life).given.set_result(given)
 
-    def _serve(self, word: HandOver | Adopt | Take) -> None:
+    def _serve(self, word: HandOver | Keep | Adopt | Take) -> None:
         match word:
             case Take(lease):
                 self._stream.add(lease)
                 self._mail.happens(Fed(self._stream.remaining))
+            case Keep(hand_over):
+                if hand_over.said is not None:
+                    self._kept[hand_over.fragment] = self._taken(hand_over)
             case HandOver(p):
-                snapshot = None if word.said is None else self._taken(word)
+                snapshot = None
+                if word.said is not None:
+                    kept = self._kept.pop(p, None)
+                    mine = kept is not None and kept.word == word
+                    snapshot = kept if mine else self._taken(word)
                 # whoever asked is forgotten once answered: if not here, by `Mailbox.end`
                 with self._mail.lock:
                     self._mail.answers[p].popleft().set_result(snapshot)

@@ -67,6 +67,7 @@ def habits(
     step_s: float = 0.0,
     anchor: Anchor = Anchor.BASE,
     encode: Where = "host",
+    until: int | None = None,
 ) -> Habits:
     return Habits(
         island,
@@ -80,6 +81,7 @@ def habits(
         anchor,
         encode,
         None,
+        until,
     )
 
 

@@ -40,7 +40,7 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.schedule import Schedule
-from islands.learner_state import LearnerState, Terms, begun, happen
+from islands.learner_state import LearnerState, begun, happen
 from islands.learner_words import (
     Adopt,
     Asked,
@@ -50,6 +50,7 @@ from islands.learner_words import (
     HandOver,
     Happening,
     Heard,
+    Keep,
     LetGo,
     Offered,
     Parked,
@@ -59,6 +60,7 @@ from islands.learner_words import (
     Step,
     Stepped,
     Take,
+    Terms,
     Want,
 )  # fmt: skip
 
@@ -181,8 +183,8 @@ class LightLearner:
                     self._steps.set()
                 case HandOver(p):
                     self._asks.pop(p).set_result(self._handed_in(word))
-                case Adopt():
-                    pass  # there are no parameters to put it into
+                case Adopt() | Keep():
+                    pass  # there are no parameters
                 case Take(lease):
                     self._pages.add(lease)
                     self._happens(Fed(self._pages.remaining))

@@ -135,6 +135,11 @@ def misfit(config: Config, harm: Harm) -> str | None:
     mode = config.run.mode
     if harm.kind is FaultKind.DRAIN and (why := fixed_islands(config)) is not None:
         return f"the drain of {harm.island}: {why}"
+    if mode.lock_step and harm.kind in (FaultKind.NAN, FaultKind.SCALE):
+        return (
+            f"the {harm.kind} of {harm.island}: the gate turns away what it hands in from then on, "
+            f'and run.mode = "{mode}" merges nothing without all islands: it would wait for ever'
+        )
     if not mode.sums_gradients:
         return None
     if harm.island.startswith(SHARD_PREFIX):

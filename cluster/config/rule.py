@@ -25,7 +25,10 @@ def rule_of(config: Config, layout: Layout) -> Rule:
 
 
 def rule_for(config: Config, fingerprint: str) -> Rule:
-    """Make the rules for a model of which only the layout's fingerprint matters."""
+    """Make the rules for a model of which only the layout's fingerprint matters.
+
+    In lock-step learners wait for what is merged, with an overlap, too: to the rules it is 0.
+    """
     sync = config.sync
     return Rule(
         schedule=schedule_of(config),
@@ -33,7 +36,7 @@ def rule_for(config: Config, fingerprint: str) -> Rule:
         steps=config.run.steps,
         min_quorum=sync.quorum,
         grace_s=None if sync.grace == "auto" else sync.grace,
-        overlap=sync.overlap,
+        overlap=0 if config.run.mode.lock_step else sync.overlap,
         max_staleness=sync.max_staleness,
         lease_windows=config.data.lease_windows,
         watch=Watch(sync.direction),
@@ -43,4 +46,5 @@ def rule_for(config: Config, fingerprint: str) -> Rule:
 def shards_come_back_alone(config: Config) -> bool:
     """Can learners go on when a shard dies? Not if they wait for each adoption, nor if what they
     hand in counts from public fragments of before, which nobody else has."""
-    return config.sync.overlap > 0 and Anchor(config.sync.anchor) is Anchor.BASE
+    waits = config.run.mode.lock_step or config.sync.overlap == 0
+    return not waits and Anchor(config.sync.anchor) is Anchor.BASE

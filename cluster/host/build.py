@@ -93,6 +93,7 @@ def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learne
         anchor=Anchor(sync.anchor),
         encode=group.encode,
         region=None if group.region is None else Region(group.region),
+        until=config.run.steps if config.run.mode.lock_step else None,
     )
     return Learner(
         parts.task,

@@ -20,6 +20,7 @@ from islands.learner_words import (
     Fed,
     HandOver,
     Happening,
+    Keep,
     Offered,
     Rested,
     Say,
@@ -62,8 +63,8 @@ class SimLearner:
                     self._step(held)
                 case HandOver(p):
                     settle(self.asks.pop(p), self._handed_in(word))
-                case Adopt():
-                    pass  # there are no parameters to put it into
+                case Adopt() | Keep():
+                    pass  # there are no parameters
                 case Take(lease):
                     self.pages.add(lease)
                     self.happens(Fed(self.pages.remaining))

@@ -31,8 +31,8 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.state import Rule
-from islands.learner_state import HEARTBEAT_S, Terms
-from islands.learner_words import Beat, Ceased, Heard, LetGo, Parked, Ready, Unheard
+from islands.learner_state import HEARTBEAT_S
+from islands.learner_words import Beat, Ceased, Heard, LetGo, Parked, Ready, Terms, Unheard
 
 AGAIN_S = 0.5
 """Who is not there is asked again so much later."""

@@ -15,7 +15,11 @@ import numpy as np
 import optax
 import pytest
 
+from cluster.config.load import parse
+from cluster.config.rule import rule_for, schedule_of
+from cluster.config.schema import Config
 from cluster.shard.arrays import fresh
+from cluster.shard.build import outer_of
 from cluster.syncer.measures import Measures
 from coordinator.codec import Wire
 from coordinator.direction import Watch
@@ -79,9 +83,9 @@ def inner_of(task: Task, spec: OptimizerSpec) -> Inner:
 
 
 @lru_cache
-def parts_of(task: Task, fragments: int) -> tuple[Layout, FragmentPort]:
-    layout = layout_of(task, fragments)
-    return layout, FragmentPort(layout, AdoptRule.OVERWRITE)
+def parts_of(task: Task, fragments: int, blend: float = 0.0) -> tuple[Layout, FragmentPort]:
+    layout, rule = layout_of(task, fragments), AdoptRule.BLEND if blend else AdoptRule.OVERWRITE
+    return layout, FragmentPort(layout, rule, blend)
 
 
 def leaves_of(params: Params) -> list[np.ndarray]:
@@ -159,10 +163,12 @@ def train(
     overlap: int = 0,
     wire_up: Wire = Wire.F32,
     encode: Where = "host",
+    mode: Config | None = None,
 ) -> Outcome:
     """A run on threads, with real learners, and a quorum of everybody unless it is given; under
-    which t stays 0, so that the run is stopped after so many steps."""
-    layout, port = parts_of(task, schedule.fragments)
+    which t stays 0, so that the run is stopped after so many steps. `mode`: a configuration in
+    lock-step, as its learners wait."""
+    layout, port = parts_of(task, schedule.fragments, mode.sync.blend or 0.0 if mode else 0.0)
     start = leaves_of(task.init(0))
     flats = [take(layout, Fragment(p), start) for p in range(schedule.fragments)]
     shard = array_shard(
@@ -184,6 +190,9 @@ def train(
         lease_windows=LEASE_WINDOWS,
         watch=Watch.QUARANTINE,
     )
+    until = None
+    if mode is not None:
+        overlap, until, rule = mode.sync.overlap, steps, rule_for(mode, layout.fingerprint)
     names = [Island(f"local-{number}") for number in range(islands)]
     all_joined = threading.Barrier(islands)
     groups, tape = dict.fromkeys(names, "local"), Tape()
@@ -203,7 +212,9 @@ def train(
             port,
             lambda: task.stream(BATCH),
             Together(cluster, all_joined, math.inf if quorum is None else steps),
-            a_habits(name, "local", wire_up, schedule, overlap, LEASE_WINDOWS, encode=encode),
+            a_habits(
+                name, "local", wire_up, schedule, overlap, LEASE_WINDOWS, encode=encode, until=until
+            ),
             now_s=time.perf_counter,
         )
         for name in names
@@ -296,6 +307,45 @@ def test_four_learners_in_lock_step_are_the_naive_twin(task: Task, rule: MergeRu
     places = [run.joined.index(island) for island in sorted(run.joined)]
     data = [batches(task, steps, first_lease=2 * place) for place in places]
     wanted = twin(task, run.layout, BRISK, every, rule, outer, data)
+    assert apart(run.public, wanted) < 2e-5
+
+
+MODES = {
+    "diloco": ({"every": 10}, [4]),
+    "streaming": ({"every": 10, "fragments": 4, "overlap": 3}, [4, 5, 5, 4]),
+    "streaming, all of it taken over": (
+        {"every": 5, "fragments": 2, "overlap": 2, "adopt": "overwrite"},
+        [8, 9],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_mode_in_lock_step_is_the_naive_twin_of_its_paper(task: Task, name: str) -> None:
+    """DiLoCo (arXiv:2311.08105) and Streaming DiLoCo (arXiv:2501.18512), as `run.mode` has them.
+
+    Nobody's step comes earlier or later than in the twin. What is adopted at the last step has no
+    last round.
+    """
+    (mode, *_), (sync, versions), steps = name.split(","), MODES[name], 40
+    config = parse(
+        {
+            "run": {"mode": mode, "steps": steps},
+            "task": {"preset": "byte-tiny"},
+            "sync": sync,
+            "islands": [{"group": "local", "count": 4}],
+        }
+    )
+    outer = outer_of(config)
+    assert isinstance(outer, OuterRule)
+    assert (outer.learning_rate, outer.momentum) == (0.7, 0.9)
+    run = train(task, BRISK, schedule_of(config), islands=4, steps=steps, outer=outer, mode=config)
+    assert run.versions == versions
+    assert [learner.leave().steps for learner in run.learners] == [steps] * 4
+    places = [run.joined.index(island) for island in sorted(run.joined)]
+    data = [batches(task, steps, first_lease=2 * place) for place in places]
+    every, overlap, blend = config.sync.every, config.sync.overlap, config.sync.blend or 0.0
+    wanted = twin(task, run.layout, BRISK, every, MergeRule.MEAN, outer, data, overlap, blend)
     assert apart(run.public, wanted) < 2e-5
 
 

@@ -25,7 +25,7 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.schedule import Schedule
-from islands.learner_state import LearnerState, Terms, begun, happen
+from islands.learner_state import LearnerState, begun, happen
 from islands.learner_words import (
     Adopt,
     Asked,
@@ -36,6 +36,7 @@ from islands.learner_words import (
     HandOver,
     Happening,
     Heard,
+    Keep,
     LetGo,
     Offered,
     Parked,
@@ -45,6 +46,7 @@ from islands.learner_words import (
     Step,
     Stepped,
     Take,
+    Terms,
     Unheard,
     Want,
     Word,
@@ -60,8 +62,15 @@ FINE = Heard(Answer(0, 0, stopping=False))
 class Told:
     """A life, told what happens; keeps what follows."""
 
-    def __init__(self, *, overlap: int = 2, carries: bool = False, ahead: int = 100) -> None:
-        terms = Terms(Schedule(4, 2), overlap, carries, batch_windows=1, lease_windows=8)
+    def __init__(
+        self,
+        *,
+        overlap: int = 2,
+        carries: bool = False,
+        ahead: int = 100,
+        until: int | None = None,
+    ) -> None:
+        terms = Terms(Schedule(4, 2), overlap, carries, 1, 8, until)
         granted = Granted(LIFE, 0, (Version(0, 0),) * 2, (Lease(0),), ())
         self.ahead = ahead
         self.state = begun(terms, granted, [Version(0, 0)] * 2, Lease(0), ahead)
@@ -220,6 +229,65 @@ def test_in_lock_step_who_is_shifted_waits_no_more() -> None:
     told(FINE)
     assert Step not in kinds(told.step())
     assert Step(held=True) in told(Heard(Answer(5, 3, stopping=False)))
+
+
+def test_in_lock_step_with_an_overlap_it_trains_on_and_adopts_at_just_that_step() -> None:
+    """Fragment 1 is due at clock 2, fragment 0 at clock 4; the overlap is 1 step."""
+    told = Told(overlap=1, until=100)
+    told(Ready(100))
+    told.step()
+    words = told.step()
+    (keep,) = [word for word in words if isinstance(word, Keep)]
+    taken = keep.hand_over
+    assert taken.said is not None
+    assert (taken.fragment, taken.said.from_step, taken.said.to_step) == (F1, 0, 2)
+    assert Step(held=False) in words, "nobody is waited for yet"
+    words = told.step()
+    assert Step(held=False) not in words
+    assert Adopt not in kinds(words), "at clock 3 it waits"
+    assert told(Asked(F1)) == [taken], "as it was when it was due"
+    words = told(Offered(F1, Version(0, 1)))
+    assert words[:1] == [Adopt(F1, Version(0, 1))]
+    assert Step(held=True) in words
+
+
+def test_in_lock_step_with_an_overlap_what_comes_early_waits_for_its_step() -> None:
+    told = Told(overlap=2, until=100)
+    told(Ready(100))
+    told.step()
+    told.step()
+    told(Asked(F1), Offered(F1, Version(0, 1)))
+    assert Adopt not in kinds(told.step()), "clock 3"
+    words = told.step()
+    assert Adopt(F1, Version(0, 1)) in words, "clock 4"
+    (keep,) = [word for word in words if isinstance(word, Keep)]
+    assert keep.hand_over.fragment == F0
+    assert told.state.tracks[F1].base == Version(0, 1)
+    assert told.state.tracks[F1].from_step == 4, "what was trained meanwhile is overwritten"
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_in_lock_step_it_waits_at_the_end_of_the_run(overlap: int) -> None:
+    told = Told(overlap=overlap, until=1)
+    told(Ready(100))
+    words = told.step()
+    assert kinds(words) == [Say], "and says so"
+    words = told(Heard(Answer(1, 0, stopping=True)), Asked(F0), Asked(F1))
+    assert [word.fragment for word in words if isinstance(word, HandOver)] == [F0, F1]
+
+
+def test_a_shifted_learner_of_lock_step_puts_in_place_what_comes() -> None:
+    told = Told(overlap=2, until=100)
+    told(Ready(100))
+    told.step()
+    told(FINE)
+    told.step()
+    told(Offered(F1, Version(0, 1)))
+    told(Heard(Answer(10, 8, stopping=False)))
+    words = told.step()
+    assert Adopt(F1, Version(0, 1)) in words
+    (said,) = [each for each in told.state.said + told.state.saying if each.fragment == F1]
+    assert said.from_step == 0, "nobody asked for what was kept: it is overwritten"
 
 
 # --- whoever carries it ---------------------------------------------------------------------------
