@@ -101,6 +101,7 @@ def plan_of(config: Config, troubles: Sequence[SimFault], seed: int) -> SimPlan:
         store_s=rng.uniform(0, 0.4) * STEP_S,
         store_every=config.durability.every,
         anchor=Anchor(config.sync.anchor),
+        lock_step=config.sync.overlap if config.run.mode.lock_step else None,
         most_events=TOO_MANY_EVENTS + LEEWAY * rule.steps * (2 + len(traits) * 4),
         unruly=False,
     )

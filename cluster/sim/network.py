@@ -115,9 +115,7 @@ class Network:
             return
         machine.started += 1
         seed = f"{self.site.plan.seed}/{machine.trait.island}/{machine.started}"
-        machine.process = SimProcess(
-            self.site.plan.rule, machine.trait, self.site.plan.carry, self.loop, self, seed
-        )
+        machine.process = SimProcess(self.site.plan, machine.trait, self.loop, self, seed)
         machine.process.begin()
 
     def crash(self, machine: Machine, process: SimProcess, after_s: float) -> None:

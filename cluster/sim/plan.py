@@ -130,9 +130,11 @@ class Trait:
 class SimPlan:
     """One schedule: the rule under test, the islands, what breaks, and when all is mended.
 
-    `store_every`: as `durability.every`; `anchor`: as `sync.anchor`. `most_events`: with more the
-    run turns in circles. `unruly`: it was drawn at random, so that it is mended at some time, and
-    when it has ended more happens that does not matter any more.
+    `store_every`: as `durability.every`; `anchor`: as `sync.anchor`. `lock_step`: the overlap of
+    learners that wait for what is merged, up to the last step of the run; None: they wait for
+    nothing but what the rule says. `most_events`: with more the run turns in circles. `unruly`: it
+    was drawn at random, so that it is mended at some time, and when it has ended more happens that
+    does not matter any more.
     """
 
     seed: str
@@ -146,6 +148,7 @@ class SimPlan:
     store_s: float
     store_every: int
     anchor: Anchor
+    lock_step: int | None
     most_events: int = TOO_MANY_EVENTS
     unruly: bool = True
 
@@ -210,6 +213,7 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
         store_s=rng.uniform(0, 0.4) * usual_s,
         store_every=rng.choice((1, 1, 1, 2, 3)),
         anchor=rng.choice((Anchor.BASE, Anchor.BASE, Anchor.CURRENT)),
+        lock_step=rng.choice((None, 0, 1, 1, 2)) if overlap == 0 else None,
     )
 
 

@@ -11,7 +11,7 @@ from cluster.checks.truth import Made, Poison
 from cluster.sim.learner import HandedIn, SimLearner
 from cluster.sim.loop import VirtualLoop, settle
 from cluster.sim.parcels import SimDifference
-from cluster.sim.plan import LAYOUT, Trait
+from cluster.sim.plan import LAYOUT, SimPlan, Trait
 from coordinator.protocol import (
     Adopted,
     Answer,
@@ -30,7 +30,6 @@ from coordinator.protocol import (
     Version,
     Void,
 )
-from coordinator.state import Rule
 from islands.learner_state import HEARTBEAT_S
 from islands.learner_words import Beat, Ceased, Heard, LetGo, Parked, Ready, Terms, Unheard
 
@@ -54,6 +53,19 @@ class SimLink(Protocol):
     def left(self, who: SimProcess) -> None: ...
 
 
+def terms_of(plan: SimPlan, trait: Trait) -> Terms:
+    """What this island's learners work by."""
+    rule, lock_step = plan.rule, plan.lock_step
+    return Terms(
+        rule.schedule,
+        rule.overlap if lock_step is None else lock_step,
+        plan.carry,
+        trait.windows,
+        rule.lease_windows,
+        None if lock_step is None else rule.steps,
+    )
+
+
 class SimProcess:
     """One process of one island.
 
@@ -62,11 +74,11 @@ class SimProcess:
     """
 
     def __init__(
-        self, rule: Rule, trait: Trait, carry: bool, loop: VirtualLoop, link: SimLink, seed: str
+        self, plan: SimPlan, trait: Trait, loop: VirtualLoop, link: SimLink, seed: str
     ) -> None:
         self.trait, self.loop, self.link = trait, loop, link
         self.rng = random.Random(seed)
-        self.terms = Terms(rule.schedule, rule.overlap, carry, trait.windows, rule.lease_windows)
+        self.terms = terms_of(plan, trait)
         self.learner: SimLearner | None = None
         self.poison: Poison | None = None
         self.incurable = self.dead = self.let_go = False

@@ -156,6 +156,7 @@ ALONE = SimPlan(
     store_s=0.1,
     store_every=1,
     anchor=Anchor.BASE,
+    lock_step=None,
 )
 """Without it nothing goes on."""
 
