@@ -62,12 +62,34 @@ def simulate(
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    table1: Annotated[
+        bool, typer.Option("--table1", help="Goodput of up to 2.4M chips, beside the paper's.")
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="With --table1: a month of every cluster; minutes.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """A run in virtual time, or many that are broken at random; every invariant after every event.
+    """A run in virtual time, or many that are broken at random, every invariant after every event;
+    or clusters of millions of chips.
 
     Example: archipelago simulate examples/demo.toml --set sync.quorum=2
     """
+    if full and not table1:
+        raise UserMistake("--full says how much to play; give --table1 too")
+    if table1:
+        if config_path is not None or not (schedules is for_s is schedule is None):
+            raise UserMistake("--table1 is about the paper's clusters: it takes --seed and --full")
+        from cluster.cli import clusters
+        from cluster.goodput.table1 import FAST, FULL
+        from cluster.goodput.table1 import table1 as made_of
+
+        made = made_of(seed or 0, FULL if full else FAST)
+        if as_json:
+            print(json_text(made.as_json()))
+        else:
+            clusters.show_table1(made, Console())
+        return
     if config_path is None:
         if overrides:
             raise UserMistake("--set changes a configuration; give it too: simulate CONFIG.toml")

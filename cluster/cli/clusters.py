@@ -1,0 +1,67 @@
+"""What people see of clusters with no machines: the paper's table beside ours."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster.cli.figures import GAP, amount
+from cluster.goodput import paper
+from cluster.goodput.configurations import Configuration
+from cluster.goodput.table1 import Cell, Table1
+
+
+def show_table1(made: Table1, console: Console) -> None:
+    """Each cell as ours ± interval, the paper's, the closed form's; then what it rests on."""
+    console.print("goodput in per cent: ours ± 95 % interval, (paper's, closed form's); uptime")
+    table = _grid("configuration", *(f"{amount(chips)} chips" for chips in paper.CHIPS))
+    rows: dict[tuple[Configuration, int], list[Cell]] = {}
+    for cell in made.cells:
+        rows.setdefault((cell.configuration, cell.learners), []).append(cell)
+    for (configuration, learners), cells in rows.items():
+        table.add_row(f"{configuration}, M = {learners}", *map(_goodput, cells))
+        table.add_row("", *(f"uptime {cell.uptime:.2f}" for cell in cells), style="dim")
+    console.print(table)
+    decoupled, everything = (Configuration.DECOUPLED,), tuple(Configuration)
+    worst = max(made.cells, key=lambda cell: abs(cell.difference))
+    console.print(
+        f"mean difference to the paper: {made.mean_difference(*decoupled):.2f} points over the "
+        f"decoupled cells (closed form {made.closed_difference(*decoupled):.2f}), "
+        f"{made.mean_difference(*everything):.2f} over all "
+        f"({made.closed_difference(*everything):.2f}); largest {worst.difference:+.1f} "
+        f"({worst.configuration}, M = {worst.learners}, {amount(worst.chips)} chips)"
+    )
+    at = made.fitted.recovery
+    console.print(
+        f"fitted on the rows of M = 1: shrink {at.shrink_s:.1f} s, grow {at.grow_s:.1f} s, restart "
+        f"{at.restart_s:.1f} s; by reference: return {at.return_s:g} s (log-normal, sigma "
+        f"{at.spread:g}), slices of {paper.SLICE_CHIPS}, a chip interrupted once a year, steps of "
+        "1 s"
+    )
+    for profile in made.profiles:
+        squares = ", ".join(f"{name}: {value:.1f}" for name, value in profile.rows)
+        console.print(
+            f"profile of {profile.constant} (squared points left): {squares}; inside 95 %: "
+            f"{', '.join(profile.inside)}"
+        )
+    console.print("goodput under other assumptions, the constants as they are:")
+    table = _grid("MTBI", "slice", "return", "", *(amount(chips) for chips in paper.CHIPS))
+    for each in made.sensitivity:
+        table.add_row(
+            f"{each.mtbi_years:g} years",
+            f"{each.slice_chips}",
+            f"{each.return_s:g} s",
+            f"{each.configuration}, M = {each.learners}",
+            *(f"{goodput:.1f}" for goodput in each.goodput),
+        )
+    console.print(table)
+
+
+def _goodput(cell: Cell) -> str:
+    return f"{cell.goodput:.1f} ±{cell.interval:.2f} ({cell.paper}, {cell.closed_form:.0f})"
+
+
+def _grid(*names: str) -> Table:
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    table.add_row(*names, style="bold")
+    return table

@@ -1,0 +1,15 @@
+"""Clusters of chips with no machines: their goodput, the bandwidth they need, what to choose.
+
+`cli` and `bench` may come in; a run never imports this room. Two layers model the same thing. The
+chips layer knows arrays and chance only (a contract in pyproject.toml): it plays millions of chips
+for a month by the events of learners. docs/simulation.md has the model and its limits.
+
+    model           the chips layer's vocabulary: a cluster, how it recovers, what came of it
+    trace           when which slice fails, and when it is back
+    learner         one elastic learner on a trace: when it computes, and when it rebuilds
+    configurations  data-parallel, elastic, decoupled, diloco, streaming on the same trace
+    closed          goodput in closed form
+    paper           what others have published
+    fit             physical constants from the rows of one learner
+    table1          `archipelago simulate --table1`
+"""
