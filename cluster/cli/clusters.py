@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
+
 from rich.console import Console
 from rich.table import Table
 
 from cluster.cli.figures import GAP, amount
-from cluster.goodput import paper
+from cluster.goodput import agreement, paper
+from cluster.goodput import table1 as paper_table
 from cluster.goodput.configurations import Configuration
 from cluster.goodput.table1 import Cell, Table1
+from cluster.storage.files import json_text
 
 
-def show_table1(made: Table1, console: Console) -> None:
+def table1(seed: int, *, full: bool, as_json: bool) -> None:
+    """`simulate --table1`: both layers, and what they say."""
+    made = paper_table.table1(seed, paper_table.FULL if full else paper_table.FAST)
+    count = agreement.FULL_ROUNDS if full else agreement.FAST_ROUNDS
+    windows = tuple(agreement.windows(seed, count, made.fitted.recovery))
+    if as_json:
+        rules = {"rounds_each": count, "windows": [asdict(window) for window in windows]}
+        print(json_text({**made.as_json(), "rules": rules}))
+        return
+    console = Console()
+    _show_table1(made, console)
+    _show_windows(windows, count, console)
+
+
+def _show_windows(windows: Sequence[agreement.Window], rounds_each: int, console: Console) -> None:
+    off = [window.difference for window in windows]
+    console.print(
+        f"the rules were played in {len(windows)} windows of {rounds_each} rounds, "
+        f"{sum(window.events for window in windows):,} events: goodput of the rounds layer less "
+        f"that of the chips layer is {sum(off) / len(off):+.3f} points in the mean, "
+        f"{min(off):+.3f} to {max(off):+.3f} in a window; of the tokens "
+        f"{min(window.merged for window in windows):.1f} to "
+        f"{max(window.merged for window in windows):.1f} % were merged when a window ended"
+    )
+
+
+def _show_table1(made: Table1, console: Console) -> None:
     """Each cell as ours ± interval, the paper's, the closed form's; then what it rests on."""
     console.print("goodput in per cent: ours ± 95 % interval, (paper's, closed form's); uptime")
     table = _grid("configuration", *(f"{amount(chips)} chips" for chips in paper.CHIPS))

@@ -81,14 +81,8 @@ def simulate(
         if config_path is not None or not (schedules is for_s is schedule is None):
             raise UserMistake("--table1 is about the paper's clusters: it takes --seed and --full")
         from cluster.cli import clusters
-        from cluster.goodput.table1 import FAST, FULL
-        from cluster.goodput.table1 import table1 as made_of
 
-        made = made_of(seed or 0, FULL if full else FAST)
-        if as_json:
-            print(json_text(made.as_json()))
-        else:
-            clusters.show_table1(made, Console())
+        clusters.table1(seed or 0, full=full, as_json=as_json)
         return
     if config_path is None:
         if overrides:

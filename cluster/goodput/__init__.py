@@ -2,7 +2,8 @@
 
 `cli` and `bench` may come in; a run never imports this room. Two layers model the same thing. The
 chips layer knows arrays and chance only (a contract in pyproject.toml): it plays millions of chips
-for a month by the events of learners. docs/simulation.md has the model and its limits.
+for a month by the events of learners. The rounds layer plays windows of the same trace with the
+coordinator's own rules. docs/simulation.md has the model and its limits.
 
     model           the chips layer's vocabulary: a cluster, how it recovers, what came of it
     trace           when which slice fails, and when it is back
@@ -12,4 +13,6 @@ for a month by the events of learners. docs/simulation.md has the model and its 
     paper           what others have published
     fit             physical constants from the rows of one learner
     table1          `archipelago simulate --table1`
+    rounds          the coordinator's rules on a window of a trace, in virtual time
+    agreement       windows played by both layers
 """

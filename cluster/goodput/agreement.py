@@ -1,0 +1,82 @@
+"""Do both layers say the same? Windows of one trace, played by both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster.goodput import fit, paper, rounds
+from cluster.goodput.configurations import Configuration, Lockstep, play
+from cluster.goodput.model import YEAR_S, Recovery
+
+SYNC = rounds.Sync(every=24, fragments=8, overlap=2, quorum=1)
+"""The paper's H, τ and K; with its P = 24 a window of as many events would be a third as long."""
+FAST_ROUNDS, FULL_ROUNDS = 160, 1000
+MARGIN_S = 3600.0
+"""A window lies somewhere in a trace that is so much longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window, goodput in per cent; `difference`: rounds less chips, in points."""
+
+    configuration: Configuration
+    learners: int
+    chips: int
+    failures: int
+    chips_goodput: float
+    rounds_goodput: float
+    difference: float
+    merged: float
+    events: int
+    merges: int
+    rebuilds: int
+
+
+def windows(
+    seed: int, rounds_each: int, recovery: Recovery, *, fetch_s: float = rounds.FETCH_S
+) -> Iterator[Window]:
+    """One window of so many rounds for each cell of table 1 that has learners which shrink."""
+    lasts_s = rounds_each * SYNC.every / SYNC.fragments * fit.STEP_S
+    for configuration, learners in paper.TABLE_1:
+        if configuration is Configuration.NOT_ELASTIC:
+            continue
+        for chips in paper.CHIPS:
+            yield _window(seed, configuration, learners, chips, lasts_s, recovery, fetch_s)
+
+
+def _window(
+    seed: int,
+    configuration: Configuration,
+    learners: int,
+    chips: int,
+    lasts_s: float,
+    recovery: Recovery,
+    fetch_s: float,
+) -> Window:
+    chance = np.random.default_rng([seed, chips, learners])
+    failures = int((lasts_s + MARGIN_S) * chips / YEAR_S)
+    long = fit.one_trace(
+        int(chance.integers(2**31)), chips, failures, recovery, paper.SLICE_CHIPS, YEAR_S
+    )
+    trace = long.window(chance.uniform(0.0, MARGIN_S / 2), lasts_s)
+    unread = Lockstep(SYNC.every, SYNC.fragments, SYNC.overlap)
+    by_chips = play(configuration, learners, trace, recovery, fit.STEP_S, unread).goodput
+    played = rounds.play(
+        trace, learners, recovery, fit.STEP_S, SYNC, f"{seed}/{chips}/{learners}", fetch_s=fetch_s
+    )
+    return Window(
+        configuration,
+        learners,
+        chips,
+        len(trace.fails_s),
+        chips_goodput=100 * by_chips,
+        rounds_goodput=100 * played.goodput,
+        difference=100 * (played.goodput - by_chips),
+        merged=100 * played.merged,
+        events=played.events,
+        merges=played.merges,
+        rebuilds=played.rebuilds,
+    )
