@@ -1,4 +1,4 @@
-"""What people see of clusters with no machines: the paper's table beside ours."""
+"""What people see of clusters with no machines: the paper's table beside ours, links, plans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.cli.figures import GAP, amount
-from cluster.goodput import agreement, paper
+from cluster.goodput import agreement, anchors, paper
+from cluster.goodput import bandwidth as links
 from cluster.goodput import table1 as paper_table
 from cluster.goodput.configurations import Configuration
 from cluster.goodput.table1 import Cell, Table1
@@ -96,3 +97,44 @@ def _grid(*names: str) -> Table:
     table = Table.grid(padding=(0, GAP, 0, 0))
     table.add_row(*names, style="bold")
     return table
+
+
+def bandwidth(seed: int, *, as_json: bool) -> None:
+    """`simulate --bandwidth`: links for shares of computing, and published figures."""
+    exchanges = links.shown(anchors.ISLANDS, anchors.H, anchors.P, anchors.TAU)
+    rows, found = links.rows(exchanges), anchors.anchors(seed)
+    if as_json:
+        figures = {
+            "rows": [asdict(row) for row in rows],
+            "not_fitted": [asdict(anchor) for anchor in found],
+            "islands": anchors.ISLANDS,
+            "every": anchors.H,
+            "fragments": anchors.P,
+            "overlap": anchors.TAU,
+        }
+        print(json_text(figures))
+        return
+    console = Console()
+    console.print(
+        f"Gbit/s that an island needs, each way, to compute for so much of the time "
+        f"(M = {anchors.ISLANDS}, H = {anchors.H}, P = {anchors.P}, τ = {anchors.TAU})"
+    )
+    table = _grid("parameters", "step", "method", *(f"{u} %" for u in links.UTILISATIONS))
+    each = len(links.UTILISATIONS)
+    for at in range(0, len(rows), each):
+        row = rows[at]
+        table.add_row(
+            amount(row.parameters),
+            f"{row.step_s:g} s",
+            f"{row.method}, {row.wire}",
+            *(f"{r.gbit_s:.3g}" for r in rows[at : at + each]),
+        )
+    console.print(table)
+    console.print("figures that nothing was fitted on:")
+    for anchor in found:
+        verdict = "fits" if anchor.fits else "does not fit"
+        console.print(
+            f"{anchor.figure}: {anchor.ours:.3g} {anchor.unit}, published "
+            f"{anchor.paper:.3g}, {verdict}. {anchor.assumptions}"
+            f"{f'. Chosen: {anchor.chosen}' if anchor.chosen else ''}"
+        )

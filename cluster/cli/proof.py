@@ -65,6 +65,9 @@ def simulate(
     table1: Annotated[
         bool, typer.Option("--table1", help="Goodput of up to 2.4M chips, beside the paper's.")
     ] = False,
+    bandwidth: Annotated[
+        bool, typer.Option("--bandwidth", help="Which link each method needs to keep computing.")
+    ] = False,
     full: Annotated[
         bool, typer.Option("--full", help="With --table1: a month of every cluster; minutes.")
     ] = False,
@@ -77,12 +80,17 @@ def simulate(
     """
     if full and not table1:
         raise UserMistake("--full says how much to play; give --table1 too")
-    if table1:
-        if config_path is not None or not (schedules is for_s is schedule is None):
-            raise UserMistake("--table1 is about the paper's clusters: it takes --seed and --full")
+    if table1 or bandwidth:
+        if config_path is not None or overrides or not (schedules is for_s is schedule is None):
+            raise UserMistake("--table1 and --bandwidth take --seed, --full and --json only")
+        if table1 and bandwidth:
+            raise UserMistake("either --table1 or --bandwidth says what to print")
         from cluster.cli import clusters
 
-        clusters.table1(seed or 0, full=full, as_json=as_json)
+        if table1:
+            clusters.table1(seed or 0, full=full, as_json=as_json)
+        else:
+            clusters.bandwidth(seed or 0, as_json=as_json)
         return
     if config_path is None:
         if overrides:

@@ -13,6 +13,9 @@ coordinator's own rules. docs/simulation.md has the model and its limits.
     paper           what others have published
     fit             physical constants from the rows of one learner
     table1          `archipelago simulate --table1`
+    bandwidth       which link a method needs, and what is computed behind one
+    pace            learners of different speeds
+    anchors         published figures that nothing was fitted on
     rounds          the coordinator's rules on a window of a trace, in virtual time
     agreement       windows played by both layers
 """

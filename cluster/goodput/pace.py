@@ -1,0 +1,40 @@
+"""Learners of different speeds, whose steps vary: what they compute if they wait for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """`step_s`: usual time of a step, for each learner; a step takes that times 1 ± `jitter`.
+
+    Jitter is uniform, as in the simulator.
+    """
+
+    step_s: tuple[float, ...]
+    jitter: float
+
+
+def share_computing(
+    rng: np.random.Generator, paces: Paces, steps: int, *, overlap: int | None
+) -> float:
+    """Share of the learners' time in steps, if nobody is `overlap` steps ahead of the last one.
+
+    `overlap`: steps that one may begin before the others have ended the step before them; None: no
+    learner ever waits, and the share is 1.
+    """
+    if overlap is None:
+        return 1.0
+    learners = len(paces.step_s)
+    takes_s = np.array(paces.step_s) * rng.uniform(
+        1.0 - paces.jitter, 1.0 + paces.jitter, (steps, learners)
+    )
+    ended_s = np.zeros(learners)
+    all_ended_s = [0.0]
+    for took_s in takes_s:
+        ended_s = np.maximum(ended_s, all_ended_s[max(0, len(all_ended_s) - 1 - overlap)]) + took_s
+        all_ended_s.append(float(ended_s.max()))
+    return float(takes_s.sum()) / (learners * all_ended_s[-1])
