@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from cluster.cli.figures import GAP, amount
+from cluster.config.machines import load_cluster
 from cluster.goodput import agreement, anchors, paper
 from cluster.goodput import bandwidth as links
+from cluster.goodput import plan as planning
 from cluster.goodput import table1 as paper_table
+from cluster.goodput.compare import compare
 from cluster.goodput.configurations import Configuration
 from cluster.goodput.table1 import Cell, Table1
 from cluster.storage.files import json_text
@@ -138,3 +142,88 @@ def bandwidth(seed: int, *, as_json: bool) -> None:
             f"{anchor.paper:.3g}, {verdict}. {anchor.assumptions}"
             f"{f'. Chosen: {anchor.chosen}' if anchor.chosen else ''}"
         )
+
+
+def simulated(path: Path, seed: int, *, full: bool, as_json: bool) -> None:
+    """`simulate CLUSTER.toml`: what each configuration makes of these chips."""
+    seeds, failures = COMPARED_FULL if full else COMPARED
+    rows = compare(load_cluster(path), seed, seeds=seeds, failures=failures)
+    if as_json:
+        print(json_text({"cells": [asdict(row) for row in rows]}))
+        return
+    table = _grid("configuration", "learners", "goodput, %", "uptime, %")
+    for row in rows:
+        uptime = "-" if row.uptime != row.uptime else f"{row.uptime:.2f}"
+        goodput = f"{row.goodput:.2f} ±{row.interval:.2f}"
+        table.add_row(row.configuration, f"{row.learners}", goodput, uptime)
+    Console().print(table)
+
+
+COMPARED, COMPARED_FULL = (4, 4_000), (8, 40_000)
+"""Seeds, and failures of each trace at most."""
+
+
+def plan(path: Path, seed: int, *, as_json: bool) -> None:
+    """`plan CLUSTER.toml`: what to choose, what to expect, and why."""
+    cluster = load_cluster(path)
+    made = planning.plan(cluster, seed)
+    if as_json:
+        print(json_text(made.as_json()))
+        return
+    console, best = Console(), made.best
+    setting, moving = best.setting, best.moving
+    wanted = cluster.objective.minimise
+    console.print(
+        f"{cluster.chips:,} chips, {planning.interruptions_per_day(cluster):.1f} interruptions a "
+        f"day, steps of {made.step_s:.3g} s; least {wanted} to a loss of {made.target_loss:.4f}"
+    )
+    table = _grid("", "chosen", "runner-up")
+    shown = [planning.figures(each) for each in (best, made.runner_up) if each is not None]
+    for name, key, form in PLANNED:
+        table.add_row(name, *(form.format(figures[key]) for figures in shown))
+    console.print(table)
+    console.print(f"the syncer is in {moving.syncer}; M = {setting.total}, {made.tried} settings")
+    for reason in made.reasons:
+        console.print(f"- {reason}")
+    for replay in made.replays:
+        console.print(
+            f"- played with the rules, M = {replay.learners}, H = {replay.every}, {replay.wire}: "
+            f"{replay.events:,} events, {replay.failures} failures, goodput "
+            f"{replay.rounds_goodput:.2f} % (chips layer {replay.chips_goodput:.2f} %)"
+        )
+    for change in made.changes:
+        what = (
+            "the same"
+            if change.same
+            else f"M = {change.learners}, H = {change.every}, {change.wire}"
+        )
+        console.print(f"- if {change.given}: {what}")
+    console.print()
+    console.print(made.toml, markup=False, highlight=False)
+
+
+PLANNED = (
+    ("learners, M", "learners", "{}"),
+    ("by group", "learners_by_group", "{}"),
+    ("quorum, K", "quorum", "{}"),
+    ("fragments, P", "fragments", "{}"),
+    ("interval, H", "every", "{}"),
+    ("overlap, τ", "overlap", "{}"),
+    ("wire", "wire", "{}"),
+    ("moments", "moments", "{}"),
+    ("spares of a group", "spares", "{}"),
+    ("nodes of the syncer", "shards", "{}"),
+    ("GB on each", "shard_memory_gb", "{:.0f}"),
+    ("versions stored, every", "store_every", "{}"),
+    ("goodput, %", "goodput", "{:.2f}"),
+    ("uptime, %", "uptime", "{:.2f}"),
+    ("merged, % of tokens", "merged", "{:.2f}"),
+    ("tokens a second", "tokens_per_s", "{:,.0f}"),
+    ("tokens to the loss", "tokens", "{:.3g}"),
+    ("Gbit/s of an island", "gbit_s_per_island", "{:.3g}"),
+    ("egress, GB", "egress_gb", "{:,.0f}"),
+    ("egress, USD", "egress_usd", "{:,.0f}"),
+    ("hours", "hours", "{:,.1f}"),
+    ("USD", "usd", "{:,.0f}"),
+)
+"""What is shown of a setting: its name, its key, its form."""

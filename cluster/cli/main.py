@@ -9,12 +9,12 @@ from typing import NoReturn
 
 from cluster.cli.bench import bench
 from cluster.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
-from cluster.cli.proof import replay, simulate
+from cluster.cli.proof import plan, replay, simulate
 from cluster.cli.steering import chaos, drain, scale, status, stop
 from cluster.cli.training import job, run, submit
 from coordinator.errors import ArchipelagoError, UserMistake
 
-for command in (run, submit, status, scale, drain, chaos, replay, simulate, stop):
+for command in (run, submit, status, scale, drain, chaos, replay, simulate, plan, stop):
     app.command()(command)
 app.command(hidden=True)(job)
 app.add_typer(bench, name="bench")

@@ -14,6 +14,7 @@ from rich.console import Console
 from cluster.cli.bench import Json, Overrides
 from cluster.cli.options import FAILED
 from cluster.cli.summary import figures_table
+from cluster.config.machines import is_cluster
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
@@ -40,7 +41,10 @@ def replay(
 def simulate(
     config_path: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG.toml]", help="A run to play, with its fault plan."),
+        typer.Argument(
+            metavar="[CONFIG.toml]",
+            help="A run to play, with its fault plan; or a cluster of chips.",
+        ),
     ] = None,
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     schedules: Annotated[
@@ -69,7 +73,7 @@ def simulate(
         bool, typer.Option("--bandwidth", help="Which link each method needs to keep computing.")
     ] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="With --table1: a month of every cluster; minutes.")
+        bool, typer.Option("--full", help="Of table 1 or a cluster file: longer traces; minutes.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -78,8 +82,9 @@ def simulate(
 
     Example: archipelago simulate examples/demo.toml --set sync.quorum=2
     """
-    if full and not table1:
-        raise UserMistake("--full says how much to play; give --table1 too")
+    of_chips = config_path is not None and is_cluster(config_path)
+    if full and not (table1 or of_chips):
+        raise UserMistake("--full says how much to play; give --table1 or a cluster file too")
     if table1 or bandwidth:
         if config_path is not None or overrides or not (schedules is for_s is schedule is None):
             raise UserMistake("--table1 and --bandwidth take --seed, --full and --json only")
@@ -91,6 +96,13 @@ def simulate(
             clusters.table1(seed or 0, full=full, as_json=as_json)
         else:
             clusters.bandwidth(seed or 0, as_json=as_json)
+        return
+    if config_path is not None and of_chips:
+        if overrides or not (schedules is for_s is schedule is None):
+            raise UserMistake("a cluster file takes --seed, --full and --json only")
+        from cluster.cli import clusters
+
+        clusters.simulated(config_path, seed or 0, full=full, as_json=as_json)
         return
     if config_path is None:
         if overrides:
@@ -136,3 +148,19 @@ def _fuzz(
         for_s = math.inf if for_s is None else for_s
         result = fuzz.fuzz(schedules, seed, jobs=jobs, for_s=for_s, found=found)
     return asdict(result)
+
+
+def plan(
+    cluster_path: Annotated[
+        Path, typer.Argument(metavar="CLUSTER.toml", help="Chips, regions, links, the model.")
+    ],
+    seed: Annotated[int, typer.Option(min=0, help="Of all chance.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """How to train on a cluster, which need not be there: what to choose, what to expect, and why.
+
+    Example: archipelago plan examples/cluster.toml
+    """
+    from cluster.cli import clusters
+
+    clusters.plan(cluster_path, seed, as_json=as_json)

@@ -14,5 +14,6 @@ is said the way `--set` takes it: `sync.every`, `islands.0.count`.
     rule         a configuration as `coordinator.state.Rule`
     fault_kinds  the one table of what can be broken on purpose
     slices       what a TPU topology means: chips, hosts
+    machines     a cluster file: chips, regions, links, what shall be trained on them
     admission    who may be an island of a run, by its name and its group
 """

@@ -18,4 +18,9 @@ coordinator's own rules. docs/simulation.md has the model and its limits.
     anchors         published figures that nothing was fitted on
     rounds          the coordinator's rules on a window of a trace, in virtual time
     agreement       windows played by both layers
+    loss            what islands cost in loss, and how many tokens make up for it
+    settings        one way to train on a cluster: its links, its shards
+    objective       what a setting is worth
+    compare         `archipelago simulate CLUSTER.toml`: configurations on one's own cluster
+    plan            `archipelago plan`: what to choose, and why
 """

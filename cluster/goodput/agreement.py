@@ -9,6 +9,7 @@ import numpy as np
 
 from cluster.goodput import fit, paper, rounds
 from cluster.goodput.configurations import Configuration, Lockstep, play
+from cluster.goodput.learner import elastic, merged_share
 from cluster.goodput.model import YEAR_S, Recovery
 
 SYNC = rounds.Sync(every=24, fragments=8, overlap=2, quorum=1)
@@ -20,7 +21,10 @@ MARGIN_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One window, goodput in per cent; `difference`: rounds less chips, in points."""
+    """One window, goodput in per cent; `difference`: rounds less chips, in points.
+
+    `merged`, `chips_merged`: of the tokens trained, what is in the model at the end, by each layer.
+    """
 
     configuration: Configuration
     learners: int
@@ -29,6 +33,7 @@ class Window:
     chips_goodput: float
     rounds_goodput: float
     difference: float
+    chips_merged: float
     merged: float
     events: int
     merges: int
@@ -64,9 +69,11 @@ def _window(
     trace = long.window(chance.uniform(0.0, MARGIN_S / 2), lasts_s)
     unread = Lockstep(SYNC.every, SYNC.fragments, SYNC.overlap)
     by_chips = play(configuration, learners, trace, recovery, fit.STEP_S, unread).goodput
-    played = rounds.play(
-        trace, learners, recovery, fit.STEP_S, SYNC, f"{seed}/{chips}/{learners}", fetch_s=fetch_s
-    )
+    parts = [trace.of_learner(m, learners) for m in range(learners)]
+    courses = [elastic(part, recovery, fit.STEP_S) for part in parts]
+    merged = merged_share(courses, SYNC.every * fit.STEP_S)
+    seeded = f"{seed}/{chips}/{learners}"
+    played = rounds.play(parts, recovery, fit.STEP_S, SYNC, seeded, fetch_s=fetch_s)
     return Window(
         configuration,
         learners,
@@ -75,6 +82,7 @@ def _window(
         chips_goodput=100 * by_chips,
         rounds_goodput=100 * played.goodput,
         difference=100 * (played.goodput - by_chips),
+        chips_merged=100 * merged,
         merged=100 * played.merged,
         events=played.events,
         merges=played.merges,

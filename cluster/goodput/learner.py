@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,22 @@ class Course:
 
     def goodput(self, lasts_s: float) -> float:
         return float(self.useful_s @ self.share) / lasts_s
+
+
+def merged_share(courses: Sequence[Course], interval_s: float) -> float:
+    """Of what is trained, the share that gets into the model, if a rebuild is a new life.
+
+    A fragment is handed in once in `interval_s` (H steps), each at its own time: what was trained
+    since is lost with the life, or outstanding at the end of the trace.
+    """
+    trained = sum(float(c.useful_s @ c.share) for c in courses)
+    kept = 0.0
+    for course in courses:
+        done_s = course.useful_s
+        short = np.minimum(done_s, interval_s)
+        lost_s = short - short**2 / (2 * interval_s)
+        kept += float((done_s - lost_s) @ course.share)
+    return kept / trained if trained else 0.0
 
 
 def elastic(trace: Trace, recovery: Recovery, step_s: float) -> Course:

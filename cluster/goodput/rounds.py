@@ -10,6 +10,7 @@ What is counted are steps that learners have completed, each with the slices tha
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.checks.judge import Judge
@@ -87,52 +88,62 @@ class _Fetching(Network):
 class _Slices:
     """The slices of one island: which are out, and which its learner computes on."""
 
-    def __init__(self, count: int) -> None:
-        self._count, self.out, self.members = count, set[int](), set(range(count))
+    def __init__(self, count: int, tokens: int) -> None:
+        self._count, self._tokens = count, tokens
+        self.out, self.members = set[int](), set(range(count))
         self.rebuilding = True
 
     def taken_in(self, trait: Trait) -> Trait:
-        """All that are sound take part from now on; a step of each gives one token."""
+        """All that are sound take part from now on."""
         self.members = set(range(self._count)) - self.out
         self.rebuilding = False
-        return replace(trait, tokens=len(self.members))
+        return replace(trait, tokens=self._tokens * len(self.members))
 
 
 def play(
-    trace: Trace,
-    learners: int,
+    traces: Sequence[Trace],
     recovery: Recovery,
     step_s: float,
     sync: Sync,
     seed: str,
     *,
+    weights: Sequence[int] | None = None,
     fetch_s: float = FETCH_S,
 ) -> Played:
-    """Play a window of a trace that begins with all slices sound.
+    """Play a window that begins with all slices sound; one trace for each learner.
 
-    `fetch_s` is part of a rebuild; with another value than `FETCH_S` rebuilds take longer or
-    shorter than the recovery says.
+    `weights`: what a slice of each learner counts, in chips say; 1 by default. `fetch_s` is part of
+    a rebuild; with another value than `FETCH_S` rebuilds take longer or shorter than the recovery
+    says.
     """
-    return _Window(trace, learners, recovery, step_s, sync, seed, fetch_s).play()
+    return _Window(
+        traces, weights or [1] * len(traces), recovery, step_s, sync, seed, fetch_s
+    ).play()
 
 
 class _Window:
     def __init__(
         self,
-        trace: Trace,
-        learners: int,
+        traces: Sequence[Trace],
+        weights: Sequence[int],
         recovery: Recovery,
         step_s: float,
         sync: Sync,
         seed: str,
         fetch_s: float,
     ) -> None:
-        self._trace, self._recovery, self._step_s = trace, recovery, step_s
-        self._islands = [Island(f"i{m}") for m in range(learners)]
-        each = trace.slices // learners
-        plan = _plan(self._islands, each, trace.lasts_s, step_s, sync, seed)
+        self._recovery, self._step_s, self._lasts_s = recovery, step_s, traces[0].lasts_s
+        self._traces = {Island(f"i{m}"): trace for m, trace in enumerate(traces)}
+        self._whole = {
+            island: weight * trace.slices
+            for (island, trace), weight in zip(self._traces.items(), weights, strict=True)
+        }
+        plan = _plan(self._whole, self._lasts_s, step_s, sync, seed)
         self._site = site = Site(plan)
-        self._slices = {island: _Slices(each) for island in self._islands}
+        self._slices = {
+            island: _Slices(trace.slices, weight)
+            for (island, trace), weight in zip(self._traces.items(), weights, strict=True)
+        }
         self._network = network = _Fetching(site, fetch_s, self._slices)
         judge = Judge(plan.rule, Truth(site.made_of.get, lambda life, from_s, to_s: True))
         self._seat = SyncerSlot(site, SimPorts(site, network), judge)
@@ -140,22 +151,21 @@ class _Window:
         self._rebuilds = 0
 
     def play(self) -> Played:
-        trace, site, loop = self._trace, self._site, self._site.loop
-        each = trace.slices // len(self._islands)
-        for machine in site.machines.values():
+        site, loop = self._site, self._site.loop
+        for island, machine in site.machines.items():
+            trace = self._traces[island]
             loop.at(0.0, self._network.start, machine)
-        for fails_s, back_s, which in zip(
-            trace.fails_s.tolist(), trace.back_s.tolist(), trace.slice_of.tolist(), strict=True
-        ):
-            machine, mine = site.machines[self._islands[which // each]], which % each
-            loop.at(WARM_UP_S + fails_s, self._fails, machine, mine)
-            loop.at(WARM_UP_S + back_s, self._back, machine, mine)
+            for fails_s, back_s, which in zip(
+                trace.fails_s.tolist(), trace.back_s.tolist(), trace.slice_of.tolist(), strict=True
+            ):
+                loop.at(WARM_UP_S + fails_s, self._fails, machine, which)
+                loop.at(WARM_UP_S + back_s, self._back, machine, which)
         with running(loop), quiet():
             try:
                 loop.run(WARM_UP_S, self._failed)
                 warm_up = sum(map(_tokens, site.machines.values()))
                 self._done = -warm_up
-                loop.run(WARM_UP_S + trace.lasts_s, self._failed)
+                loop.run(WARM_UP_S + self._lasts_s, self._failed)
                 if site.syncer is not None and site.syncer.failure is not None:
                     raise site.syncer.failure
             finally:
@@ -166,7 +176,7 @@ class _Window:
         last = self._seat.states[-1]
         merged = sum(row.merged for row in last.ledger.rows) / len(last.ledger.rows)
         return Played(
-            goodput=tokens * self._step_s / (trace.slices * trace.lasts_s),
+            goodput=tokens * self._step_s / (sum(self._whole.values()) * self._lasts_s),
             merged=merged / (tokens + warm_up),
             events=len(self._seat.tape),
             merges=last.merges,
@@ -224,8 +234,9 @@ def _tokens(machine: Machine) -> int:
 
 
 def _plan(
-    islands: list[Island], slices: int, lasts_s: float, step_s: float, sync: Sync, seed: str
+    whole: Mapping[Island, int], lasts_s: float, step_s: float, sync: Sync, seed: str
 ) -> SimPlan:
+    """A plan in which nothing breaks by itself; `whole`: each island's tokens of one step."""
     rule = Rule(
         Schedule(sync.every, sync.fragments),
         LAYOUT,
@@ -243,11 +254,11 @@ def _plan(
             joins_s=0.0,
             step_s=step_s,
             jitter=0.0,
-            tokens=slices,
+            tokens=tokens,
             windows=1,
             latency_s=LATENCY_S,
         )
-        for island in islands
+        for island, tokens in whole.items()
     )
     return SimPlan(
         seed,
@@ -259,6 +270,6 @@ def _plan(
         stop_s=math.inf,
         merge_s=MERGE_S,
         store_s=STORE_S,
-        most_events=EVENTS_A_STEP * len(islands) * rule.steps,
+        most_events=EVENTS_A_STEP * len(whole) * rule.steps,
         unruly=False,
     )

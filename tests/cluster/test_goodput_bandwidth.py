@@ -52,9 +52,7 @@ def test_a_step_longer_than_its_all_reduce_hides_it() -> None:
     assert utilisation(two, 5e8, 6.0, 1.0) == pytest.approx(6 / 10)
 
 
-def test_who_waits_for_nobody_computes_always_and_lock_step_goes_at_the_slowest_pace() -> (
-    None
-):
+def test_who_waits_for_nobody_computes_always_and_lock_step_goes_at_the_slowest_pace() -> None:
     rng = np.random.default_rng(0)
     paces = Paces((1.0, 1.0, 2.0), 0.0)
     assert share_computing(rng, paces, 50, overlap=None) == 1.0
@@ -87,7 +85,7 @@ def test_the_command_prints_rows(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         (["--bandwidth", "--table1"], "either --table1 or --bandwidth"),
-        (["--full"], "give --table1 too"),
+        (["--full"], "give --table1 or a cluster file too"),
         (["--table1", "--fuzz", "3"], "take --seed, --full and --json only"),
     ],
 )
