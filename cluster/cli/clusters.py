@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.cli.figures import GAP, amount
-from cluster.config.machines import load_cluster
-from cluster.goodput import agreement, anchors, paper
+from cluster.config.machines import load_cluster, parse_cluster
+from cluster.goodput import agreement, anchors, paper, pictures
 from cluster.goodput import bandwidth as links
 from cluster.goodput import plan as planning
 from cluster.goodput import table1 as paper_table
@@ -159,6 +159,22 @@ def simulated(path: Path, seed: int, *, full: bool, as_json: bool) -> None:
     Console().print(table)
 
 
+def draw(folder: Path, path: Path | None, seed: int, *, as_json: bool) -> None:
+    """`simulate --pictures DIR`: that of the plan is of this cluster, or of the paper's."""
+    cluster = PAPERS if path is None else load_cluster(path)
+    made = [str(each) for each in pictures.draw_all(folder, cluster, seed)]
+    print(json_text({"pictures": made}) if as_json else "\n".join(made))
+
+
+PAPERS = parse_cluster(
+    {
+        "regions": [{"name": "all", "gbit_s": 100.0}],
+        "groups": [{"group": "all", "region": "all", "chips": 4688 * 256, "slice_chips": 256}],
+        "training": {"parameters": 5e9, "tokens": 1e12, "batch_tokens": 16e6, "step_s": 1.0},
+    },
+    "the paper's cluster",
+)
+"""1.2M chips, 5B parameters and 1T tokens, as table 2 of arXiv:2604.21428; the rest is ours."""
 COMPARED, COMPARED_FULL = (4, 4_000), (8, 40_000)
 """Seeds, and failures of each trace at most."""
 

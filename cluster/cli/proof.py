@@ -72,6 +72,10 @@ def simulate(
     bandwidth: Annotated[
         bool, typer.Option("--bandwidth", help="Which link each method needs to keep computing.")
     ] = False,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Draw goodput, links, a failure and a plan as SVG."),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Of table 1 or a cluster file: longer traces; minutes.")
     ] = False,
@@ -85,6 +89,13 @@ def simulate(
     of_chips = config_path is not None and is_cluster(config_path)
     if full and not (table1 or of_chips):
         raise UserMistake("--full says how much to play; give --table1 or a cluster file too")
+    if pictures is not None:
+        if table1 or bandwidth or not (config_path is None or of_chips):
+            raise UserMistake("--pictures takes a cluster file and --seed only")
+        from cluster.cli import clusters
+
+        clusters.draw(pictures, config_path, seed or 0, as_json=as_json)
+        return
     if table1 or bandwidth:
         if config_path is not None or overrides or not (schedules is for_s is schedule is None):
             raise UserMistake("--table1 and --bandwidth take --seed, --full and --json only")

@@ -23,4 +23,5 @@ coordinator's own rules. docs/simulation.md has the model and its limits.
     objective       what a setting is worth
     compare         `archipelago simulate CLUSTER.toml`: configurations on one's own cluster
     plan            `archipelago plan`: what to choose, and why
+    pictures        all of it as SVG, for light and dark pages
 """

@@ -12,6 +12,7 @@ What learners send is taken to be hidden behind their steps; `bandwidth` says wh
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -88,22 +89,30 @@ def meeting(courses: list[Course], lasts_s: float, step_s: float, lockstep: Lock
     Nobody begins the step that is `overlap` after a meeting's before all have reached the meeting.
     Uptime is not computed: it is NaN.
     """
-    clocks = [_Clock(course) for course in courses]
     shares = [float(np.average(c.share, weights=c.to_s - c.from_s + TINY_S)) for c in courses]
+    count = 0
+    for _, reached_s in meetings(courses, step_s, lockstep):
+        if max(reached_s) >= lasts_s:
+            break
+        count += lockstep.gap
+    return Outcome(count * step_s / lasts_s * float(np.mean(shares)), float("nan"))
+
+
+def meetings(
+    courses: list[Course], step_s: float, lockstep: Lockstep
+) -> Iterator[tuple[list[float], list[float]]]:
+    """Meeting after meeting, without end: when each learner went on, and when it got there."""
+    clocks = [_Clock(course) for course in courses]
     lag, rest = divmod(lockstep.overlap, lockstep.gap)
     met_s = deque([0.0] * (lag + 1), maxlen=lag + 1)  # the last meetings' times, oldest first
     now_s = [0.0] * len(clocks)
-    steps = 0
     while True:
-        reached_s = [c.after(t, rest * step_s) for c, t in zip(clocks, now_s, strict=True)]
-        held_s = [max(t, met_s[0]) for t in reached_s]
+        ahead_s = [c.after(t, rest * step_s) for c, t in zip(clocks, now_s, strict=True)]
+        held_s = [max(t, met_s[0]) for t in ahead_s]
         left_s = (lockstep.gap - rest) * step_s
         now_s = [c.after(t, left_s) for c, t in zip(clocks, held_s, strict=True)]
         met_s.append(max(now_s))
-        if met_s[-1] >= lasts_s:
-            break
-        steps += lockstep.gap
-    return Outcome(steps * step_s / lasts_s * float(np.mean(shares)), float("nan"))
+        yield held_s, now_s
 
 
 TINY_S = 1e-9

@@ -54,7 +54,7 @@ def two_regions(gbit_s: float, **training: Any) -> dict[str, Any]:
 
 
 SCENARIOS: dict[str, dict[str, Any]] = {
-    "the paper's 1.2M chips": tables(chips=1_200_000 // 256 * 256, parameters=5e9),
+    "the paper's 1.2M chips": tables(chips=4688 * 256, parameters=5e9, step_s=1.0),
     "a million chips, a small model": tables(chips=2**20, parameters=1e9, tokens=1e11),
     "slices that are a whole learner": tables(
         chips=8 * 9216, groups={"slice_chips": 9216, "mtbi_years": 0.5}
