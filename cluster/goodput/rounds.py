@@ -1,10 +1,11 @@
 """The rounds layer: the coordinator's own rules on a window of a trace, in virtual time.
 
 The trace says when a slice fails and when it is back, and nothing else. Learners are those of the
-simulator, with the real learner's state; around them are the syncer's own shell and rules, and the
-judge of invariants. When a learner computes follows from what happens to it: its process is killed
-when it loses a slice, another one begins after the rebuild, joins, fetches the model and steps.
-What is counted are steps that learners have completed, each with the slices that took part.
+simulator, with the real learner's state; around them are the rules, the syncer's own shell, the
+shard as it runs, and the judge of invariants. When a learner computes follows from what happens to
+it: its process is killed when it loses a slice, another one begins after the rebuild, joins, fetches
+the model and steps. What is counted are steps that learners have completed, each with the slices
+that took part.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cluster.sim.process import SimProcess
 from cluster.sim.syncer import SyncerSlot
 from cluster.sim.world import quiet
 from coordinator.direction import Watch
-from coordinator.protocol import Island
+from coordinator.protocol import Anchor, Island
 from coordinator.schedule import Schedule
 from coordinator.state import Rule
 
@@ -270,6 +271,8 @@ def _plan(
         stop_s=math.inf,
         merge_s=MERGE_S,
         store_s=STORE_S,
+        store_every=1,
+        anchor=Anchor.BASE,
         most_events=EVENTS_A_STEP * len(whole) * rule.steps,
         unruly=False,
     )
