@@ -2,8 +2,8 @@
 
 The trace says when a slice fails and when it is back, and nothing else. Learners are those of the
 simulator, with the real learner's state; around them are the rules, the syncer's own shell, the
-shard as it runs, and the judge of invariants. When a learner computes follows from what happens to
-it: its process is killed when it loses a slice, another one begins after the rebuild, joins, fetches
+shard as it runs, and the judge of invariants. When a learner computes follows from what happens:
+its process is killed when it loses a slice, another one begins after the rebuild, joins, fetches
 the model and steps. What is counted are steps that learners have completed, each with the slices
 that took part.
 """
@@ -172,6 +172,7 @@ class _Window:
             finally:
                 if site.syncer is not None:
                     site.syncer.close()
+                site.shards.close()
                 loop.finish()
         tokens = self._done + sum(map(_tokens, site.machines.values()))
         last = self._seat.states[-1]
