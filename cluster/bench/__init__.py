@@ -9,6 +9,7 @@ user would, or over an actor of its own (`stub_actor`, `baseline_actor`).
     lockstep        the method without the machines, for ablations
     recovery        how long it takes until who was killed is back
     faults          what is left of a run in which something dies every so often
+    calibrate       what the simulator says of this machine, beside real runs
     going           a run in processes of its own, and what it leaves to be read
     raylets         a Ray cluster of several nodes on this machine
     overhead        what the system costs islands that train anyway

@@ -51,6 +51,7 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
         "uptime": Goal(at_least=1.0),
         "lost_merges": Goal(at_most=0),
     },
+    "calibrate": {"goodput_off": Goal(at_most=2.0), "merges_off": Goal(at_most=5.0)},
 }
 """By bench and figure."""
 

@@ -252,6 +252,31 @@ def large_(
     tell("large", figures, talk, as_json=as_json)
 
 
+@bench.command()
+def calibrate(
+    for_s: Annotated[float, typer.Option("--for", min=10.0, metavar="S", help="A window.")] = 60.0,
+    step_s: Annotated[float, typer.Option(min=0.05, help="Of an island's step.")] = 0.5,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Does the simulator say of this machine what real runs do? Three plans of faults, both ways.
+
+    Example: archipelago bench calibrate --for 60 --json
+    """
+    from cluster.bench import calibrate as bench_calibrate
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    figures = bench_calibrate.calibrate(
+        preset="byte-tiny",
+        step_s=0.25 if quick else step_s,
+        for_s=15.0 if quick else for_s,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell("calibrate", figures, talk, as_json=as_json)
+
+
 def tell(bench: str, figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
     if as_json:
         print(json_text(figures))

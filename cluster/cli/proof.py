@@ -62,7 +62,8 @@ def simulate(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Of all chance; the same seed, the same runs. 0 by default; with --for a new one."
+            min=0,
+            help="Of all chance; the same seed, the same runs. 0 by default; with --for a new one.",
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,

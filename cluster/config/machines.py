@@ -19,7 +19,10 @@ from cluster.config.values import Amount, Count, GroupName, Positive, nearest
 from cluster.config.words import Problem, problem_of
 from coordinator.errors import UserMistake
 
-MOST_CHIPS, MOST_YEARS, MOST_LEARNERS = 10**8, 1000.0, 4096
+MOST_CHIPS, MOST_YEARS, MOST_LEARNERS = 10**7, 1000.0, 4096
+MOST_FAILURES_PER_S = 5.0
+"""Of all chips: with more than that no learner ever completes a step."""
+YEAR_S = 365.25 * 86400.0
 Utilisation = Annotated[float, Field(gt=0, le=1)]
 Years = Annotated[float, Field(gt=0, le=MOST_YEARS)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
@@ -203,6 +206,13 @@ def _between(cluster: ClusterFile) -> Iterator[Problem]:
                     f"{group.learners} learners cannot share {slices} slices evenly; the nearest "
                     f"that can: {_divisor(slices, group.learners)}",
                 )
+    rate = sum(group.chips / group.mtbi_years / YEAR_S for group in cluster.groups)
+    if rate > MOST_FAILURES_PER_S:
+        yield Problem(
+            "groups",
+            f"their chips are interrupted {rate:.3g} times a second, and nothing could be trained; "
+            f"the nearest that can: {rate / MOST_FAILURES_PER_S:.3g} times longer mtbi_years",
+        )
     if cluster.training.batch_tokens > cluster.training.tokens:
         yield Problem(
             "training.batch_tokens",

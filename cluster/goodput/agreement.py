@@ -41,7 +41,7 @@ class Window:
 
 
 def windows(
-    seed: int, rounds_each: int, recovery: Recovery, *, fetch_s: float = rounds.FETCH_S
+    seed: int, rounds_each: int, recovery: Recovery, *, fetching: float = 1.0
 ) -> Iterator[Window]:
     """One window of so many rounds for each cell of table 1 that has learners which shrink."""
     lasts_s = rounds_each * SYNC.every / SYNC.fragments * fit.STEP_S
@@ -49,7 +49,7 @@ def windows(
         if configuration is Configuration.NOT_ELASTIC:
             continue
         for chips in paper.CHIPS:
-            yield _window(seed, configuration, learners, chips, lasts_s, recovery, fetch_s)
+            yield _window(seed, configuration, learners, chips, lasts_s, recovery, fetching)
 
 
 def _window(
@@ -59,7 +59,7 @@ def _window(
     chips: int,
     lasts_s: float,
     recovery: Recovery,
-    fetch_s: float,
+    fetching: float,
 ) -> Window:
     chance = np.random.default_rng([seed, chips, learners])
     failures = int((lasts_s + MARGIN_S) * chips / YEAR_S)
@@ -73,7 +73,7 @@ def _window(
     courses = [elastic(part, recovery, fit.STEP_S) for part in parts]
     merged = merged_share(courses, SYNC.every * fit.STEP_S)
     seeded = f"{seed}/{chips}/{learners}"
-    played = rounds.play(parts, recovery, fit.STEP_S, SYNC, seeded, fetch_s=fetch_s)
+    played = rounds.play(parts, recovery, fit.STEP_S, SYNC, seeded, fetching=fetching)
     return Window(
         configuration,
         learners,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 YEAR_S = 365.25 * 86400.0
@@ -63,6 +63,16 @@ class Recovery:
     returns: Returns
     spread: float
     grow: Grow
+
+    def scaled(self, factor: float) -> Recovery:
+        """The same with another unit of time: so many of it to a second."""
+        return replace(
+            self,
+            shrink_s=self.shrink_s * factor,
+            grow_s=self.grow_s * factor,
+            return_s=self.return_s * factor,
+            restart_s=self.restart_s * factor,
+        )
 
 
 @dataclass(frozen=True, slots=True)

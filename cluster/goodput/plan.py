@@ -151,17 +151,21 @@ def chosen(works: list[Worth]) -> Worth:
 
 
 def _replay(simulator: Simulator, worth: Worth, seed: int) -> Replay:
-    """The window with the most failures among many, by both layers."""
-    setting, step_s = worth.setting, simulator.step_s
-    round_s = setting.every / setting.fragments * step_s
+    """The window with the most failures among many, by both layers.
+
+    Steps are played as of one second, with all times in proportion: the rules know no unit of time
+    but a learner's beat, of which they need no more than one a step.
+    """
+    setting = worth.setting
+    scale = 1.0 / simulator.step_s
+    round_s = setting.every / setting.fragments
     events_per_s = setting.total * (1 / HEARTBEAT_S + 2 / round_s) + 4 / round_s
-    lasts_s = REPLAY_EVENTS / events_per_s
+    lasts_s = math.ceil(REPLAY_EVENTS / events_per_s) / scale  # whole steps
     groups = simulator.traces(setting, OTHER_TRACES, WINDOWS * lasts_s)
     fails_s = np.concatenate([trace.fails_s for group in groups for trace in group])
     counts = np.bincount((fails_s / lasts_s).astype(int), minlength=WINDOWS)
     from_s = float(counts[:WINDOWS].argmax()) * lasts_s
     groups = [[trace.window(from_s, lasts_s) for trace in group] for group in groups]
-    traces = [trace for group in groups for trace in group]
     weights = [
         group.slice_chips
         for group, learners in zip(simulator.cluster.groups, groups, strict=True)
@@ -170,14 +174,20 @@ def _replay(simulator: Simulator, worth: Worth, seed: int) -> Replay:
     recovery = simulator.recovery
     if setting.spares:  # what takes over is there at once
         recovery = replace(recovery, return_s=recovery.shrink_s)
-    sync = rounds.Sync(setting.every, setting.fragments, worth.moving.overlap, QUORUM)
-    played = rounds.play(traces, recovery, step_s, sync, f"{seed}/plan/{setting}", weights=weights)
+    played = rounds.play(
+        [trace.scaled(scale) for group in groups for trace in group],
+        recovery.scaled(scale),
+        1.0,
+        rounds.Sync(setting.every, setting.fragments, worth.moving.overlap, QUORUM),
+        f"{seed}/plan/{setting}",
+        weights=weights,
+    )
     by_chips = simulator.goodput_of(setting, groups, lasts_s)
     return Replay(
         setting.total,
         setting.every,
         setting.wire,
-        sum(len(trace.fails_s) for trace in traces),
+        int(counts[:WINDOWS].max()),
         played.events,
         100 * by_chips,
         100 * played.goodput,

@@ -31,19 +31,20 @@ from coordinator.schedule import Schedule
 from coordinator.state import Rule
 
 FETCH_S = 5.0
-"""Of each rebuild: until a learner that joins has the model; 10 GB at 16 Gbit/s."""
+"""Of each rebuild: until a learner that joins has the model; 10 GB at 16 Gbit/s. It is no more than
+half of the shorter rebuild."""
 LATENCY_S = 0.005
-"""Of a message, one way, give or take half of it."""
-HANDSHAKE_S = 4 * LATENCY_S
-"""Until a life is granted and the model is asked for, in the mean."""
+"""Of a message, one way, give or take half of it; no more than a fortieth of that."""
+MESSAGES = 4
+"""Until a life is granted and the model is asked for."""
 MERGE_S, STORE_S = 0.05, 0.1
-WARM_UP_S = 2 * (FETCH_S + HANDSHAKE_S)
+WARM_UP_S = 2 * (FETCH_S + MESSAGES * LATENCY_S)
 """After so long all learners are live, and a window begins."""
 LOOKS = 100
 """Times a step that a learner is looked at which shall rebuild at the end of its step."""
 LEASE_WINDOWS = 4096
 EVENTS_A_STEP = 40
-"""No window has so many for each of its learners' steps: more turn in circles."""
+"""No window has so many for each of its learners' steps and seconds: more turn in circles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +110,16 @@ def play(
     seed: str,
     *,
     weights: Sequence[int] | None = None,
-    fetch_s: float = FETCH_S,
+    fetching: float = 1.0,
 ) -> Played:
     """Play a window that begins with all slices sound; one trace for each learner.
 
-    `weights`: what a slice of each learner counts, in chips say; 1 by default. `fetch_s` is part of
-    a rebuild; with another value than `FETCH_S` rebuilds take longer or shorter than the recovery
-    says.
+    `weights`: what a slice of each learner counts, in chips say; 1 by default. `fetching`: a
+    learner that joins has the model after so many times as long; with another number than 1 the
+    rebuilds take longer, or shorter, than the recovery says.
     """
-    return _Window(
-        traces, weights or [1] * len(traces), recovery, step_s, sync, seed, fetch_s
-    ).play()
+    counted = weights or [1] * len(traces)
+    return _Window(traces, counted, recovery, step_s, sync, seed, fetching).play()
 
 
 class _Window:
@@ -131,21 +131,24 @@ class _Window:
         step_s: float,
         sync: Sync,
         seed: str,
-        fetch_s: float,
+        fetching: float,
     ) -> None:
+        shortest_s = min(recovery.shrink_s, recovery.grow_s)
+        fetch_s, latency_s = min(FETCH_S, shortest_s / 2), min(LATENCY_S, shortest_s / 40)
+        self._join_s = fetch_s + MESSAGES * latency_s
         self._recovery, self._step_s, self._lasts_s = recovery, step_s, traces[0].lasts_s
         self._traces = {Island(f"i{m}"): trace for m, trace in enumerate(traces)}
         self._whole = {
             island: weight * trace.slices
             for (island, trace), weight in zip(self._traces.items(), weights, strict=True)
         }
-        plan = _plan(self._whole, self._lasts_s, step_s, sync, seed)
+        plan = _plan(self._whole, self._lasts_s, step_s, latency_s, sync, seed)
         self._site = site = Site(plan)
         self._slices = {
             island: _Slices(trace.slices, weight)
             for (island, trace), weight in zip(self._traces.items(), weights, strict=True)
         }
-        self._network = network = _Fetching(site, fetch_s, self._slices)
+        self._network = network = _Fetching(site, fetching * fetch_s, self._slices)
         judge = Judge(plan.rule, Truth(site.made_of.get, lambda life, from_s, to_s: True))
         self._seat = SyncerSlot(site, SimPorts(site, network), judge)
         self._done = 0  # tokens of lives that are over, less those from before the window
@@ -179,7 +182,7 @@ class _Window:
         merged = sum(row.merged for row in last.ledger.rows) / len(last.ledger.rows)
         return Played(
             goodput=tokens * self._step_s / (sum(self._whole.values()) * self._lasts_s),
-            merged=merged / (tokens + warm_up),
+            merged=merged / max(1, tokens + warm_up),
             events=len(self._seat.tape),
             merges=last.merges,
             rebuilds=self._rebuilds,
@@ -223,7 +226,7 @@ class _Window:
         slices.rebuilding = True
         if (process := machine.process) is not None:
             self._network.crash(machine, process, NOTICED_S)
-        begins_s = loop.now_s + max(0.0, takes_s - FETCH_S - HANDSHAKE_S)
+        begins_s = loop.now_s + takes_s - self._join_s
         loop.at(begins_s, self._network.start, machine)
 
 
@@ -236,7 +239,12 @@ def _tokens(machine: Machine) -> int:
 
 
 def _plan(
-    whole: Mapping[Island, int], lasts_s: float, step_s: float, sync: Sync, seed: str
+    whole: Mapping[Island, int],
+    lasts_s: float,
+    step_s: float,
+    latency_s: float,
+    sync: Sync,
+    seed: str,
 ) -> SimPlan:
     """A plan in which nothing breaks by itself; `whole`: each island's tokens of one step."""
     rule = Rule(
@@ -258,7 +266,7 @@ def _plan(
             jitter=0.0,
             tokens=tokens,
             windows=1,
-            latency_s=LATENCY_S,
+            latency_s=latency_s,
         )
         for island, tokens in whole.items()
     )
@@ -274,6 +282,6 @@ def _plan(
         store_s=STORE_S,
         store_every=1,
         anchor=Anchor.BASE,
-        most_events=EVENTS_A_STEP * len(whole) * rule.steps,
+        most_events=math.ceil(EVENTS_A_STEP * len(whole) * (rule.steps + WARM_UP_S + lasts_s)),
         unruly=False,
     )

@@ -49,6 +49,17 @@ class Trace:
             self.slice_of[mine] - m * each,
         )
 
+    def scaled(self, factor: float) -> Trace:
+        """The same with another unit of time: so many of it to a second."""
+        return Trace(
+            self.slices,
+            self.lasts_s * factor,
+            self.fails_s * factor,
+            self.back_s * factor,
+            self.sound_since_s * factor,
+            self.slice_of,
+        )
+
     def window(self, from_s: float, lasts_s: float) -> Trace:
         """What begins in a part of the time; what was out before is sound there."""
         mine = (self.fails_s >= from_s) & (self.fails_s < from_s + lasts_s)

@@ -24,9 +24,9 @@ def agree(found: list[Window]) -> bool:
     return bool(abs(off.mean()) <= 0.2 and abs(off).max() <= 0.5)
 
 
-def some(seed: int, *, fetch_s: float = rounds.FETCH_S) -> list[Window]:
+def some(seed: int, *, fetching: float = 1.0) -> list[Window]:
     """Windows of up to four learners, on the two largest clusters, where most breaks."""
-    return list(windows(seed, ROUNDS, RECOVERY, fetch_s=fetch_s))
+    return list(windows(seed, ROUNDS, RECOVERY, fetching=fetching))
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_the_rules_leave_as_much_goodput_as_the_chips_layer_says(grow: Grow) -> 
 @pytest.mark.parametrize("factor", [2.0, 0.5])
 def test_a_join_that_takes_another_time_breaks_the_agreement(factor: float) -> None:
     """Nothing in a window knows when a learner shall compute: it follows from what is played."""
-    assert not agree(some(3, fetch_s=factor * rounds.FETCH_S))
+    assert not agree(some(3, fetching=factor))
 
 
 def test_the_same_seed_plays_the_same_window() -> None:

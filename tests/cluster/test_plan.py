@@ -147,6 +147,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "33 learners cannot share 64 slices evenly; the nearest that can: 32",
     ),
     "region": (tables(groups={"region": "her"}), "did you mean here?"),
+    "interruptions": (
+        tables(chips=2**20, groups={"mtbi_years": 1e-5}),
+        "groups: their chips are interrupted 3.32e+03 times a second",
+    ),
     "batch": (tables(tokens=1e6), "one step would take 1.6e+07 tokens of 1e+06"),
 }
 
@@ -184,3 +188,29 @@ def test_what_cannot_be_planned_is_said(name: str) -> None:
     with pytest.raises(UserMistake) as refused:
         plan.plan(cluster_of(given), 0)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        tables(chips=256),
+        tables(chips=512, groups={"mtbi_years": 900.0}),
+        tables(chips=4096, batch_tokens=1e5),
+        tables(chips=4096, step_s=600.0),
+        tables(groups={"learners": 4}),
+        {**tables(), "recovery": {"weibull_shape": 0.5, "returns": "exponentiated-weibull"}},
+    ],
+    ids=["one slice", "hardly a failure", "short steps", "long steps", "learners given", "bursts"],
+)
+def test_odd_clusters_are_planned_too(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "REPLAY_EVENTS", 1500)
+    monkeypatch.setattr(plan, "PLANNED", Effort(2, 1000))
+    monkeypatch.setattr(plan, "QUICK", Effort(1, 200))
+    made = plan.plan(cluster_of(given), 1)
+    said = made.as_json()
+    assert 0 < made.best.goodput <= 1
+    assert said["hours"] == pytest.approx(made.best.hours)
+    for replay in made.replays:
+        assert replay.rounds_goodput == pytest.approx(replay.chips_goodput, abs=1.0)
