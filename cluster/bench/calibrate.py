@@ -344,6 +344,7 @@ def _plan(config: Config, times: Times) -> SimPlan:
         store_s=times.store_s,
         store_every=config.durability.every,
         anchor=Anchor(config.sync.anchor),
+        lock_step=None,
         most_events=ENOUGH_EVENTS,
         unruly=False,
     )

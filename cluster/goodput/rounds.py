@@ -282,6 +282,7 @@ def _plan(
         store_s=STORE_S,
         store_every=1,
         anchor=Anchor.BASE,
+        lock_step=None,
         most_events=math.ceil(EVENTS_A_STEP * len(whole) * (rule.steps + WARM_UP_S + lasts_s)),
         unruly=False,
     )
