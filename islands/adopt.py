@@ -32,7 +32,7 @@ def layout_of(task: Task, fragments: int, shapes: Params | None = None) -> Layou
     `shapes`: those parameters as `jax.ShapeDtypeStruct`, by whoever knows them already.
     """
     if shapes is None:
-        shapes = jax.eval_shape(lambda: task.init(0))
+        shapes = task.shapes
     leaves: list[Leaf] = []
     for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes)[0]:
         path = leaf_path(keys)
@@ -63,7 +63,7 @@ class FragmentPort:
     def compile(self, task: Task, place: Callable[[Params], Params]) -> None:
         """Run every `take` and `put` once, so that none is compiled while training; `place` puts
         a tree where the training step keeps its parameters."""
-        params = place(task.init(0))
+        params = place(task.zeros())
         for p in map(Fragment, range(len(self._takes))):
             flat = self.take(params, p)
             params = self.put(params, p, flat, flat)

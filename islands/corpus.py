@@ -4,6 +4,7 @@ A source is a set of files. Some of them are held out; the rest, joined, are cut
 `window + 1` tokens that share one token with their neighbour, so that every token is predicted
 once per epoch. Windows are shuffled by seed and epoch, and that endless order is handed out in
 *leases* (docs/protocol.md): whoever knows source, seed and a lease's number finds the same windows.
+Neither tokens nor order are ever whole in memory.
 
 No JAX in here: the configuration's door reads a corpus too, and needs no accelerator for it.
 """
@@ -14,7 +15,6 @@ import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import overload
 
@@ -23,7 +23,20 @@ from numpy.typing import NDArray
 
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.protocol import Lease
-from islands.sources import BYTES, DataSpec, Tokens, dtype_of, held_out, read_file, root_and_files
+from islands import token_files
+from islands.permutation import permuted
+from islands.sources import (
+    BYTES,
+    PIECE_BYTES,
+    DataSpec,
+    Pieces,
+    Tokens,
+    dtype_of,
+    held_out,
+    is_parquet,
+    root_and_files,
+    tokens_of,
+)
 
 Windows = NDArray[np.int32]
 """A batch, [batch, window + 1]: position i + 1 is to be predicted from the positions up to i."""
@@ -38,7 +51,7 @@ class Starved(ArchipelagoError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """The tokens of a source, [length] each; `spec` says how they are cut and shuffled."""
+    """The tokens of a source, [length] each, mapped; `spec` says how they are cut and shuffled."""
 
     spec: DataSpec
     train: Tokens
@@ -55,7 +68,8 @@ class Corpus:
         digest = hashlib.sha256(repr((self.spec.window, self.train.dtype.str)).encode())
         for tokens in (self.train, self.heldout):
             digest.update(len(tokens).to_bytes(8, "little"))
-            digest.update(tokens.tobytes())
+            for first in range(0, len(tokens), PIECE_BYTES):
+                digest.update(tokens[first : first + PIECE_BYTES].tobytes())
         return digest.hexdigest()[:16]
 
     def at(self, positions: NDArray[np.int64], seed: int) -> Windows:
@@ -63,8 +77,8 @@ class Corpus:
         epochs, places = np.divmod(positions, self.windows)
         index = np.empty_like(positions)
         for epoch in np.unique(epochs):
-            inside = epochs == epoch
-            index[inside] = _order(seed, TRAIN, int(epoch), self.windows)[places[inside]]
+            inside, order = epochs == epoch, (seed, TRAIN, int(epoch))
+            index[inside] = permuted(places[inside], self.windows, order)
         return _gather(self.train, index, self.spec.window)
 
     def heldout_batches(self, batch_size: int) -> HeldOut:
@@ -94,8 +108,8 @@ class HeldOut(Sequence[Windows]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         first = range(len(self))[index] * self._batch_size
-        order = _order(self._corpus.spec.seed, HELDOUT, 0, self._windows)
-        chosen = order[first : first + self._batch_size]
+        places = np.arange(first, min(first + self._batch_size, self._windows))
+        chosen = permuted(places, self._windows, (self._corpus.spec.seed, HELDOUT, 0))
         return _gather(self._corpus.heldout, chosen, self._corpus.spec.window)
 
 
@@ -159,29 +173,22 @@ def _windows(tokens: Tokens, window: int) -> int:
     return max(0, len(tokens) - 1) // window
 
 
-@lru_cache(maxsize=3)  # two epochs where one ends, and the held-out one
-def _order(seed: int, kind: int, epoch: int, windows: int) -> NDArray[np.int64]:
-    bits = np.random.PCG64(np.random.SeedSequence((seed, kind, epoch)))
-    order = np.random.Generator(bits).permutation(windows).astype(np.int64)
-    order.setflags(write=False)
-    return order
-
-
 def _gather(tokens: Tokens, windows: NDArray[np.int64], window: int) -> Windows:
     index = windows[:, None] * window + np.arange(window + 1)
     return tokens[index].astype(np.int32)
 
 
 def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
-    """Read the source and split off what is held out.
+    """Map the source into memory and split off what is held out.
 
     Files are held out whole, by a hash of their path below the source and the seed. A single file
     is held out by its tail: the last bytes of a text, the last rows of a Parquet file. Documents
-    of text are joined with a byte 0; rows of token ids are joined as they are.
+    of text end with a byte 0, but for a single text; rows of token ids are joined as they are.
 
     Errors: `UserMistake` with all problems found, if the source is missing, unreadable or empty,
-    if a column is not there or holds something else, if an id is outside the vocabulary, or if
-    there are fewer windows than one lease (for training) or than one (held out).
+    if a column is not there or holds something else, if an id is outside the vocabulary, if
+    there are fewer windows than one lease (for training) or than one (held out), or if there is no
+    room for the tokens.
     """
     problems = _impossible(data, vocabulary)
     root, files = Path(), list[Path]()
@@ -190,24 +197,61 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
     except UserMistake as error:
         problems.append(str(error))
     _refuse(problems)
-    train: list[Tokens] = []
-    heldout: list[Tokens] = []
-    alone = len(files) == 1
-    kept = 1 - data.heldout_percent / 100
-    names = [path.relative_to(root).as_posix() for path in files]
-    for path, outside in zip(files, held_out(names, data), strict=True):
-        try:
-            if alone:
-                train.append(read_file(path, data, vocabulary, 0, kept))
-                heldout.append(read_file(path, data, vocabulary, kept, 1))
-            else:
-                (heldout if outside else train).append(read_file(path, data, vocabulary, 0, 1))
-        except (OSError, UserMistake) as error:
-            problems.append(str(error))
-    _refuse(problems)
-    corpus = Corpus(data, _join(train, data, vocabulary), _join(heldout, data, vocabulary))
+    try:
+        if len(files) == 1 and not is_parquet(files[0], data):
+            train, heldout = _one_text(files[0], data)
+        else:
+            train, heldout = _tokens(root, files, data, vocabulary)
+    except OSError as error:
+        raise UserMistake(f"data.source = {data.source!r}: {error}") from error
+    corpus = Corpus(data, train, heldout)
     _refuse(_too_small(corpus))
     return corpus
+
+
+def _one_text(path: Path, data: DataSpec) -> tuple[Tokens, Tokens]:
+    """Where it is, and as it is."""
+    whole = token_files.mapped(path, np.dtype(np.uint8))
+    cut = round((1 - data.heldout_percent / 100) * len(whole))
+    return whole[:cut], whole[cut:]
+
+
+def _tokens(
+    root: Path, files: Sequence[Path], data: DataSpec, vocabulary: int
+) -> tuple[Tokens, Tokens]:
+    """Several files, or rows: written down once, as they lie in memory.
+
+    Errors: `UserMistake` with what is wrong with files; `OSError` if there is no room.
+    """
+    names = [path.relative_to(root).as_posix() for path in files]
+    dtype, alone = dtype_of(vocabulary), len(files) == 1
+    kept = 1 - data.heldout_percent / 100
+    sides = [False] if alone else held_out(names, data)
+
+    def write(to: token_files.Writing) -> None:
+        problems: list[str] = []
+        for path, outside in zip(files, sides, strict=True):
+            shares = [(to.heldout if outside else to.train, 0.0, 1.0)]
+            if alone:
+                shares = [(to.train, 0.0, kept), (to.heldout, kept, 1.0)]
+            for file, start, stop in shares:
+                pieces = tokens_of(path, data, vocabulary, start, stop)
+                while (piece := _read(pieces, problems)) is not None:
+                    file.write(piece.astype(dtype).tobytes())
+        _refuse(problems)
+
+    key = token_files.key_of(files, replace(data, window=0, lease_windows=0), vocabulary, *names)
+    return token_files.kept(key, dtype, write)
+
+
+def _read(pieces: Pieces, problems: list[str]) -> Tokens | None:
+    """The next piece; None if there is none, or none that can be read. What is wrong with the
+    source is told apart from what is wrong with where it is written to."""
+    try:
+        return next(pieces, None)
+    except (OSError, UserMistake) as error:
+        problems.append(str(error))
+        return None
 
 
 def _refuse(problems: Sequence[str]) -> None:
@@ -251,10 +295,3 @@ def _too_small(corpus: Corpus) -> list[str]:
         )
         if count < least
     ]
-
-
-def _join(documents: Sequence[Tokens], data: DataSpec, vocabulary: int) -> Tokens:
-    dtype = dtype_of(vocabulary)
-    between = np.zeros(0 if data.tokens else 1, dtype)  # SEPARATOR
-    parts = [part for document in documents if len(document) for part in (document, between)]
-    return np.concatenate([np.zeros(0, dtype), *parts]).astype(dtype)

@@ -100,8 +100,8 @@ class Inner:
     @cached_property
     def _like(self) -> InnerState:
         """Shapes and types of a state."""
-        params = jax.eval_shape(lambda: self._task.init(0))
-        return InnerState(params, jax.eval_shape(self._direction.init, params))
+        shapes = self._task.shapes
+        return InnerState(shapes, jax.eval_shape(self._direction.init, shapes))
 
     def place(self, tree: Params) -> Params:
         """Copy a pytree of arrays to where the step wants parameters and moments."""

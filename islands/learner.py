@@ -79,7 +79,7 @@ class Learner:
         self._open_stream, self._link, self._habits = stream, link, habits
         self._encoder = ENCODERS[habits.encode](habits.wire_up)
         self.spoil = 1.0  # a fault plan's: what is handed in is multiplied by it
-        self._structure = jax.tree.structure(jax.eval_shape(lambda: task.init(0)))
+        self._structure = jax.tree.structure(task.shapes)
         self._mail = Mailbox(now_s)
         self._trainer = Trainer(task, inner, port, habits, self._mail, now_s)
         self._distrusted = False  # is what the last life has left?

@@ -13,8 +13,9 @@ to the identity. The head starts at zero: the first loss is ln V exactly.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -89,34 +90,43 @@ class ModelParams(TypedDict):
 def init(spec: ModelSpec, seed: int) -> ModelParams:
     """Normal, of deviation 1/sqrt(inputs); what writes to the residual, smaller by sqrt(2 L)."""
     rng = np.random.Generator(np.random.PCG64(seed))
-    width, hidden, layers = spec.width, spec.hidden, spec.layers
 
-    def normal(*shape: int, scale: float) -> Leaf:
+    def drawn(shape: tuple[int, ...], scale: float) -> Leaf:
+        if scale == 0:
+            return np.zeros(shape, np.float32)
         return rng.standard_normal(shape, np.float32) * np.float32(scale)
 
-    def zeros(*shape: int) -> Leaf:
-        return np.zeros(shape, np.float32)
+    return _leaves(spec, drawn)
 
+
+def shapes(spec: ModelSpec) -> ModelParams:
+    """What `init` gives, as `jax.ShapeDtypeStruct`: nothing is drawn."""
+    return _leaves(spec, lambda shape, scale: jax.ShapeDtypeStruct(shape, np.float32))
+
+
+def _leaves(spec: ModelSpec, made: Callable[[tuple[int, ...], float], Any]) -> ModelParams:
+    """`made`: a leaf of this shape, of normal numbers of this deviation; 0: of zeros."""
+    width, hidden, layers = spec.width, spec.hidden, spec.layers
     inwards, residual = 1 / math.sqrt(width), 1 / math.sqrt(2 * layers)
     return {
-        "embedding": normal(spec.vocabulary, width, scale=1.0),
+        "embedding": made((spec.vocabulary, width), 1.0),
         "blocks": {
             "attention": {
-                "norm": zeros(layers, width),
-                "query": normal(layers, width, width, scale=inwards),
-                "key": normal(layers, width, width, scale=inwards),
-                "value": normal(layers, width, width, scale=inwards),
-                "output": normal(layers, width, width, scale=inwards * residual),
+                "norm": made((layers, width), 0.0),
+                "query": made((layers, width, width), inwards),
+                "key": made((layers, width, width), inwards),
+                "value": made((layers, width, width), inwards),
+                "output": made((layers, width, width), inwards * residual),
             },
             "mlp": {
-                "norm": zeros(layers, width),
-                "gate": normal(layers, width, hidden, scale=inwards),
-                "up": normal(layers, width, hidden, scale=inwards),
-                "down": normal(layers, hidden, width, scale=residual / math.sqrt(hidden)),
+                "norm": made((layers, width), 0.0),
+                "gate": made((layers, width, hidden), inwards),
+                "up": made((layers, width, hidden), inwards),
+                "down": made((layers, hidden, width), residual / math.sqrt(hidden)),
             },
         },
-        "norm": zeros(width),
-        "head": zeros(width, spec.vocabulary),
+        "norm": made((width,), 0.0),
+        "head": made((width, spec.vocabulary), 0.0),
     }
 
 

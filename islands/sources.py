@@ -5,12 +5,13 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from coordinator.errors import UserMistake
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 """Token ids, [length], in the smallest unsigned type that holds the vocabulary."""
+Pieces: TypeAlias = Iterator[Tokens]
+"""Tokens that follow each other."""
 BYTES = 256
 """The vocabulary of text: a token is a byte."""
 SEPARATOR = 0
@@ -28,6 +31,8 @@ STDLIB = "python-stdlib"
 STDLIB_WITHOUT = frozenset({"site-packages", "dist-packages", "test", "__pycache__"})
 """Folders left out: what was installed, and `test`, which many distributions do not ship."""
 PARQUET = frozenset({".parquet", ".pq"})
+PIECE_BYTES, PIECE_ROWS = 2**24, 2**13
+"""So much of a file is in memory at once: of a text, and of a table."""
 SNIFFED_BYTES = 8000
 """A file with a byte 0 in its first 8000 bytes is binary: git's own rule (`buffer_is_binary`)."""
 
@@ -108,7 +113,7 @@ def held_out(names: Sequence[str], data: DataSpec) -> list[bool]:
     return [number < bound for number in drawn]
 
 
-def _is_parquet(path: Path, data: DataSpec) -> bool:
+def is_parquet(path: Path, data: DataSpec) -> bool:
     return path.suffix in PARQUET or data.column is not None
 
 
@@ -120,18 +125,53 @@ def _is_binary(path: Path) -> bool:
         return False  # to be read and then reported with all the others that cannot be
 
 
-def read_file(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float) -> Tokens:
-    """The share [start, stop) of a file's bytes or rows, as tokens."""
-    if _is_parquet(path, data):
-        return _read_parquet(path, data, vocabulary, start, stop)
-    raw = np.frombuffer(path.read_bytes(), np.uint8)
-    return raw[round(start * len(raw)) : round(stop * len(raw))]
+def tokens_of(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float) -> Pieces:
+    """The share [start, stop) of a file's bytes or rows as tokens, some at a time.
+
+    Documents of text end with a separator, as far as there is anything in the file; rows of token
+    ids are joined as they are.
+    Errors: `OSError`; `UserMistake` if a column is not there, or holds something else.
+    """
+    if is_parquet(path, data):
+        rows = _rows(path, data, vocabulary, start, stop)
+        yield from rows if data.tokens else _separated(rows)
+    else:
+        yield from _ended(_bytes(path, start, stop))
 
 
-def _read_parquet(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float) -> Tokens:
+def _bytes(path: Path, start: float, stop: float) -> Pieces:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        place, end = file.seek(round(start * size)), round(stop * size)
+        while place < end and (read := file.read(min(PIECE_BYTES, end - place))):
+            place += len(read)
+            yield np.frombuffer(read, np.uint8)
+
+
+def _ended(pieces: Pieces) -> Pieces:
+    some = False
+    for piece in pieces:
+        some = some or len(piece) > 0
+        yield piece
+    if some:
+        yield np.full(1, SEPARATOR, np.uint8)
+
+
+def _separated(batches: Iterator[list[bytes]]) -> Pieces:
+    """Rows of text with a separator between them, and one at the end."""
+    first, some = True, False
+    for rows in batches:
+        joined = bytes([SEPARATOR]).join(rows if first else [b"", *rows])
+        first, some = first and not rows, some or len(joined) > 0
+        yield np.frombuffer(joined, np.uint8)
+    if some:
+        yield np.full(1, SEPARATOR, np.uint8)
+
+
+def _rows(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float) -> Iterator[Any]:
+    """The rows that are there: of text as lists of bytes, of token ids as arrays."""
     # By name, since pyarrow has no types; and late: a third of a second that text need not pay.
     pa: Any = import_module("pyarrow")
-    pc: Any = import_module("pyarrow.compute")
     ds: Any = import_module("pyarrow.dataset")
     try:
         table = ds.dataset(str(path), format="parquet")
@@ -139,18 +179,31 @@ def _read_parquet(path: Path, data: DataSpec, vocabulary: int, start: float, sto
         if data.column is None or data.column not in names:
             asked = "data.column is not set" if data.column is None else f"no {data.column!r}"
             raise UserMistake(f"{path}: {asked}; its columns are {', '.join(names)}")
-        column = table.to_table(columns=[data.column]).column(0).drop_null()
-        column = column.slice(
-            first := round(start * len(column)), round(stop * len(column)) - first
-        )
-        if not data.tokens:
-            rows: list[bytes] = column.cast(pa.large_binary()).to_pylist()
-            return np.frombuffer(bytes([SEPARATOR]).join(rows), np.uint8)
-        ids: NDArray[np.integer[Any]] = pc.list_flatten(column).combine_chunks().to_numpy(False)
+        _of_rows(pa.array([], table.schema.field(data.column).type), path, data, vocabulary)
+        first, last = 0, sys.maxsize
+        if (start, stop) != (0, 1):
+            count = table.count_rows(filter=ds.field(data.column).is_valid())
+            first, last = round(start * count), round(stop * count)
+        row = 0
+        some_at_once = {"batch_size": PIECE_ROWS, "batch_readahead": 1, "fragment_readahead": 1}
+        for batch in table.to_batches(columns=[data.column], **some_at_once):
+            column = batch.column(0).drop_null()
+            begin, end = max(0, first - row), min(len(column), last - row)
+            row += len(column)
+            if begin < end:
+                yield _of_rows(column.slice(begin, end - begin), path, data, vocabulary)
     except (pa.ArrowException, OSError) as error:
         kind = "lists of token ids" if data.tokens else "text (for ids set data.tokens = true)"
         what = f"column {data.column!r} cannot be read as {kind}"
         raise UserMistake(f"{path}: {what}: {error}") from error
+
+
+def _of_rows(column: Any, path: Path, data: DataSpec, vocabulary: int) -> Any:
+    pa: Any = import_module("pyarrow")
+    pc: Any = import_module("pyarrow.compute")
+    if not data.tokens:
+        return column.cast(pa.large_binary()).to_pylist()
+    ids: NDArray[np.integer[Any]] = pc.list_flatten(column).to_numpy(False)
     if ids.dtype.kind not in "iu":
         what = f"holds {ids.dtype} values or nulls in its lists, not token ids"
         raise UserMistake(f"{path}: column {data.column!r} {what}")

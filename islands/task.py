@@ -12,10 +12,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, Protocol, TypeAlias
 
 import jax
+import numpy as np
 
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
@@ -84,6 +85,20 @@ class Task:
     embedding: Callable[[str], bool]
     """Leaf path -> is it an embedding, merged by the mean? (arXiv:2604.21428)"""
 
+    @cached_property
+    def shapes(self) -> Params:
+        """The parameters as `jax.ShapeDtypeStruct`, found out once: by tracing `init`, which runs
+        what of it is no JAX, or from its method `shapes`, if it is an object that has one.
+
+        Errors: what `init` raises.
+        """
+        known: Callable[[], Params] | None = getattr(self.init, "shapes", None)
+        return jax.eval_shape(lambda: self.init(0)) if known is None else known()
+
+    def zeros(self) -> Params:
+        """Parameters of these shapes, on the host: to compile with."""
+        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes)
+
 
 PRESETS: Mapping[str, ModelSpec] = {
     "byte-tiny": ModelSpec(width=64, layers=2, heads=2, hidden=160),
@@ -96,6 +111,19 @@ def leaf_path(path: Sequence[Any]) -> str:
     return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The built-in model's `init`, whose shapes are known without it."""
+
+    spec: ModelSpec
+
+    def __call__(self, seed: int) -> Params:
+        return model.init(self.spec, seed)
+
+    def shapes(self) -> Params:
+        return model.shapes(self.spec)
+
+
 def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
     """A decoder-only transformer on a corpus, which is read when its data is first asked for."""
 
@@ -106,7 +134,7 @@ def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
     return Task(
         name=name,
         vocabulary=spec.vocabulary,
-        init=partial(model.init, spec),
+        init=Drawn(spec),
         loss=partial(model.loss, spec),
         tokens=lambda batch: batch.shape[0] * (batch.shape[1] - 1),
         stream=lambda batch_size: Stream(corpus(), batch_size, data.seed),

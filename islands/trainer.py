@@ -71,6 +71,9 @@ class Trainer:
         self._stream: StreamLike
         self._fed_s = self._rested_s = 0.0  # spent on data since the last step; when that was over
         self._quickest_s = math.inf  # of the steps of late
+        self._running: tuple[jax.Array, float] | None = None  # its loss, and when it began
+        self._exchanged = False  # has something else been dispatched since?
+        self._loss, self._computed_s = math.nan, 0.0  # read, and computed, since the last step
 
     @property
     def params(self) -> Params:
@@ -93,14 +96,19 @@ class Trainer:
         """A new life, from the public fragments and with these moments, or none."""
         self._state = self._inner.start(params, moments)
         self._basis = {p: Basis(flat, self._anchor_of(flat)) for p, flat in public.items()}
-        self._stream = stream
+        self._stream, self._running, self._quickest_s = stream, None, math.inf
 
     def train(self) -> bool:
         """Do what there is to do, step after step, until this life is over. Is what it leaves
         distrusted?"""
         before_s = self._rested_s = self._now_s()
         while True:
-            match self._next(math.inf):
+            word = self._next(0.0)
+            if word is None:  # it will have to wait, and not for the devices
+                self._settle()
+                self._rested_s = self._now_s()
+                word = self._next(math.inf)
+            match word:
                 case Step(held):
                     waited_s = self._now_s() - self._rested_s
                     if held:
@@ -111,6 +119,7 @@ class Trainer:
                 case HandOver() | Keep() | Adopt() | Take() as word:
                     self._serve(word)
                 case End(distrusted):
+                    self._settle()
                     return distrusted
                 case None:
                     return False  # nobody speaks for it any more
@@ -121,9 +130,13 @@ class Trainer:
     def _step(self, before_s: float) -> float:
         """One inner step, and what is due at its end; `before_s`: when the step before ended.
 
-        Returns when this one did. All the time between the two is accounted for: what was neither
-        computing nor data nor idling was spent talking. So is what the devices still have to do
-        for hand-ins, adoptions and donations when the step could begin: it would come before it.
+        Returns when this one did, for this thread: the devices may be at it until the next one is
+        dispatched behind it, whose loss is read another step later. But the first of a life, and
+        those that are paced, are waited for.
+
+        All the time between two steps is accounted for: what was neither computing nor data nor
+        idling was spent talking. So is what the devices still have to do for hand-ins, adoptions
+        and donations when the step could begin: it would come before it.
         """
         assert self._state is not None
         began_s = self._now_s()
@@ -135,16 +148,20 @@ class Trainer:
         except Starved:
             self._starved(began_s)
             return before_s
-        self._fed_s += self._now_s() - began_s
-        jax.block_until_ready((self._state, self._copying))
-        self._copying = []
-        began_s = self._now_s()
+        fed_s = self._now_s() - began_s
+        self._fed_s += fed_s
+        if self._exchanged or self._running is None:
+            self._settle(fed_s)
+            jax.block_until_ready((self._state, self._copying))
+            self._copying, self._exchanged = [], False
+        began_s, first = self._now_s(), self._running is None
         self._state, measures = self._inner.step(self._state, batch, clock)
-        loss = float(measures.loss)  # waits for the devices
-        computed_s = self._now_s() - began_s
-        self._quickest_s = min(computed_s, PACE_DRIFT * self._quickest_s)
-        slowed = self.drag / self._habits.speed
-        idle_s = slowed * self._quickest_s - computed_s if slowed > 1 else 0.0
+        self._settle(fed_s)  # of the step before, if the devices are still at it
+        self._running = measures.loss, began_s if first else self._now_s()
+        slowed, idle_s = self.drag / self._habits.speed, 0.0
+        if slowed > 1 or self._habits.step_s or math.isinf(self._quickest_s):
+            computed_s = self._settle()
+            idle_s = slowed * self._quickest_s - computed_s if slowed > 1 else 0.0
         tokens = operator.index(self._task.tokens(batch))
         self._mail.happens(Stepped(tokens, self._stream.cursor, self._stream.remaining))
         self._serve_until(self._now_s())
@@ -154,10 +171,11 @@ class Trainer:
             self._serve_until(self._now_s() + idled_s)
         self._rested_s = ended_s = self._now_s()
         took_s, fed_s, self._fed_s = ended_s - before_s, self._fed_s, 0.0
+        computed_s, self._computed_s = self._computed_s, 0.0
         with self._mail.lock:
             self._mail.vitals = replace(
                 self._mail.vitals,
-                loss=loss,
+                loss=self._loss,
                 computing_s=self._mail.vitals.computing_s + computed_s,
                 talking_s=self._mail.vitals.talking_s + took_s - computed_s - fed_s - idled_s,
                 data_s=self._mail.vitals.data_s + fed_s,
@@ -165,6 +183,19 @@ class Trainer:
             )
             self._mail.happens(Rested(took_s))
         return ended_s
+
+    def _settle(self, fed_s: float = 0.0) -> float:
+        """Wait until the devices have done the step that they are at, and read its loss; for how
+        long they have computed it, 0 if they are at none. `fed_s`: of that time was spent on data,
+        which it may have been over before."""
+        if self._running is None:
+            return 0.0
+        (loss, began_s), self._running = self._running, None
+        self._loss = float(loss)
+        computed_s = max(0.0, self._now_s() - began_s - fed_s)
+        self._computed_s += computed_s
+        self._quickest_s = min(computed_s, PACE_DRIFT * self._quickest_s)
+        return computed_s
 
     def _starved(self, began_s: float) -> None:
         """The data ran out after all: whatever the stream says of itself, there is no batch in it,
@@ -193,6 +224,7 @@ class Trainer:
             step_s = 0.0 if now is None else now.step_s
         for life, donation in donations.items():
             assert self._state is not None
+            self._settle()
             until_s, given = self._now_s() + DONATING_SHARE * step_s, donation.leaves
             for leaf in self._inner.moments(self._state, after=len(given)):
                 given.append(leaf)
@@ -232,6 +264,7 @@ class Trainer:
         p = word.fragment
         flat, basis = self._port.take(self._state.params, p), self._basis[p]
         self._copying.append(flat)
+        self._exchanged = True
         self._basis[p] = Basis(basis.public, flat)
         return Snapshot(flat, word, basis)
 
@@ -239,6 +272,7 @@ class Trainer:
         assert self._state is not None
         carries = self._port.rule is AdoptRule.CARRY
         origin = self._inner.place(self._basis[p].origin) if carries else placed
+        self._exchanged = True
         params = self._port.put(self._state.params, p, placed, origin)
         self._state = replace(self._state, params=params)
         self._basis[p] = Basis(flat, placed if self._habits.encode == "device" else flat)

@@ -135,7 +135,7 @@ def moments_bytes_per_parameter(config: Config) -> float:
     from islands.optimizer import direction
 
     task = task_of(config)
-    params = jax.eval_shape(lambda: task.init(0))
+    params = task.shapes
     moments = jax.eval_shape(direction(optimizer_of(config), task).init, params)
     held, model = (
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -19,6 +19,7 @@ from islands.inner import Inner
 from islands.learner import Learner
 from islands.link import Habits, Link
 from islands.optimizer import OptimizerSpec
+from islands.prefetch import Prefetched
 from islands.sources import DataSpec
 from islands.task import Task, load_task
 
@@ -63,7 +64,7 @@ def compiled(config: Config, group: IslandGroup) -> Parts:
 def _compile_encoder(
     wire: Wire, task: Task, layout: Layout, inner: Inner, port: FragmentPort
 ) -> None:
-    encode, params = OnDevice(wire), inner.place(task.init(0))
+    encode, params = OnDevice(wire), inner.place(task.zeros())
     for p in range(len(layout.fragments)):
         flat = port.take(params, Fragment(p))
         _, left = encode(flat, inner.place(np.asarray(flat)), None, 1.0)
@@ -73,9 +74,10 @@ def _compile_encoder(
 def rehearse(parts: Parts, batch_size: int) -> None:
     """Go once through what a life does first, so that nothing is left to be compiled."""
     inner, batch = parts.inner, parts.task.heldout(batch_size)[0]
-    state, measures = inner.step(inner.start(parts.task.init(0)), batch, 0)
-    moments = inner.accept(list(inner.moments(state)))
-    jax.block_until_ready((measures, inner.start(parts.task.init(0), moments)))
+    state = inner.start(parts.task.zeros())
+    moments = inner.accept([*inner.moments(state)])
+    _, measures = inner.step(state, batch, 0)
+    jax.block_until_ready((measures, inner.start(parts.task.zeros(), moments)))
 
 
 def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learner:
@@ -100,7 +102,7 @@ def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learne
         parts.layout,
         parts.inner,
         parts.port,
-        lambda: parts.task.stream(group.batch_size),
+        lambda: Prefetched(parts.task.stream(group.batch_size)),
         link,
         habits,
         now_s=time.perf_counter,

@@ -287,7 +287,7 @@ def test_one_learner_whose_work_is_adopted_as_it_is_trains_like_plain_adamw(task
     run = train(task, GENTLE, Schedule(every=10, fragments=4), islands=1, steps=207)
     assert run.versions == [21, 22, 22, 21]
     plain = plain_adamw(task, GENTLE, batches(task, 207))
-    assert apart(run.public, plain[207]) < 1e-6
+    assert apart(run.public, plain[207]) < 2e-6
 
 
 @pytest.mark.parametrize("rule", MergeRule)

@@ -1016,6 +1016,59 @@ class Heavy(Inner):
             yield leaf
 
 
+class Told:
+    """A loss that says when it is read."""
+
+    def __init__(self, loss: jax.Array, number: int, log: list[str]) -> None:
+        self._loss, self._number, self._log = loss, number, log
+
+    def __float__(self) -> float:
+        self._log.append(f"read {self._number}")
+        return float(self._loss)
+
+
+class Logged(Inner):
+    """In which order steps are dispatched and their losses read."""
+
+    def __init__(self, inner: Inner) -> None:
+        self.__dict__.update(inner.__dict__)
+        self.log: list[str] = []
+        self.number = -1
+
+    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, Measures]:
+        self.number += 1
+        self.log.append(f"step {self.number}")
+        state, measures = super().step(state, batch, clock)
+        told: Any = Told(measures.loss, self.number, self.log)
+        return state, Measures(told)
+
+
+def test_a_loss_is_read_when_the_next_step_is_under_way(begin: Begin, inner: Inner) -> None:
+    """But the first of a life, and whatever is waited for anyway."""
+    logged, held = Logged(inner), Held()
+    alive = begin(inner=logged, stream=held)
+    alive.script.allow(6)
+    held.reached()
+    held.go()
+    until(lambda: logged.log[-1:] == ["read 5"])
+    assert logged.log == [
+        "step 0", "read 0", "step 1", "step 2", "read 1", "step 3", "read 2", "step 4", "read 3",
+        "step 5", "read 4", "read 5",
+    ]  # fmt: skip
+    until(lambda: alive.learner.vitals[0] == 6)
+    alive.script.all_read()
+    loss = alive.learner.vitals[1].loss
+    assert loss > 0
+
+
+def test_a_paced_learner_waits_for_each_step(begin: Begin, inner: Inner) -> None:
+    logged = Logged(inner)
+    alive = begin(inner=logged, step_s=0.01)
+    alive.script.step(4)
+    pairs = [(f"step {n}", f"read {n}") for n in range(4)]
+    assert logged.log == [word for pair in pairs for word in pair]
+
+
 @pytest.mark.parametrize("copying_s", [0.1, 0.26, 3.0])
 def test_to_give_its_moments_a_donor_stops_for_half_a_step_or_a_leaf_at_a_time(
     begin: Begin, inner: Inner, copying_s: float

@@ -1,0 +1,122 @@
+"""Tokens of a source in files of their own, mapped into memory: read as they are needed.
+
+    ~/.cache/archipelago/corpus/KEY.train, KEY.heldout    token ids, as they lie in memory
+
+A source of several files, or of rows, is written there once for each machine, file by file and row
+group by row group; all processes of the machine map the same pages. What nobody has used for a
+month goes when something new comes. A single text is mapped where it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from islands.sources import Tokens
+
+log = logging.getLogger("archipelago.data")
+FOLDER = "ARCHIPELAGO_CACHE"
+"""The environment may name another folder than `~/.cache/archipelago`."""
+UNUSED_S = 30 * 86_400.0
+"""A file of tokens that was not opened for so long is let go."""
+USES = ("train", "heldout")
+
+
+def folder() -> Path:
+    return Path(os.environ.get(FOLDER) or Path.home() / ".cache" / "archipelago") / "corpus"
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """Where tokens of both uses go; both files are new."""
+
+    train: BinaryIO
+    heldout: BinaryIO
+
+
+def mapped(path: Path, dtype: np.dtype[Any], start: int = 0, stop: int | None = None) -> Tokens:
+    """The tokens of a file from `start` to `stop`, in memory only where they are read."""
+    if path.stat().st_size == 0:
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, mode="r")[start:stop]
+
+
+def key_of(files: Sequence[Path], *facts: object) -> str:
+    """Equal as long as nothing has changed that the tokens depend on: names, sizes and times of
+    the files, and the facts.
+
+    Errors: `OSError` if one of them is gone.
+    """
+    digest = hashlib.sha256(repr(facts).encode())
+    for path in files:
+        said = path.stat()
+        digest.update(f"{path.absolute()}\0{said.st_size}\0{said.st_mtime_ns}\0".encode())
+    return digest.hexdigest()[:24]
+
+
+def kept(key: str, dtype: np.dtype[Any], write: Callable[[Writing], None]) -> tuple[Tokens, Tokens]:
+    """As `in_folder`; where the machine's folder cannot be written to, in files that only this
+    process ever sees."""
+    try:
+        return in_folder(folder(), key, dtype, write)
+    except OSError as error:
+        log.warning("the tokens are not kept for the next time: %s", error)
+    with TemporaryDirectory(prefix="archipelago-") as temporary:  # what is mapped stays
+        return in_folder(Path(temporary), key, dtype, write)
+
+
+def in_folder(
+    there: Path, key: str, dtype: np.dtype[Any], write: Callable[[Writing], None]
+) -> tuple[Tokens, Tokens]:
+    """What is trained on and what is held out, from the files of this key; they are written first
+    if this machine has none, by one process while the others wait.
+
+    Errors: `OSError` if there is no room; what `write` raises, and then nothing is kept.
+    """
+    there.mkdir(parents=True, exist_ok=True)
+    train, heldout = (there / f"{key}.{use}" for use in USES)
+    with _locked(there / f"{key}.lock"):
+        if not (train.exists() and heldout.exists()):
+            _let_go(there)
+            _write(train, heldout, write)
+        for path in (train, heldout):
+            os.utime(path)
+        return mapped(train, dtype), mapped(heldout, dtype)
+
+
+def _write(train: Path, heldout: Path, write: Callable[[Writing], None]) -> None:
+    asides = [path.with_name(f".{path.name}.{os.getpid()}") for path in (train, heldout)]
+    try:
+        with asides[0].open("wb") as first, asides[1].open("wb") as second:
+            write(Writing(first, second))
+        for aside, path in zip(asides, (train, heldout), strict=True):
+            aside.replace(path)
+    finally:
+        for aside in asides:
+            aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _let_go(there: Path) -> None:
+    """Of what was not used for long, and of what a process had begun that was killed."""
+    before_s = time.time() - UNUSED_S
+    for path in there.iterdir():
+        if path.suffix != ".lock" and path.stat().st_mtime < before_s:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,67 @@
+"""`init` may take long: it runs for the first model, and for nothing else that a run does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import pytest
+
+from cluster.host.build import Parts, compiled, rehearse
+from islands import model
+from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.inner import Inner
+from islands.model import ModelSpec
+from islands.task import PRESETS, Params, Task, load_task
+from islands.trainable import of_parameters, shapes_of
+from tests.cluster.test_runs import config
+from tests.given import data_spec, optimizer_spec
+
+
+def starts_of(task: Task) -> None:
+    """What an island does before its first step, and what the evaluator and the door look at."""
+    group = config("islands.0.encode=device").islands[0]
+    parts = compiled(config("islands.0.encode=device"), group)
+    rehearse(parts, group.batch_size)
+    assert layout_of(task, 4).parameters == parts.layout.parameters
+    assert not of_parameters(task, shapes_of(task))
+
+
+def test_a_preset_runs_init_for_the_first_model_and_for_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(spec: ModelSpec, seed: int) -> Params:
+        raise AssertionError("init was run")
+
+    real, text = model.init, data_spec()
+    monkeypatch.setattr(model, "init", fails)
+    task = load_task("byte-tiny", None, {}, text)
+    starts_of(task)
+    drawn = real(PRESETS["byte-tiny"], 3)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), drawn) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), task.shapes
+    )
+
+
+def test_an_init_of_the_users_own_runs_once() -> None:
+    runs: list[int] = []
+    preset = load_task("byte-tiny", None, {}, data_spec())
+
+    def init(seed: int) -> Params:
+        runs.append(seed)
+        return preset.init(seed)
+
+    mine = replace(preset, init=init)
+    learner_of(mine)
+    assert layout_of(mine, 4).parameters > 1000
+    assert not of_parameters(mine, shapes_of(mine))
+    assert len(runs) == 1
+    assert not any(leaf.any() for leaf in jax.tree.leaves(mine.zeros()))
+
+
+def learner_of(task: Task) -> None:
+    layout = layout_of(task, 4)
+    inner, port = Inner(task, optimizer_spec()), FragmentPort(layout, AdoptRule.CARRY)
+    inner.compile(task.heldout(2)[0])
+    port.compile(task, inner.place)
+    rehearse(Parts(task, layout, inner, port), 2)
