@@ -80,6 +80,7 @@ def test_no_file_names_a_machine_or_an_index() -> None:
 
 OTHER_JSON = {
     "coordinator/fragments.py": "a fingerprint",
+    "cluster/allreduce/keeping.py": "read by us only, NaN as NaN",
     "cluster/bench/wire.py": "a value of TOML",
     "cluster/config/schema.py": "a fingerprint",
     "cluster/config/toml.py": "values of TOML",

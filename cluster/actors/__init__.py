@@ -7,6 +7,10 @@ typed handle for each untyped one, errors told apart by type, nothing retried by
     shard      the actor of a shard: it calls the learners, merges, stores and publishes
     island     the actor of an island: its process, and the calls that the run makes of it
     evaluator  the actor of the evaluator
+    conductor  conducts rings of islands that sum gradients: what these call
+    ring       what fleet and people call: the actor in the syncer's place, a `Conductor`
+    ring_island  the actor of an island in a ring
+    ring_link  its way to the conductor, the fleet and the other islands
     ports      what the syncer reaches: `syncer.ports` over Ray
     link       what a learner reaches: syncer, shards and fleet, over Ray
     directory  handles of a run's actors, looked up by name

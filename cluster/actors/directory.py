@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from cluster.config.schema import Config
-from cluster.names import shards_of
+from cluster.names import SYNCER, shards_of
 from coordinator.protocol import Fragment
 
 AGAIN_S = 0.5
@@ -95,6 +95,8 @@ class Directory:
 
 
 def holder_of(config: Config) -> dict[Fragment, str]:
-    """The shard that has it, for each fragment."""
+    """The shard that has it, for each fragment; or who conducts the ring."""
+    if config.run.mode.sums_gradients:
+        return {Fragment(p): SYNCER for p in range(config.sync.fragments)}
     shards = shards_of(config.sync.shards, config.sync.fragments)
     return {p: name for name, fragments in shards.items() for p in fragments}

@@ -18,7 +18,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors.directory import Actor
 from cluster.actors.evaluator import EvaluatorActor
+from cluster.actors.inject import Breakable
 from cluster.actors.island import THREADS, IslandActor
+from cluster.actors.ring import RingActor
+from cluster.actors.ring_island import RingIslandActor
 from cluster.actors.shard import ShardActor
 from cluster.actors.syncer import SyncerActor
 from cluster.config.schema import Config, IslandGroup
@@ -69,9 +72,10 @@ class Home:
 
 
 def start_syncer(config: Config, run: str, home: Home, run_dir: Path, owner: int = 0) -> Actor:
-    """`owner`: number of whom the run is; 0: nobody asks."""
+    """Or who conducts the ring. `owner`: number of whom the run is; 0: nobody asks."""
     code = user_sha256(config.task.target)
-    return _start(SyncerActor, SYNCER, home, {}).remote(
+    kind = RingActor if config.run.mode.sums_gradients else SyncerActor
+    return _start(kind, SYNCER, home, {}).remote(
         config.model_dump_json(), run, home.namespace, str(run_dir), code, owner
     )
 
@@ -104,10 +108,11 @@ def start_island(
     seat: Seat,
     home: Home,
     devices: PlacementGroupSchedulingStrategy | None,
-    kind: type[IslandActor] = IslandActor,
+    kind: type[Breakable] | None = None,
 ) -> Actor:
     """A process of this group on the devices that were reserved for it (None: wherever there is
-    room); Ray restarts it whenever it dies."""
+    room); Ray restarts it whenever it dies. `kind`: None for what the mode of the run needs."""
+    kind = kind or (RingIslandActor if config.run.mode.sums_gradients else IslandActor)
     resources = dict(group.devices)
     cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
     memory = resources.pop("memory", None)

@@ -30,6 +30,7 @@ from cluster.storage.open import depot_of
 from cluster.storage.playback import Playback
 from cluster.storage.runs import SUMMARY
 from cluster.storage.snapshots import beginning_of, load_snapshot
+from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
 from coordinator.protocol import (
     Effect,
@@ -57,6 +58,11 @@ def replay(run_dir: Path) -> dict[str, object]:
     Errors: `UserMistake` if there is no run, `Damaged` if its files are not as they were written.
     """
     config = load(run_dir / "config.toml")
+    if (mode := config.run.mode).sums_gradients:
+        raise UserMistake(
+            f'run {run_dir} is of run.mode = "{mode}": its tape (ring.jsonl) says who was in which '
+            "ring, and gradients are kept nowhere; what can be replayed merges contributions"
+        )
     depot = depot_of(config, run_dir)
     layout = load_layout(depot)
     rule = rule_of(config, layout)

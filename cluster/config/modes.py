@@ -173,6 +173,12 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
             f'groups one batch_size, or use run.mode = "{Mode.DECOUPLED}", which weighs tokens',
         )
     for number, group in enumerate(config.islands):
+        if group.devices.get("GPU") or group.devices.get("TPU") or group.accelerator:
+            yield Problem(
+                f"islands.{number}.resources",
+                f'run.mode = "{mode}" runs on CPUs only so far: the processes of a ring meet at '
+                "one that has no accelerator; take them out",
+            )
         for key, bad, remedy in (
             ("spares", group.spares > 0, "leave it at 0: whoever returns is waited for"),
             ("encode", group.encode != "host", 'leave it at "host": there are no deltas to encode'),

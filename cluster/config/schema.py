@@ -150,6 +150,7 @@ class DurabilityConfig(Table):
     """What is there when something dies, and where."""
 
     every: Count = 1  # merges of a fragment from one stored version to the next
+    snapshot_steps: Count = 25  # between two snapshots, where gradients are summed
     dir: Annotated[str, Field(min_length=1)] | None = None  # None: the run directory
     keep_snapshots: Annotated[int, Field(ge=2)] = 2  # versions of each fragment
     keep_segments: Annotated[int, Field(ge=0)] = 0  # sealed ones of the tape; 0: all, for replay

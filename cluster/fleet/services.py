@@ -31,6 +31,8 @@ class Services:
     def __init__(self, config: Config, cluster: RayCluster) -> None:
         self._config, self._cluster = config, cluster
         self._fragments_of = shards_of(config.sync.shards, config.sync.fragments)
+        if config.run.mode.sums_gradients:  # who conducts the ring knows where the model is
+            self._fragments_of = {SYNCER: [p for each in self._fragments_of.values() for p in each]}
         self._evaluator: Handle
         self._syncer: Handle
         self._shards: dict[str, Handle] = {}
@@ -49,8 +51,11 @@ class Services:
         self._shards = {
             name: cluster.start_shard(name, node, owner)
             for name, node in zip(self._fragments_of, cycle(nodes or [None]), strict=False)
+            if name != SYNCER
         }
         self._syncer = cluster.start_syncer(owner)
+        if SYNCER in self._fragments_of:
+            self._shards[SYNCER] = self._syncer
 
     def begin(self) -> Layout:
         """Make the initial model, give each shard its fragments, and open the syncer."""
@@ -103,7 +108,7 @@ class Services:
 
     def end(self) -> None:
         """End all of them that are there."""
-        for name in (SYNCER, *self._fragments_of, EVALUATOR):
+        for name in dict.fromkeys((SYNCER, *self._fragments_of, EVALUATOR)):
             if (actor := self._cluster.find(name)) is not None:
                 self._cluster.end(actor)
 

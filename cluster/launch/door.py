@@ -73,8 +73,6 @@ def enter(
             "faults.plan: the fleet of `archipelago run` is not restarted, and the run would end "
             "with it; take its kill out of the plan, or use `archipelago submit`"
         )
-    if draft.sound("run.mode") and config.run.mode.sums_gradients:
-        found.say(f"run.mode: {config.run.mode} is not built yet")
     if draft.sound("sync.outer"):
         found.ask(lambda: outer_of(config))
     layout = _layout(draft, found)

@@ -23,7 +23,7 @@ from cluster.sim.fuzz import BREAKAGES
 from cluster.sim.plan import LAYOUT, LOSSY, TOO_MANY_EVENTS, SimFault, SimPlan, Trait, Trouble
 from cluster.sim.poison import LOUDER
 from cluster.sim.world import World
-from coordinator.errors import ArchipelagoError
+from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.membership import live
 from coordinator.protocol import Anchor, Island, Region
 from coordinator.state import Phase
@@ -55,7 +55,15 @@ class Simulated:
 
 
 def simulate(config: Config, seed: int) -> Simulated:
-    """Play the run to its end, or to the first violation; the seed draws latencies and jitter."""
+    """Play the run to its end, or to the first violation; the seed draws latencies and jitter.
+
+    Errors: `UserMistake` if it is not the rules of `coordinator` that it goes by.
+    """
+    if (mode := config.run.mode).sums_gradients:
+        raise UserMistake(
+            f'run.mode = "{mode}": simulated are runs that merge what islands have learned; a ring '
+            "of gradients has other rules (cluster/allreduce/ring.py)"
+        )
     told = [(each, counterpart(each, config)) for each in config.faults.plan]
     known = [(each, fault) for each, fault in told if isinstance(fault, SimFault)]
     world = World(plan_of(config, [fault for _, fault in known], seed))
@@ -127,7 +135,8 @@ def counterpart(harm: Harm, config: Config) -> SimFault | str:
     island = config.island_names[0] if everybody else Island(harm.island)
 
     def fault(trouble: Trouble, lasts_s: float, factor: float = 1.0) -> SimFault | str:
-        if config.sync.overlap == 0 and trouble in LOSSY:
+        waits = config.sync.overlap == 0 or config.run.mode.lock_step
+        if waits and trouble in LOSSY:
             return "where learners wait for adoption, the simulator loses no words"
         return SimFault(0.0, trouble, island, lasts_s, factor)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.failures import Failure
 from cluster.status import CURVE_KEPT, RunStatus
-from cluster.syncer.counts import COUNTS, RECOVERIES_KEPT, SPANS_KEPT, Watched, fresh
+from cluster.syncer.counts import COUNTS, RECOVERIES_KEPT, SPANS_KEPT, Counts, Watched, fresh
 from cluster.syncer.report import status_of, summary_of, view_of
 from cluster.view import View
 from coordinator import suspects
@@ -62,6 +62,10 @@ class Measures:
         self._run, self._sizes, self._down = run, sizes, wire_down
         self._counts = fresh(islands, now_s)
 
+    @property
+    def counts(self) -> Counts:
+        return self._counts
+
     def memory(self) -> Any:
         """All that was counted so far, as plain data."""
         return COUNTS.dump_python(self._counts, mode="json")
@@ -78,11 +82,11 @@ class Measures:
     ) -> None:
         """Every event that the rules took in, and what they made of it."""
         if isinstance(event, Report) and not any(isinstance(effect, Void) for effect in effects):
-            self._reported(event, now_s)
+            self.reported(event, now_s)
         if isinstance(event, Arrived):
             self._counts.up_bytes += event.contribution.bytes
             if not any(isinstance(effect, Discard) for effect in effects):
-                self._delivered(event.contribution.id.life, now_s)
+                self.delivered(event.contribution.id.life, now_s)
         if isinstance(event, Unsound):
             self._undone(before, event, after)
         if isinstance(event, Merged) and after.merges > before.merges:
@@ -138,7 +142,8 @@ class Measures:
             old = fragment.version.number - item.contribution.base.number
             self._counts.staleness = _smoothed(self._counts.staleness, old)
 
-    def _reported(self, report: Report, now_s: float) -> None:
+    def reported(self, report: Report, now_s: float) -> None:
+        """A report that was not void: its learner has advanced."""
         watched = self._watched(report.life.island)
         if watched.life != report.life:
             watched.steps_before += watched.steps
@@ -225,7 +230,8 @@ class Measures:
             for island, cosine in found.items():
                 self._watched(island).cosine = cosine
 
-    def _delivered(self, life: Life, now_s: float) -> None:
+    def delivered(self, life: Life, now_s: float) -> None:
+        """Something of this life got into the model."""
         watched = self._watched(life.island)
         watched.contributions += 1
         watched.failed = ""

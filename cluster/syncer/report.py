@@ -89,19 +89,19 @@ def _figures(
         not_durable="; ".join(f"{what}: {why}" for what, why in counts.troubles.items()),
         up_bytes=counts.up_bytes,
         down_bytes=counts.down_bytes,
-        goodput=_goodput(counts, now_s),
-        uptime=_uptime(counts, now_s),
+        goodput=goodput(counts, now_s),
+        uptime=uptime(counts, now_s),
     )
 
 
-def _goodput(counts: Counts, now_s: float) -> float:
+def goodput(counts: Counts, now_s: float) -> float:
     """Share of the granted island-seconds that was spent computing."""
     granted_s = counts.held_s + len(counts.holding) * (now_s - counts.held_since_s)
     computing_s = sum(w.computing_before_s + w.vitals.computing_s for w in counts.islands.values())
     return computing_s / granted_s if granted_s > 0 else 0.0
 
 
-def _uptime(counts: Counts, now_s: float) -> float:
+def uptime(counts: Counts, now_s: float) -> float:
     """Share of the time, from the first step to the stop, in which some learner advanced."""
     until_s = now_s if math.isnan(counts.stopping_s) else counts.stopping_s
     up_s = sum(min(stop, until_s) - min(start, until_s) for start, stop in counts.up_spans)
@@ -147,8 +147,8 @@ def summary_of(
         "tokens_outstanding": totals.outstanding,
         "merges": state.merges,
         "mean_participants": state.participations / state.merges if state.merges else 0.0,
-        "goodput": _goodput(counts, ended_s),
-        "uptime": _uptime(counts, ended_s),
+        "goodput": goodput(counts, ended_s),
+        "uptime": uptime(counts, ended_s),
         "faults": counts.faults,
         "recovery_s": counts.recovery_s,
         "max_merge_gap_s": counts.max_gap_s,

@@ -107,7 +107,7 @@ def test_measures_have_an_end() -> None:
             life = Life(A, Incarnation(1))
             watched = measures._watched(A)
             watched.fault_s, watched.fault_life = now_s, None
-            measures._delivered(life, now_s)
+            measures.delivered(life, now_s)
             measures._advanced(now_s - 2.0, now_s)
             up_s += 2.0
         sizes.append(size(measures.memory()))

@@ -1,0 +1,14 @@
+"""Data-parallel islands: they sum their gradients at every step, in a ring that forms anew when one
+of them dies, returns, joins or leaves.
+
+`actors` and `checks` come in. Who is in the ring, from which step it turns and when it pauses is
+decided by `ring` alone, as the rules of `coordinator` decide for islands that are decoupled.
+
+    ring      who sums with whom, from where, and when all pause: a pure state
+    step      the compiled step: gradients, their mean over the ring, the update
+    wire      in which pieces gradients travel, and how many bytes that is
+    meeting   where the processes of a ring find each other (JAX's coordination service)
+    member    one island in rings, one after another: state, data, time
+    keeping   snapshots of a ring's state in the depot, and what the conductor must remember
+    report    status and summary of such a run, with the same keys as any other's
+"""

@@ -1,0 +1,137 @@
+"""Where the processes of a ring meet: JAX's coordination service, in a process of its own.
+
+JAX ends every process whose coordination service is gone, so it must not live in a member of the
+ring that may be killed. It is hosted by process 0 of `jax.distributed`, and this is what process 0
+is here: it hosts, has no part in the sums, and ends when nobody holds its input any more.
+
+`python -m cluster.allreduce.meeting` reads one line, "HOST PORT COUNT", once it has imported JAX.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+JOIN_S = 60
+"""So long the members of a ring wait for each other when it forms."""
+HEARTBEAT_S = 100
+"""JAX's own default: a member that hangs for longer is taken for dead."""
+
+
+class Meeting:
+    """A meeting point that is being prepared, and then open for one ring."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cluster.allreduce.meeting"],
+            stdin=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+
+    def open(self, host: str, members: int) -> str:
+        """For so many members; where it is."""
+        port = _free_port()
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{host} {port} {members + 1}\n")
+        self._process.stdin.flush()
+        return f"{host}:{port}"
+
+    def close(self) -> None:
+        """It is over; members that are still there end with it."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Meetings:
+    """The meeting point of the ring that turns, and one prepared for the next."""
+
+    def __init__(self) -> None:
+        self._open: Meeting | None = None
+        self._next: Meeting | None = Meeting()
+
+    def next(self, host: str, members: int) -> str:
+        """Close the one that was, and open another; where it is, empty for one member alone."""
+        self.end_ring()
+        if members == 1:
+            return ""
+        self._open, self._next = self._next or Meeting(), None
+        address = self._open.open(host, members)
+        self._next = Meeting()  # it imports what it needs while this one is in use
+        return address
+
+    def end_ring(self) -> None:
+        """Members that are still there end with it."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def close(self) -> None:
+        self.end_ring()
+        if self._next is not None:
+            self._next.close()
+            self._next = None
+
+
+def join(address: str, members: int, rank: int) -> None:
+    """Have this process be one of a ring: from here on `jax.devices()` are those of all.
+
+    Errors: `RuntimeError` if the others do not come.
+    """
+    import jax
+    from jax._src.distributed import global_state
+
+    jax.distributed.initialize(
+        address,
+        members + 1,
+        rank + 1,
+        initialization_timeout=JOIN_S,
+        heartbeat_timeout_seconds=HEARTBEAT_S,
+        shutdown_timeout_seconds=1,
+    )
+    jax.devices()  # the backend knows by now which process it is
+    # JAX 0.10 lets process 0 alone write to its compilation cache, and ours compiles nothing: every
+    # ring would compile everything anew, for 10 s and more.
+    global_state.process_id = 0
+
+
+def leave() -> None:
+    """Be alone again. Arrays on the devices, and what was compiled, are gone."""
+    import jax
+    from jax.extend.backend import clear_backends
+
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+    jax.clear_caches()
+    clear_backends()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def main() -> None:
+    import jax
+
+    jax.config.update("jax_enable_recoverability", True)  # a death is the ring's affair, not ours
+    line = sys.stdin.readline().split()
+    if len(line) == 3:
+        host, port, count = line
+        jax.distributed.initialize(
+            f"{host}:{port}",
+            int(count),
+            0,
+            initialization_timeout=JOIN_S,
+            heartbeat_timeout_seconds=HEARTBEAT_S,
+        )
+        jax.devices()  # the others learn whose devices there are, and wait for ours
+        sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

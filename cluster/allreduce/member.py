@@ -1,0 +1,264 @@
+"""One island that sums gradients: in rings, one after another, for as long as it is asked to.
+
+One thread trains and owns the arrays. Between two rings it has its state on the host, since what
+was on the devices goes with a ring. Others call `pause`, `peek` and `state_of`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster.allreduce import meeting
+from cluster.allreduce.keeping import RingState
+from cluster.allreduce.ring import Held, Turn
+from cluster.config.rule import group_of
+from cluster.config.schema import Config
+from cluster.host.build import optimizer_of, task_of
+from coordinator.protocol import Island, Lease, Life, Progress, Report, Vitals
+
+if TYPE_CHECKING:  # JAX compiles nothing before there is a ring
+    from cluster.allreduce.step import RingStep, Told
+    from islands.inner import InnerState
+
+log = logging.getLogger("archipelago.ring")
+PACE_DRIFT = 1.01
+"""As a decoupled learner that is slowed forgets its quickest step (`islands.trainer`)."""
+REPORT_S = 0.5
+"""Between two reports of an island, and two times that the first in a ring says how far it is."""
+STEP_SMOOTHING = 0.2
+
+
+class RingLink(Protocol):
+    """An island's way to the conductor and to the other islands."""
+
+    def enter(self, island: Island) -> Life:
+        """Errors: `Rejected`."""
+        ...
+
+    def ready(self, life: Life, held: Held | None, wasted: int) -> Turn | None:
+        """Wait for a place in a ring; None: there is none any more."""
+        ...
+
+    def turned(self, life: Life, ring: int, held: Held) -> None: ...
+    def report(self, report: Report, vitals: Vitals) -> None: ...
+    def keep(self, life: Life, state: RingState) -> None: ...
+    def snapshot(self) -> RingState: ...
+    def state_of(self, donor: Life) -> RingState | None: ...
+
+
+class RingMember:
+    """`drag`, `spoil`: a fault plan's: its steps take so many times as long, its gradients are so
+    many times too large."""
+
+    def __init__(self, config: Config, island: Island, link: RingLink) -> None:
+        self._config, self._link = config, link
+        self._group = group_of(config, island)
+        self._island, self._task = island, task_of(config)
+        self.drag = self.spoil = 1.0
+        self._lock = threading.Lock()
+        self._host: RingState | None = None  # between two rings
+        self._pausing = 0  # number of the ring that it shall leave
+        self._ring = 0  # that it is in; 0: in none
+        self._peeks: list[Future[RingState]] = []
+        self._life: Life
+        self._vitals, self._progress = Vitals(float("nan")), Progress(0, 0, Lease(0))
+        self._step_s, self._quickest_s = 0.0, float("inf")
+        self._reported_s = self._told_s = 0.0
+
+    def run(self) -> None:
+        """Be in rings until the run is over or this island is let go.
+
+        Errors: `Rejected`; whatever the task raises.
+        """
+        self._life, wasted = self._link.enter(self._island), 0
+        while True:
+            began_s, host = time.perf_counter(), self._host
+            turn = self._link.ready(self._life, None if host is None else host.held, wasted)
+            if turn is None:
+                return
+            if host is None or host.held != turn.held:
+                host = self._link.state_of(turn.donor) if turn.donor else None
+                host = host or self._link.snapshot()
+            if host.held != turn.held:
+                log.warning("asked for %s, given %s: ready again", turn.held, host.held)
+                self._host, wasted = host, 0
+                continue
+            wasted = self._turn(turn, host, began_s)
+
+    # --- called by others -------------------------------------------------------------------------
+
+    def pause(self, ring: int) -> None:
+        """Have its ring end after the step that is under way."""
+        with self._lock:
+            self._pausing = max(self._pausing, ring)
+
+    def peek(self, within_s: float) -> RingState | None:
+        """Its parameters, as of the next step boundary; None if that takes too long."""
+        with self._lock:
+            if self._ring == 0:
+                return self._host
+            waiting: Future[RingState] = Future()
+            self._peeks.append(waiting)
+        try:
+            return waiting.result(within_s)
+        except TimeoutError:
+            return None
+
+    def state_of(self) -> RingState | None:
+        """All that it has, while it is in no ring."""
+        with self._lock:
+            return self._host
+
+    # --- a ring -----------------------------------------------------------------------------------
+
+    def _turn(self, turn: Turn, host: RingState, began_s: float) -> int:
+        """Be in this ring until it ends; tokens of the step that it broke in, 0 if it did not."""
+        from cluster.allreduce.step import RingStep
+
+        if turn.members > 1:
+            meeting.join(turn.address, turn.members, turn.rank)
+        wire = self._config.sync.wire_up
+        step = RingStep(self._task, optimizer_of(self._config), wire, turn.members)
+        tree = jax.tree.structure(jax.eval_shape(lambda: self._task.init(0)))
+        state = step.start(jax.tree.unflatten(tree, list(host.params)), host.moments)
+        with self._lock:
+            self._ring = turn.ring
+        log.info("in ring %d of %d, from step %d", turn.ring, turn.members, turn.held.step)
+        self._spent(talking_s=time.perf_counter() - began_s)
+        state, held, wasted = self._steps(turn, step, state)
+        began_s = time.perf_counter()
+        self._host = _on_host(held, state, moments=True)
+        with self._lock:
+            self._ring, peeks, self._peeks = 0, self._peeks, []
+        for each in peeks:
+            each.set_result(self._host)
+        del state, step
+        meeting.leave()
+        self._spent(talking_s=time.perf_counter() - began_s)
+        self._report(always=True)
+        return wasted
+
+    def _steps(self, turn: Turn, step: RingStep, state: InnerState) -> tuple[InnerState, Held, int]:
+        """Step after step; the state at the end, and tokens of the step that broke."""
+        held, windows = turn.held, turn.members * self._group.batch_size
+        batches = self._batches(turn, windows)
+        while held.step < self._config.run.steps:
+            before_s = time.perf_counter()
+            batch = batches()
+            tokens, fed_s = self._task.tokens(batch), time.perf_counter()
+            loss, buckets = step.gradients(state, batch)
+            jax.block_until_ready(buckets)
+            if self.spoil != 1.0:
+                buckets = [each * self.spoil for each in buckets]
+            idle_s = self._idles(time.perf_counter() - fed_s, before_s)
+            with self._lock:
+                leaving = self._pausing >= turn.ring
+            computed_s = time.perf_counter()
+            try:
+                buckets, told = step.mean(loss, buckets, tokens, leaving)
+            except jax.errors.JaxRuntimeError as error:
+                log.warning("ring %d broke in step %d: %s", turn.ring, held.step + 1, error)
+                self._spent(
+                    data_s=fed_s - before_s,
+                    idle_s=idle_s,
+                    talking_s=time.perf_counter() - computed_s,
+                )
+                return state, held, tokens
+            heard_s = time.perf_counter()
+            state = step.update(state, buckets, held.step)
+            jax.block_until_ready(state.params)
+            held = Held(held.step + 1, held.tokens + told.tokens, held.windows + windows)
+            ended_s = time.perf_counter()
+            self._progress = Progress(
+                self._progress.steps + 1, self._progress.tokens + tokens, Lease(0)
+            )
+            took_s = ended_s - before_s
+            self._step_s += STEP_SMOOTHING * (took_s - self._step_s) if self._step_s else took_s
+            self._spent(
+                loss=told.loss,
+                data_s=fed_s - before_s,
+                idle_s=idle_s,
+                computing_s=computed_s - fed_s - idle_s + ended_s - heard_s,
+                talking_s=heard_s - computed_s,
+            )
+            self._tell(turn, told, held, state)
+            if told.leaving:
+                break
+        return state, held, 0
+
+    def _tell(self, turn: Turn, told: Told, held: Held, state: InnerState) -> None:
+        """Say how far it is, and give away what is asked for; the first one speaks for all."""
+        began_s = time.perf_counter()
+        last = told.leaving > 0 or held.step >= self._config.run.steps
+        if turn.rank == 0:
+            first = held.step == turn.held.step + 1
+            if first or last or began_s - self._told_s >= REPORT_S:
+                self._link.turned(self._life, turn.ring, held)
+                self._told_s = began_s
+            if not last and held.step % self._config.durability.snapshot_steps == 0:
+                self._link.keep(self._life, _on_host(held, state, moments=True))
+        with self._lock:
+            peeks, self._peeks = self._peeks, []
+        if peeks:
+            seen = _on_host(held, state, moments=False)
+            for each in peeks:
+                each.set_result(seen)
+        self._report(always=False)
+        self._spent(talking_s=time.perf_counter() - began_s)
+
+    def _batches(self, turn: Turn, windows: int) -> Callable[[], Any]:
+        """This member's share of each batch of the ring. All read one order of the data, from where
+        the state has come to, so that a batch is what one process would have trained on."""
+        stream, each = self._task.stream(windows), self._config.data.lease_windows
+        number, start = divmod(turn.held.windows, each)
+        stream.add(Lease(number, start))
+        mine = slice(turn.rank * windows // turn.members, (turn.rank + 1) * windows // turn.members)
+
+        def batch() -> Any:
+            nonlocal number
+            while stream.remaining < windows:
+                number += 1
+                stream.add(Lease(number))
+            return jax.tree.map(lambda leaf: leaf[mine], stream.next())
+
+        return batch
+
+    def _idles(self, computed_s: float, before_s: float) -> float:
+        """Be as slow as a configuration or a fault plan has it; how long that took."""
+        self._quickest_s = min(computed_s, PACE_DRIFT * self._quickest_s)
+        slowed = self.drag / self._group.speed
+        began_s = time.perf_counter()
+        idle_s = slowed * self._quickest_s - computed_s if slowed > 1 else 0.0
+        time.sleep(max(0.0, idle_s, before_s + self._group.step_s - began_s))
+        return time.perf_counter() - began_s
+
+    def _spent(self, loss: float | None = None, **seconds: float) -> None:
+        now = self._vitals
+        more = {key: getattr(now, key) + each for key, each in seconds.items()}
+        self._vitals = replace(now, loss=now.loss if loss is None else loss, **more)
+
+    def _report(self, *, always: bool) -> None:
+        now_s = time.perf_counter()
+        if always or now_s - self._reported_s >= REPORT_S:
+            self._reported_s = now_s
+            report = Report(self._life, self._progress, self._step_s)
+            self._link.report(report, self._vitals)
+
+
+def _on_host(held: Held, state: InnerState, *, moments: bool) -> RingState:
+    """A copy: what is on the devices is used up by the next step."""
+
+    def copied(tree: Any) -> list[NDArray[Any]]:
+        return [np.array(leaf.addressable_data(0)) for leaf in jax.tree.leaves(tree)]
+
+    return RingState(held, copied(state.params), copied(state.opt_state) if moments else None)

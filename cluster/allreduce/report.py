@@ -1,0 +1,168 @@
+"""Status and summary of a run that sums gradients, with the same keys as any other's."""
+
+from __future__ import annotations
+
+import math
+
+from cluster.allreduce.ring import Member, Ring, Rules, Stage
+from cluster.status import Figures, FragmentStatus, IslandState, IslandStatus, RunStatus
+from cluster.syncer.counts import Counts
+from cluster.syncer.report import goodput, uptime
+from cluster.view import IslandView, View
+from coordinator.protocol import Island
+from coordinator.state import Phase
+
+
+def phase_of(ring: Ring) -> Phase:
+    if ring.stage is Stage.OVER:
+        return Phase.FINISHED
+    return Phase.STOPPING if ring.stopping is not None else Phase.RUNNING
+
+
+def _standing(ring: Ring, island: Island, lives: int) -> IslandState:
+    """Whoever has been in the ring and is not there is lost, or has left."""
+    member = ring.members.get(island)
+    if member is not None:
+        if island in ring.leaving:
+            return "draining"
+        return "live" if member.turns else "joining"
+    if island in ring.leaving or (lives and ring.stage is Stage.OVER):
+        return "left"
+    return "lost" if lives else "starting"
+
+
+def view_of(ring: Ring, counts: Counts) -> View:
+    """The run for the fleet to decide from."""
+    islands: dict[Island, IslandView] = {}
+    for island, watched in counts.islands.items():
+        member = ring.members.get(island)
+        islands[island] = IslandView(
+            _standing(ring, island, watched.lives),
+            member.life.incarnation if member else 0,
+            watched.contributions,
+        )
+    return View(ring.held.step, phase_of(ring), islands)
+
+
+def status_of(
+    run: str, rules: Rules, ring: Ring, counts: Counts, fragments: int, now_s: float
+) -> RunStatus:
+    """The run as it is now. Its version is the number of steps, of each fragment alike."""
+    phase, turning = phase_of(ring), [life.island for life in ring.turning]
+    left_s = None
+    if ring.held.step > 0 and phase is Phase.RUNNING:
+        left_s = (now_s - counts.first_s) * (rules.steps - ring.held.step) / ring.held.step
+    starting = math.isnan(counts.first_s) and phase is Phase.RUNNING
+    return RunStatus(
+        run=run,
+        t=ring.held.step,
+        steps=rules.steps,
+        elapsed_s=now_s - counts.began_s,
+        left_s=None if left_s is None or math.isnan(left_s) else left_s,
+        phase="starting" if starting else phase.value,
+        islands=[_island(ring, counts, island) for island in counts.islands],
+        fragments=[
+            FragmentStatus(fragment=p, version=ring.held.step, participants=[*turning], round=None)
+            for p in range(fragments)
+        ],
+        participants=sum(counts.recent) / len(counts.recent) if counts.recent else 0.0,
+        alive=len(turning),
+        merges=ring.held.step,
+        tokens_trained=ring.trained,
+        tokens_per_s=sum(counts.islands[island].tokens_per_s for island in turning),
+        heldout=counts.heldout,
+        faults=counts.faults,
+        wanted=len(counts.islands),
+        spares=0,
+        refusals={},
+        failures=dict(counts.failures),
+        unjudged=dict(counts.unjudged),
+        figures=_figures(rules, ring, counts, now_s),
+    )
+
+
+def _figures(rules: Rules, ring: Ring, counts: Counts, now_s: float) -> Figures:
+    return Figures(
+        quorum=1 if rules.elastic else rules.count,
+        generation=ring.generation,
+        tokens_merged=ring.held.tokens,
+        tokens_discarded=0,
+        tokens_lost=ring.lost,
+        merge_age_s=_known(now_s - counts.merged_s),
+        round_s=_known(counts.round_s),
+        grace_s=None,
+        staleness=None,
+        unsound_merges=0,
+        trouble=counts.not_finite,
+        merges_lost=counts.merges_lost,
+        not_durable="; ".join(f"{what}: {why}" for what, why in counts.troubles.items()),
+        up_bytes=counts.up_bytes,
+        down_bytes=counts.down_bytes,
+        goodput=goodput(counts, now_s),
+        uptime=uptime(counts, now_s),
+    )
+
+
+def _island(ring: Ring, counts: Counts, island: Island) -> IslandStatus:
+    watched, member = counts.islands[island], ring.members.get(island)
+    loss = watched.vitals.loss
+    return IslandStatus(
+        island=island,
+        group=watched.group,
+        state=_standing(ring, island, watched.lives),
+        incarnation=member.life.incarnation if member else 0,
+        life=watched.lives,
+        steps=watched.steps_before + watched.steps,
+        tokens_per_s=watched.tokens_per_s,
+        loss=None if math.isnan(loss) else loss,
+        why=watched.refused or _why(ring, member, watched.failed),
+        contributions=watched.contributions,
+        cosine=None,
+        restarts=max(0, watched.lives - 1),
+    )
+
+
+def _why(ring: Ring, member: Member | None, failed: str) -> str:
+    if member is None:
+        return failed or ring.broken or "its process starts"
+    if not member.turns:
+        return "waits for the others"
+    return f"steps in ring {ring.ring}"
+
+
+def summary_of(ring: Ring, counts: Counts, now_s: float) -> dict[str, object]:
+    """The figures that a run ends with, of those that are measured here.
+
+    Every step of the ring is a merge, and its members are the participants. `merges_lost` and
+    `tokens_lost` are of steps that went with a death.
+    """
+    ended_s = now_s if math.isnan(counts.ended_s) else counts.ended_s
+    tokens, merges = max(1, ring.trained), ring.held.step
+    return {
+        "tokens_trained": ring.trained,
+        "tokens_merged": ring.held.tokens,
+        "tokens_discarded": 0,
+        "tokens_lost": ring.lost,
+        "tokens_outstanding": 0,
+        "merges": merges,
+        "mean_participants": _mean_participants(counts, merges),
+        "goodput": goodput(counts, ended_s),
+        "uptime": uptime(counts, ended_s),
+        "faults": counts.faults,
+        "recovery_s": counts.recovery_s,
+        "max_merge_gap_s": counts.max_gap_s,
+        "up_bytes_per_token": counts.up_bytes / tokens,
+        "down_bytes_per_token": counts.down_bytes / tokens,
+        "rejected_contributions": 0,
+    }
+
+
+def _mean_participants(counts: Counts, merges: int) -> float:
+    """Also of steps that were done again: each is one that its members took part in."""
+    done = sum(watched.contributions for watched in counts.islands.values())
+    steps = merges + counts.merges_lost
+    return done / steps if steps else 0.0
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

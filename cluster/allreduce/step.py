@@ -1,0 +1,171 @@
+"""One step of a ring: gradients of this process's batch, their mean over all, one update.
+
+Collectives are JAX's own (`shard_map` with `psum`, `all_to_all`, `all_gather`): gloo between CPUs,
+NCCL or ICI between accelerators. Parameters are on every device of every member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from cluster.allreduce.wire import buckets_of, padded
+from coordinator.codec import Wire
+from islands.inner import InnerState
+from islands.optimizer import OptimizerSpec, direction
+from islands.task import Batch, Params, Task
+
+AXIS = "all"
+Tree: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a step says of all members: mean `loss` before it (nats per token), their `tokens`, and
+    how many of them are `leaving` the ring after it."""
+
+    loss: float
+    tokens: int
+    leaving: int
+
+
+class RingStep:
+    """Compiled for one ring; every member has one and calls it at the same time as the others.
+
+    A member that dies has the others' `mean` raise; then what they had before it is whole, since
+    parameters and moments are used up by `update` only, which is each member's own affair.
+    """
+
+    def __init__(self, task: Task, spec: OptimizerSpec, wire: Wire, members: int) -> None:
+        """`members`: of the ring; their devices are the last ones of `jax.devices()`."""
+        self._task, self._spec, self._wire, self._members = task, spec, wire, members
+        local = jax.local_devices()
+        self.platform = local[0].platform
+        ring = [d for d in jax.devices() if members == 1 or d.process_index > 0]
+        self._here = NamedSharding(Mesh(np.array(local), (AXIS,)), PartitionSpec())
+        self._split = NamedSharding(Mesh(np.array(local), (AXIS,)), PartitionSpec(AXIS))
+        self._mesh = Mesh(np.array(ring), (AXIS,))
+        self._direction = direction(spec, task)
+        like = jax.eval_shape(lambda: task.init(0))
+        leaves, self._structure = jax.tree.flatten(like)
+        self._shapes = [leaf.shape for leaf in leaves]
+        self.sizes = [leaf.size for leaf in leaves]
+        self._buckets = buckets_of(self.sizes)
+        self._grads = jax.jit(self._gradients, out_shardings=self._here)
+        self._update = jax.jit(self._updated, donate_argnums=0, out_shardings=self._here)
+        self._fresh = jax.jit(self._direction.init, out_shardings=self._here)
+        self._sum = jax.jit(
+            jax.shard_map(
+                self._summed,
+                mesh=self._mesh,
+                in_specs=PartitionSpec(),
+                out_specs=PartitionSpec(),
+                check_vma=False,
+            )
+        )
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def start(self, params: Params, moments: Sequence[Any] | None) -> InnerState:
+        """A state on this member's devices; `moments`: leaves on the host, None: zero."""
+        placed = self._place(params)
+        if moments is None:
+            return InnerState(placed, self._fresh(placed))
+        like = jax.eval_shape(self._direction.init, placed)
+        tree = jax.tree.unflatten(jax.tree.structure(like), moments)
+        return InnerState(placed, self._place(tree))
+
+    def _place(self, tree: Tree) -> Tree:
+        return jax.tree.map(lambda x: jax.device_put(np.array(x), self._here), tree)
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    def gradients(self, state: InnerState, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
+        """The mean loss of this member's batch, and its gradient in buckets."""
+        return self._grads(state.params, jax.device_put(batch, self._split))
+
+    def mean(
+        self, loss: jax.Array, buckets: list[jax.Array], tokens: int, leaving: bool
+    ) -> tuple[list[jax.Array], Told]:
+        """The buckets' mean over all members, the same bits for each of them; waits for them.
+
+        Errors: `jax.errors.JaxRuntimeError` if a member is gone.
+        """
+        words = jnp.stack([loss, jnp.float32(tokens), jnp.float32(leaving)])
+        if self._members > 1:
+            whole = NamedSharding(self._mesh, PartitionSpec())
+            given = jax.tree.map(lambda x: _shared(x, whole), (buckets, words))
+            found = jax.tree.map(lambda x: _own(x, self._here), self._sum(*given))
+            buckets, words = found
+        jax.block_until_ready(buckets)
+        total_loss, all_tokens, leaving_now = np.asarray(words)
+        told = Told(float(total_loss) / self._members, round(all_tokens), round(leaving_now))
+        return buckets, told
+
+    def update(self, state: InnerState, buckets: list[jax.Array], clock: int) -> InnerState:
+        """One step of the optimizer at the learning rate of `clock`; `state` is used up."""
+        return self._update(state, buckets, np.int32(clock))
+
+    def _gradients(self, params: Params, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
+        loss, grads = jax.value_and_grad(self._task.loss)(params, batch)
+        leaves = jax.tree.leaves(grads)
+        return loss, [
+            jnp.concatenate([jnp.ravel(leaves[i]) for i in bucket]) for bucket in self._buckets
+        ]
+
+    def _summed(
+        self, buckets: list[jax.Array], words: jax.Array
+    ) -> tuple[list[jax.Array], jax.Array]:
+        """Inside the ring: means of the buckets, one collective after the other, and the words."""
+        return [self._bucket_mean(each) for each in buckets], lax.psum(words, AXIS)
+
+    def _bucket_mean(self, bucket: jax.Array) -> jax.Array:
+        ways = self._mesh.size
+        if self._wire is Wire.F32:
+            return lax.psum(bucket, AXIS) / ways
+        # XLA turns a bf16 psum between CPUs into one of f32 before it is sent. So the sum is made
+        # of two halves that only move bits: each member gets one part from all, sums it in f32, and
+        # gives the sum to all.
+        filled = jnp.pad(bucket, (0, padded(bucket.size, ways) - bucket.size))
+        parts = lax.all_to_all(_bits(filled).reshape(ways, -1), AXIS, 0, 0)
+        mine = _floats(parts).sum(0) / ways
+        return _floats(lax.all_gather(_bits(mine), AXIS)).reshape(-1)[: bucket.size]
+
+    def _updated(self, state: InnerState, buckets: list[jax.Array], clock: jax.Array) -> InnerState:
+        leaves: list[jax.Array] = [jnp.zeros(0)] * len(self.sizes)
+        for bucket, flat in zip(self._buckets, buckets, strict=True):
+            cuts = np.cumsum([self.sizes[i] for i in bucket])[:-1]
+            for i, piece in zip(bucket, jnp.split(flat, cuts), strict=True):
+                leaves[i] = piece.reshape(self._shapes[i])
+        grads = jax.tree.unflatten(self._structure, leaves)
+        updates, moments = self._direction.update(grads, state.opt_state, state.params)
+        rate = self._spec.rate(clock)
+        updates = jax.tree.map(lambda u: -rate * u, updates)
+        return InnerState(optax.apply_updates(state.params, updates), moments)
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(x.astype(jnp.bfloat16), jnp.uint16)
+
+
+def _floats(bits: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(bits, jnp.bfloat16).astype(jnp.float32)
+
+
+def _shared(x: jax.Array, everywhere: NamedSharding) -> jax.Array:
+    """This member's array as its own part of what all have: nothing is copied or sent."""
+    shards = [shard.data for shard in x.addressable_shards]
+    return jax.make_array_from_single_device_arrays(x.shape, everywhere, shards)
+
+
+def _own(x: jax.Array, here: NamedSharding) -> jax.Array:
+    shards = [shard.data for shard in x.addressable_shards]
+    return jax.make_array_from_single_device_arrays(x.shape, here, shards)

@@ -1,0 +1,277 @@
+"""Who is in a ring, from which step it turns, and when all pause: the rules, event by event."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster.allreduce.keeping import (
+    Memory,
+    RingState,
+    load_memory,
+    load_state,
+    save_memory,
+    save_state,
+)
+from cluster.allreduce.ring import (
+    Drain,
+    Effect,
+    Event,
+    Finish,
+    Form,
+    Held,
+    Kept,
+    Lost,
+    Pause,
+    Ready,
+    Release,
+    Resume,
+    Ring,
+    Rules,
+    Stage,
+    Stop,
+    Turned,
+    advance,
+)
+from cluster.allreduce.wire import WORDS, buckets_of, wire_bytes
+from cluster.storage.folder import Folder
+from cluster.syncer.measures import Measures
+from coordinator.codec import Wire
+from coordinator.protocol import Incarnation, Island, Life
+
+SEED = random.randrange(2**32)
+
+
+def life(island: str, incarnation: int = 1) -> Life:
+    return Life(Island(island), Incarnation(incarnation))
+
+
+A, B, C = life("a"), life("b"), life("c")
+
+
+class Told:
+    """A run of three islands, told what happens."""
+
+    def __init__(self, *, elastic: bool, steps: int = 100) -> None:
+        self.rules, self.ring = Rules(elastic, 3, steps), Ring()
+
+    def __call__(self, *events: Event) -> list[Effect]:
+        found: list[Effect] = []
+        for event in events:
+            self.ring, effects = advance(self.rules, self.ring, event)
+            found += effects
+        return found
+
+    def begun(self) -> Form:
+        (form,) = self(Ready(A), Ready(B), Ready(C))
+        assert isinstance(form, Form)
+        return form
+
+
+def held(step: int) -> Held:
+    return Held(step, tokens=10 * step, windows=step)
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_a_run_begins_when_all_are_there(elastic: bool) -> None:
+    told = Told(elastic=elastic)
+    assert told(Ready(B), Ready(A)) == []
+    (form,) = told(Ready(C))
+    assert isinstance(form, Form)
+    assert (form.ring, form.members, form.held, form.donor) == (1, (A, B, C), Held(0), None)
+
+
+def test_without_elasticity_a_death_takes_all_back_to_the_snapshot() -> None:
+    told = Told(elastic=False)
+    told.begun()
+    told(Turned(1, held(10)), Kept(held(10)), Turned(1, held(17)))
+    assert told(Lost(B, "killed")) == []
+    assert told(Ready(A, held(17), 3), Ready(C, held(17), 3)) == [], "two are not three"
+    again = life("b", 4)
+    (form,) = told(Ready(again))
+    assert isinstance(form, Form)
+    assert (form.members, form.held, form.donor) == ((A, again, C), held(10), None)
+    assert told.ring.lost == 70 + 6, "seven steps, and what broke off"
+    assert told.ring.trained == 176
+
+
+def test_with_elasticity_the_others_go_on_and_pause_for_whoever_returns() -> None:
+    told = Told(elastic=True)
+    told.begun()
+    told(Turned(1, held(17)), Lost(B, "killed"))
+    assert told(Ready(A, held(17), 3)) == [], "the third has not noticed yet"
+    (form,) = told(Ready(C, held(17), 3))
+    assert isinstance(form, Form)
+    assert (form.members, form.held, form.donor) == ((A, C), held(17), A)
+    assert told.ring.lost == 6
+    again = life("b", 4)
+    (pause,) = told(Ready(again))
+    assert pause == Pause(2, "b joins")
+    assert told(Turned(2, held(20)), Ready(A, held(20))) == []
+    (form,) = told(Ready(C, held(20)))
+    assert isinstance(form, Form)
+    assert (form.members, form.held, form.donor) == ((A, again, C), held(20), A)
+
+
+def test_who_has_come_a_step_further_before_the_ring_broke_is_the_donor() -> None:
+    told = Told(elastic=True)
+    told.begun()
+    told(Turned(1, held(17)), Lost(A, "killed"), Ready(B, held(17), 3))
+    (form,) = told(Ready(C, held(18)))
+    assert isinstance(form, Form)
+    assert (form.held, form.donor) == (held(18), C)
+
+
+def test_when_all_have_died_the_snapshot_is_what_there_is() -> None:
+    told = Told(elastic=True)
+    told.begun()
+    told(Turned(1, held(17)), Kept(held(10)))
+    told(Lost(A, "killed"), Lost(B, "killed"), Lost(C, "killed"))
+    (form,) = told(Ready(life("c", 4)))
+    assert isinstance(form, Form)
+    assert (form.held, form.donor) == (held(10), None)
+    assert told.ring.lost == 70
+
+
+def test_who_is_drained_leaves_after_its_step_and_the_others_go_on() -> None:
+    told = Told(elastic=True)
+    told.begun()
+    assert told(Drain(Island("b"), "asked")) == [Pause(1, "b leaves")]
+    told(Ready(A, held(5)), Ready(B, held(5)))
+    released, form = told(Ready(C, held(5)))
+    assert released == Release(B, "drained")
+    assert isinstance(form, Form)
+    assert form.members == (A, C)
+
+
+def test_at_the_last_step_whoever_has_it_gives_the_result() -> None:
+    told = Told(elastic=False, steps=20)
+    told.begun()
+    told(Turned(1, held(20)), Ready(A, held(20)), Ready(B, held(20)))
+    assert told(Ready(C, held(20))) == [Finish(A)]
+    assert told.ring.stage is Stage.OVER
+
+
+def test_a_stop_ends_the_ring_and_then_the_run() -> None:
+    told = Told(elastic=False)
+    told.begun()
+    assert told(Stop("asked")) == [Pause(1, "asked")]
+    told(Ready(A, held(6)), Ready(B, held(6)))
+    assert told(Ready(C, held(6))) == [Finish(A)]
+
+
+def test_a_conductor_that_is_back_has_all_come_anew() -> None:
+    told = Told(elastic=False)
+    told.begun()
+    told(Turned(1, held(9)), Kept(held(5)), Resume(1))
+    assert told(Turned(1, held(12)), Ready(life("a", 4)), Ready(life("b", 5))) == []
+    (form,) = told(Ready(life("c", 6)))
+    assert isinstance(form, Form)
+    assert (form.ring, form.held, told.ring.lost) == (2, held(5), 40)
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_whatever_happens_the_run_comes_to_its_end_and_its_tokens_add_up(elastic: bool) -> None:
+    """Members die, return, are stopped short in a step; a ring has one state, and no island turns
+    in two of them."""
+    for number in range(200):
+        print(f"seed {SEED}/{number}")
+        rng = random.Random(f"{SEED}/{number}")
+        told, alive, lives = Told(elastic=elastic, steps=30), dict[str, Life](), 0
+        has: dict[Life, Held | None] = {}
+        trained = kept = 0
+        effects: list[Effect] = []
+        for moment in range(2000):
+            if told.ring.stage is Stage.OVER:
+                break
+            effects, turning = [], told.ring.turning
+            missing = sorted({"a", "b", "c"} - alive.keys())
+            quiet = moment > 1500
+            if missing and rng.random() < 0.3:
+                lives += 1
+                alive[missing[0]] = who = life(missing[0], lives)
+                has[who] = None
+                effects = told(Ready(who))
+            elif turning and rng.random() < 0.1 and not quiet:
+                victim = rng.choice(turning)
+                del alive[victim.island]
+                effects = told(Lost(victim, "killed"))
+                for each in turning:
+                    if each != victim:
+                        trained += 7
+                        effects += told(Ready(each, has[each], 7))
+            elif turning and told.ring.stage in (Stage.TURNING, Stage.PAUSING):
+                one = has[turning[0]]
+                assert one is not None
+                assert all(has[each] == one for each in turning), "one state in a ring"
+                now = Held(one.step + 1, one.tokens + 10 * len(turning), one.windows + 1)
+                trained += 10 * len(turning)
+                pausing = told.ring.stage is Stage.PAUSING or now.step >= 30
+                for each in turning:
+                    has[each] = now
+                effects = told(Turned(told.ring.ring, now))
+                if rng.random() < 0.2:
+                    kept, _ = now.step, told(Kept(now))
+                if pausing:
+                    for each in turning:
+                        effects += told(Ready(each, now))
+            for effect in effects:
+                if isinstance(effect, Form):
+                    assert elastic or len(effect.members) == 3
+                    assert effect.donor is None or has[effect.donor] == effect.held
+                    for each in effect.members:
+                        has[each] = effect.held
+            assert told.ring.trained == trained
+            assert 0 <= told.ring.lost <= trained
+        assert told.ring.stage is Stage.OVER
+        assert told.ring.held.step == 30
+        assert kept <= 30
+
+
+def test_what_a_conductor_remembers_is_what_it_knew(tmp_path: Path) -> None:
+    """With the figures that are not known yet, which are not numbers."""
+    told = Told(elastic=True)
+    told.begun()
+    told(Turned(1, held(9)), Drain(Island("b"), "asked"), Kept(held(5)))
+    measures = Measures("r", {Island("a"): "a"}, [4], Wire.F32, now_s=0.0)
+    memory = Memory(told.ring, 3.0, measures.memory(), lives=3, events=7)
+    save_memory(Folder(tmp_path), memory)
+    found = load_memory(Folder(tmp_path))
+    assert found is not None
+    assert (found.ring, found.now_s, found.lives, found.events) == (told.ring, 3.0, 3, 7)
+    Measures("r", {}, [4], Wire.F32, now_s=0.0).remember(found.measures)
+
+
+def test_a_snapshot_is_read_back_as_it_was_and_old_ones_go(tmp_path: Path) -> None:
+    depot = Folder(tmp_path)
+    assert load_state(depot) is None
+    rng = np.random.default_rng(SEED)
+    for step in (0, 25, 50):
+        params = [rng.normal(size=(3, 2)).astype(np.float32), np.zeros(5, np.float32)]
+        moments = None if step == 0 else [np.asarray(step, np.int32), params[0] + 1]
+        save_state(depot, kept := RingState(held(step), params, moments), keep=2)
+    found = load_state(depot)
+    assert found is not None
+    assert found.held == kept.held
+    assert found.moments is not None
+    assert kept.moments is not None
+    for mine, wanted in zip(
+        (*found.params, *found.moments), (*kept.params, *kept.moments), strict=True
+    ):
+        np.testing.assert_array_equal(mine, wanted)
+    assert len(depot.names("ring")) == 2
+
+
+def test_gradients_travel_in_buckets_from_the_last_leaf_to_the_first() -> None:
+    assert buckets_of([10, 3, 4, 20, 1], limit=8) == [[4], [3], [2, 1], [0]]
+    assert sorted(i for each in buckets_of([5] * 40, limit=17) for i in each) == [*range(40)]
+
+
+def test_a_ring_sends_twice_what_is_left_of_the_gradients_without_ones_own_share() -> None:
+    gradients, words = 4 * 1000, 4 * WORDS
+    assert wire_bytes([1000], 1, Wire.F32) == 0
+    assert wire_bytes([1000], 4, Wire.F32) == 2 * 3 * (gradients + words) // 4
+    assert wire_bytes([999], 4, Wire.BF16) == 2 * 3 * (gradients // 2 + words) // 4
