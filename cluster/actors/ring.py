@@ -89,6 +89,7 @@ class RingActor(Conductor):
     async def fault(self, island: Island) -> None:
         await self._open()
         self._measures.fault(island, self._now_s())
+        self._remember(always=True)  # it may be this process that is broken next
 
     async def evaluated(self, t: int, loss: float) -> None:
         await self._open()

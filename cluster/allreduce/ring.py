@@ -233,7 +233,7 @@ def _hear(ring: Ring, event: Event) -> Ring:
                 ring = replace(ring, broken=ring.broken or f"{life} is lost: {why}")
             return _without(ring, life.island)
         case Kept(held):
-            return replace(ring, kept=max(held, ring.kept))
+            return replace(ring, kept=max(held, ring.kept), held=max(held, ring.held))
         case Drain(island):
             return replace(ring, leaving=ring.leaving | {island})
         case Stop(why):
@@ -244,6 +244,7 @@ def _hear(ring: Ring, event: Event) -> Ring:
                 stage=Stage.OVER if ring.stage is Stage.OVER else Stage.GATHERING,
                 generation=generation,
                 members={},
+                held=max(ring.held, ring.kept),  # what it remembers may be older than the snapshot
                 broken="the conductor is back",
             )
         case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +172,15 @@ def test_a_conductor_that_is_back_has_all_come_anew() -> None:
     (form,) = told(Ready(life("c", 6)))
     assert isinstance(form, Form)
     assert (form.ring, form.held, told.ring.lost) == (2, held(5), 40)
+
+
+def test_a_snapshot_may_be_newer_than_what_a_conductor_remembers() -> None:
+    told = Told(elastic=True)
+    told.begun()
+    told(Turned(1, held(9)))
+    told.ring = replace(told.ring, kept=held(10))
+    told(Resume(1), Ready(life("a", 4)))
+    assert (told.ring.held, told.ring.lost) == (held(10), 0)
 
 
 @pytest.mark.parametrize("elastic", [False, True])

@@ -1,0 +1,130 @@
+"""Data-parallel over real Ray is data-parallel in one process, whoever dies on the way."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from cluster.config.load import load
+from cluster.config.schema import Config
+from cluster.host.build import optimizer_of, task_of
+from coordinator.protocol import Lease
+from islands.inner import Inner
+from tests.live.cli import TINY, place
+from tests.live.test_run import KEYS
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
+STEPS = 50
+KILL = 'faults.plan=[{at_step=18,kind="kill",island="local-1"}]'
+SETTINGS = (
+    "run.steps=50", "islands.local.count=3", "islands.local.step_s=0.1", "sync.wire_up=f32",
+    "optimizer.kind=adamw", "optimizer.learning_rate=1e-3", "durability.snapshot_steps=10",
+)  # fmt: skip
+
+
+class Formed(NamedTuple):
+    """What the tape says of a ring: so many members, from this step and these windows on."""
+
+    members: int
+    step: int
+    windows: int
+
+
+def rings(run_dir: Path) -> list[Formed]:
+    """All that formed, in order."""
+    lines = (run_dir / "ring.jsonl").read_text().splitlines()
+    effects = [effect for line in lines for effect in json.loads(line)[3]]
+    return [
+        Formed(len(each["members"]), each["held"]["step"], each["held"]["windows"])
+        for each in effects
+        if each["kind"] == "Form"
+    ]
+
+
+def alone(config: Config, formed: list[Formed]) -> list[np.ndarray]:
+    """One process on the same data: in each ring's steps it has the summed batch of so many."""
+    kept = [each for i, each in enumerate(formed) if all(later.step > each.step for later in
+            formed[i + 1 :])]  # fmt: skip
+    task, size = task_of(config), config.islands[0].batch_size
+    inner = Inner(task, optimizer_of(config))
+    state = inner.start(task.init(config.run.seed))
+    ends = [*(later.step for _, later in pairwise(kept)), config.run.steps]
+    for (members, first, windows), end in zip(kept, ends, strict=True):
+        stream = task.stream(members * size)
+        number, start = divmod(windows, config.data.lease_windows)
+        stream.add(Lease(number, start))
+        for step in range(first, end):
+            while stream.remaining < members * size:
+                number += 1
+                stream.add(Lease(number))
+            state, _ = inner.step(state, stream.next(), step)
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
+
+
+def apart(run_dir: Path, wanted: list[np.ndarray]) -> float:
+    """The largest difference, as a share of the largest value of its tensor."""
+    found = load_file(run_dir / "model.safetensors")
+    layout = json.loads((run_dir / "layout.json").read_text())["layout"]
+    names = [leaf["path"] for leaf in layout["leaves"]]
+    return max(
+        float(np.max(np.abs(found[name] - leaf)) / np.max(np.abs(leaf)))
+        for name, leaf in zip(names, wanted, strict=True)
+    )
+
+
+def ran(mode: str, run_dir: Path, *more: str) -> dict[str, Any]:
+    with place() as here:
+        sets = [word for each in (f"run.mode={mode}", *SETTINGS, *more) for word in ("--set", each)]
+        done = here.run("run", str(TINY), *sets, "--run-dir", str(run_dir), "--json")
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "elastic-data-parallel",
+        pytest.param("data-parallel", marks=pytest.mark.long),
+    ],
+)
+def test_a_ring_with_a_death_is_one_process_with_what_was_there(mode: str, tmp_path: Path) -> None:
+    """Elastic: fewer for a while, from the state of the survivors; else all, from the snapshot."""
+    summary = ran(mode, tmp_path / "run", KILL)
+    assert summary.keys() == KEYS
+    assert summary["faults"] == len(summary["recovery_s"]) == 1
+    fates = ("merged", "discarded", "lost", "outstanding")
+    assert summary["tokens_trained"] == sum(summary[f"tokens_{fate}"] for fate in fates)
+    formed = rings(tmp_path / "run")
+    print(formed, summary)
+    elastic = mode.startswith("elastic")
+    assert [each.members for each in formed] == ([3, 2, 3] if elastic else [3, 3])
+    assert formed[1].step >= 18 if elastic else formed[1].step in (10, 20, 30)
+    assert summary["tokens_lost"] > 0
+    config = load(tmp_path / "run" / "config.toml")
+    assert apart(tmp_path / "run", alone(config, formed)) < TOLERANCE
+
+
+@pytest.mark.long
+def test_a_ring_is_one_process_with_the_summed_batch(tmp_path: Path) -> None:
+    summary = ran("data-parallel", tmp_path / "run")
+    config, formed = load(tmp_path / "run" / "config.toml"), rings(tmp_path / "run")
+    assert formed == [Formed(3, 0, 0)]
+    assert summary["tokens_lost"] == 0
+    assert (summary["merges"], summary["mean_participants"]) == (STEPS, 3.0)
+    found = apart(tmp_path / "run", alone(config, formed))
+    print(f"apart by {found:.1e}")
+    assert found < TOLERANCE
+    other = apart(tmp_path / "run", alone(config, [Formed(2, 0, 0)]))
+    assert other > 100 * TOLERANCE, "with fewer it would be another model"
+
+
+TOLERANCE = 2e-4
+"""What f32 rounds, 6e-8 of each number, grows with 50 steps of training."""
