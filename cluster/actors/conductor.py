@@ -71,6 +71,8 @@ from coordinator.protocol import (
     Vitals,
 )
 
+STUCK_S = 15.0
+"""After a death the others leave their ring at once; who has not by then does not hear of it."""
 WAIT_S = 10.0
 """An island that waits for a place is answered by then, and asks again."""
 
@@ -182,6 +184,14 @@ class Conductor(Breakable):
         task.add_done_callback(self._watching.discard)
         return life
 
+    async def _end_who_is_stuck(self, ring: int) -> None:
+        """A ring has broken: whoever has not noticed after a while waits for nobody."""
+        await asyncio.sleep(STUCK_S)
+        if self._ring.ring == ring:
+            for life in self._ring.turning:
+                logging.warning("%s has not left ring %d: its process is ended", life, ring)
+                self._tell(life, "kill")
+
     async def _watch(self, life: Life) -> None:
         try:
             actor = await self._actors.find(island_actor(self._seats[life.island]))
@@ -282,6 +292,10 @@ class Conductor(Breakable):
             counts.stopping_s = now_s
         if isinstance(event, Lost) and self._ring is not before:
             self._gone(event.life, before)
+        if self._ring.broken and not before.broken and self._ring.turning:
+            task = asyncio.create_task(self._end_who_is_stuck(self._ring.ring))
+            self._watching.add(task)
+            task.add_done_callback(self._watching.discard)
         for effect in effects:
             self._carry_out(before, effect)
         self._remember(always=bool(effects))

@@ -10,10 +10,14 @@ is here: it hosts, has no part in the sums, and ends when nobody holds its input
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
+SOCKET = re.compile(r"socket:\[(\d+)\]")
 JOIN_S = 60
 """So long the members of a ring wait for each other when it forms."""
 HEARTBEAT_S = 100
@@ -97,11 +101,41 @@ def join(address: str, members: int, rank: int) -> None:
     global_state.process_id = 0
 
 
-def leave() -> None:
-    """Be alone again. Arrays on the devices, and what was compiled, are gone."""
+def connections() -> frozenset[int]:
+    """The sockets of this process, by the kernel's numbers; none where it has no /proc."""
+    found: set[int] = set()
+    for each in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):  # closed meanwhile
+            if (named := SOCKET.fullmatch(os.readlink(each))) is not None:
+                found.add(int(named[1]))
+    return frozenset(found)
+
+
+def hang_up(mine: frozenset[int]) -> None:
+    """Shut these connections, which the library has opened.
+
+    It keeps those of a ring that has broken, and whoever waits at the other end, and was no
+    neighbour of the one that died, would wait for ever. Nothing is closed under the library's
+    hands.
+    """
+    for each in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):
+            named = SOCKET.fullmatch(os.readlink(each))
+            if named is not None and int(named[1]) in mine:
+                with socket.socket(fileno=os.dup(int(each.name))) as end:
+                    if end.type == socket.SOCK_STREAM:
+                        end.shutdown(socket.SHUT_RDWR)
+
+
+def leave(mine: frozenset[int]) -> None:
+    """Be alone again. Arrays on the devices, and what was compiled, are gone.
+
+    `mine`: the connections to the others.
+    """
     import jax
     from jax.extend.backend import clear_backends
 
+    hang_up(mine)
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
     jax.clear_caches()

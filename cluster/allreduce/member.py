@@ -74,6 +74,7 @@ class RingMember:
         self._vitals, self._progress = Vitals(float("nan")), Progress(0, 0, Lease(0))
         self._step_s, self._quickest_s = 0.0, float("inf")
         self._reported_s = self._told_s = 0.0
+        self._wires = frozenset[int]()  # connections to the members of its ring
 
     def run(self) -> None:
         """Be in rings until the run is over or this island is let go.
@@ -143,7 +144,8 @@ class RingMember:
         for each in peeks:
             each.set_result(self._host)
         del state, step
-        meeting.leave()
+        meeting.leave(self._wires)
+        self._wires = frozenset()
         self._spent(talking_s=time.perf_counter() - began_s)
         self._report(always=True)
         return wasted
@@ -164,8 +166,12 @@ class RingMember:
             with self._lock:
                 leaving = self._pausing >= turn.ring
             computed_s = time.perf_counter()
+            first = held.step == turn.held.step
+            others = meeting.connections() if first else frozenset[int]()
             try:
                 buckets, told = step.mean(loss, buckets, tokens, leaving)
+                if first:  # the library connects when it has something to send
+                    self._wires = meeting.connections() - others
             except jax.errors.JaxRuntimeError as error:
                 log.warning("ring %d broke in step %d: %s", turn.ring, held.step + 1, error)
                 self._spent(
