@@ -5,7 +5,7 @@ shows it. Plain JSON types, so that it travels as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 PhaseName = Literal["starting", "running", "stopping", "finished"]
 IslandState = Literal[
@@ -78,6 +78,15 @@ class FragmentStatus(TypedDict):
     round: RoundStatus | None
 
 
+class EvaluationStatus(TypedDict):
+    """What judging the model takes, from the batches judged so far; and how far the last one is."""
+
+    look_s: float  # one of the looks now and then
+    last_s: float  # the last model's, all figures of the summary together
+    done: int  # batches of the last model's
+    wanted: int  # ... of so many; 0: it has not begun
+
+
 class RunStatus(TypedDict):
     run: str
     t: int
@@ -100,3 +109,4 @@ class RunStatus(TypedDict):
     failures: dict[str, int]  # of islands, by reason
     unjudged: dict[str, int]  # evaluations of the model that came to nothing, by reason
     figures: Figures | None  # None: nothing measured yet
+    evaluation: NotRequired[EvaluationStatus | None]  # None: no batch was judged yet

@@ -42,7 +42,7 @@ class EvaluatorActor(Breakable):
     def judged(self) -> Judged:
         """How far it is, also while it judges."""
         made = self._made
-        return Judged(0, 0.0) if made is None else Judged(made.judged, made.longest_s)
+        return Judged(0, 0.0) if made is None else made.judged
 
     def initial(self) -> tuple[Layout, list[Flat]]:
         return self._evaluator.layout, self._evaluator.initial()

@@ -97,8 +97,14 @@ def start_shard(
 
 
 def start_evaluator(config: Config, home: Home) -> Actor:
-    env = {**CPU_ENV, "XLA_FLAGS": ONE_THREAD}
+    own = dict(config.monitor.evaluate_on)
+    cpus, gpus = own.pop("CPU", 0.0), own.pop("GPU", 0.0)
+    env: dict[str, str] = {} if gpus or own.get("TPU") else dict(CPU_ENV)
+    if env and cpus <= 1:
+        env["XLA_FLAGS"] = ONE_THREAD
     actor = _start(EvaluatorActor, EVALUATOR, home, env, groups={"asking": 1})
+    if config.monitor.evaluate_on:
+        actor = actor.options(num_cpus=cpus, num_gpus=gpus, resources=own)
     return actor.remote(config.model_dump_json(), home.namespace)
 
 

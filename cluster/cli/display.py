@@ -67,6 +67,8 @@ def line(status: RunStatus) -> str:
         f"tokens {amount(status['tokens_trained'])}, {amount(status['tokens_per_s'])}/s",
         "left -" if status["left_s"] is None else f"left {duration(status['left_s'])}",
     ]
+    if judging := _judging(status):
+        parts.append(judging)
     if away := [f"{i['island']} {i['state']}" for i in status["islands"] if i["state"] != "live"]:
         parts.append(", ".join(away))
     return "  ".join(parts)
@@ -88,6 +90,10 @@ def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
     }
     if before is None or before["phase"] != after["phase"]:
         yield phases[after["phase"]]
+    known = before is not None and before.get("evaluation") is not None
+    if (told := after.get("evaluation")) is not None and not known:
+        look, last = duration(told["look_s"]), duration(told["last_s"])
+        yield f"judging the model takes {look} at each look and {last} at the end"
     was, now = _not_durable(before), _not_durable(after)
     if was != now:
         yield f"not durable: {now}" if now else "durable again"
@@ -172,9 +178,22 @@ def _figures(status: RunStatus) -> RenderableType:
         *_fact("per s", amount(status["tokens_per_s"])),
         *_fact("faults", str(status["faults"]), "red" if status["faults"] else ""),
     )
+    lines: list[RenderableType] = [facts, loss]
+    if judging := _judging(status):
+        lines.append(Text(judging, style="cyan"))
     if why := _not_durable(status):
-        return Group(facts, loss, Text(f"not durable: {why}", style="bold red"))
-    return Group(facts, loss)
+        lines.append(Text(f"not durable: {why}", style="bold red"))
+    return Group(*lines)
+
+
+def _judging(status: RunStatus) -> str:
+    """How far the last model is judged; empty before that."""
+    told = status.get("evaluation")
+    if told is None or told["wanted"] == 0:
+        return ""
+    left_s = told["last_s"] * (1 - told["done"] / told["wanted"])
+    of = f"{told['done']} of {told['wanted']} batches"
+    return f"judging the last model: {of}, left {duration(left_s)}"
 
 
 def _fact(label: str, value: str, style: str = "") -> tuple[tuple[str, str], ...]:

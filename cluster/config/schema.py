@@ -214,6 +214,7 @@ class FaultsConfig(Table):
 class MonitorConfig(Table):
     dashboard: bool = False  # Ray's own
     evaluate_every_s: Positive = 10.0
+    evaluate_on: dict[str, Amount] = {}  # its own, in Ray's words: {GPU = 1}; {}: one core, shared
     refresh_s: Positive = 0.5
     metrics_mb: Count = 64  # metrics.jsonl at most: of what is older, looks are thinned out
     metrics: bool = True  # a target for Prometheus

@@ -23,7 +23,7 @@ from cluster.fleet.exporter import Exporter
 from cluster.fleet.injection import Injection
 from cluster.fleet.islands import HeldIsland, Islands
 from cluster.fleet.outcome import Outcome
-from cluster.fleet.placement import hosts, impossible, wish
+from cluster.fleet.placement import homeless, hosts, impossible, wish
 from cluster.fleet.reconcile import Action, Deed, Hold, Holding, reconcile
 from cluster.fleet.results import Results
 from cluster.fleet.services import Services
@@ -83,15 +83,8 @@ class Fleet:
         self._seen: RunStatus | None = None
         self._began = time.time()
         self._services = Services(config, cluster)
-        self._injection = Injection(
-            run_dir.name,
-            config,
-            cluster,
-            self._islands,
-            self._services,
-            self.drain,
-            outlives=detached,
-        )
+        of_run = (run_dir.name, config, cluster, self._islands, self._services, self.drain)
+        self._injection = Injection(*of_run, outlives=detached)
         self._layout: Layout
         self._exporter = Exporter(run_dir, config.monitor, self._shown_status)
         self._dismissed = threading.Event()
@@ -243,6 +236,8 @@ class Fleet:
             for g in config.islands
             if (problem := impossible(g, g.count, nodes)) is not None
         ]
+        if (problem := homeless(config.monitor.evaluate_on, nodes)) is not None:
+            problems.append(problem)
         labels = config.sync.shard_labels
         if labels is not None and not hosts(labels, nodes):
             has = "; ".join(map(str, nodes))
@@ -397,4 +392,5 @@ class Fleet:
             return None
         with self._lock:
             warm = sum(map(len, self._islands.spares.warm(time.monotonic()).values()))
-            return shown(seen, self._islands.all(), wanted=len(self._wishes.desired), spares=warm)
+            wanted, told = len(self._wishes.desired), self._services.judging.told
+            return shown(seen, self._islands.all(), wanted=wanted, spares=warm, evaluation=told)

@@ -15,6 +15,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from cluster.failures import Unjudged, in_short
 from cluster.host.evaluator import Judged
+from cluster.status import EvaluationStatus
 from coordinator.fragments import Flat
 
 log = logging.getLogger("archipelago.fleet")
@@ -24,6 +25,8 @@ PATIENCE = 10
 """An evaluator with long batches is waited for as long as so many of its longest take."""
 ANSWER_S = 10.0
 """It must say within this how far it is, whatever else it does."""
+NOTE_S = 1.0
+"""It is not waited for any longer if it is asked for what people see, and no more."""
 POLL_S = 1.0
 DEATHS = 3
 """After so many deaths in a row the last model is not judged any more."""
@@ -69,6 +72,13 @@ class Judging:
         self._pending: Pending | None = None
         self._looked_s = self._heard_s = now_s()
         self._judged = Judged(0, 0.0)
+        self._known: EvaluationStatus | None = None
+        self._began = -1  # batches judged before the last evaluation; -1: it has not begun
+
+    @property
+    def told(self) -> EvaluationStatus | None:
+        """What it takes, as far as that is known."""
+        return self._known
 
     def look(self) -> Unjudged | None:
         """See to the judgement under way, or begin one if it is time; why one came to nothing."""
@@ -79,12 +89,35 @@ class Judging:
             return said if isinstance(said, Unjudged) else None
         if self._now_s() - self._looked_s >= self._every_s:
             self._looked_s = self._now_s()
+            self._note()
             self._pending = self._begun("judge")
         return None
+
+    def _note(self) -> None:
+        """Ask how far it is, and reckon from that how long it takes. Whoever does not say so at
+        once is busy."""
+        try:
+            judged = Judged(*self._evaluator.ask("judged")(NOTE_S))
+        except RayError:
+            return
+        if judged.batches < 2:
+            return
+        batch_s, wanted = judged.spent_s / (judged.batches - 1), judged.last
+        if self._known is None:
+            log.info("to judge the model takes %.0f s in all at the end", wanted * batch_s)
+        done = 0 if self._began < 0 else max(0, min(wanted, judged.batches - self._began))
+        self._known = EvaluationStatus(
+            look_s=judged.look * batch_s,
+            last_s=wanted * batch_s,
+            done=done,
+            wanted=0 if self._began < 0 else wanted,
+        )
 
     def verdict(self, flats: Sequence[Flat]) -> Judgement:
         """The figures of the end; waited for as long as batches are judged."""
         self._pending = None
+        self._note()
+        self._began = self._batches()
         said = {
             "heldout_loss": self._insisted("loss", [*flats]),
             "sample_heldout_loss": self._insisted("sample", [*flats]),
@@ -98,11 +131,18 @@ class Judging:
         losses = {k: what.value if isinstance(what, Done) else None for k, what in said.items()}
         return Judgement(losses, "; ".join(missing) or None)
 
+    def _batches(self) -> int:
+        try:
+            return Judged(*self._evaluator.ask("judged")(NOTE_S)).batches
+        except RayError:
+            return 0
+
     def _insisted(self, method: str, *arguments: object) -> Done | Unjudged:
         """Ask, and ask its next process again if the one that was asked dies."""
         for _ in range(DEATHS):
             pending, said = self._begun(method, *arguments), None
             while said is None:
+                self._note()
                 said = self._settled(pending, POLL_S)
             if said is not Unjudged.DIED:
                 return said

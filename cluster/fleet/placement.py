@@ -81,6 +81,16 @@ def room(group: IslandGroup, nodes: Sequence[Node]) -> int:
     return total
 
 
+def homeless(evaluate_on: Mapping[str, float], nodes: Sequence[Node]) -> str | None:
+    """Why an evaluator with these resources of its own has no place on these nodes; None if it
+    has."""
+    asked = {name: amount for name, amount in evaluate_on.items() if amount > 0}
+    if any(all(node.total.get(k, 0.0) >= v for k, v in asked.items()) for node in nodes):
+        return None
+    has = "; ".join(map(str, nodes)) or "no nodes"
+    return f"monitor.evaluate_on: no node has {_amounts(asked)}; the cluster has {has}"
+
+
 def impossible(group: IslandGroup, count: int, nodes: Sequence[Node]) -> str | None:
     """Why so many islands of the group can never be placed on these nodes; None if they can.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,13 +50,17 @@ class Results:
         model = model_bytes(layout, flats, versions)
         check()  # what another one trains on has no model yet
         self._write(MODEL, model)
-        losses, missing = services.judging.verdict(flats)
-        figures = measured | losses
+        figures = dict.fromkeys(SUMMARY_KEYS) | measured
         figures["global_sha256"] = fingerprint(flats)
-        figures["wall_s"] = time.time() - began
-        summary = {key: figures[key] for key in SUMMARY_KEYS}
-        self._write(runs.SUMMARY, json_bytes(summary))
+        self._sum_up(figures, began)  # whoever does not wait for the verdict has all but that
+        losses, missing = services.judging.verdict(flats)
+        summary = self._sum_up(figures | losses, began)
         return Outcome(summary, asked=asked, missing=missing)
+
+    def _sum_up(self, figures: Mapping[str, object], began: float) -> dict[str, object]:
+        summary = {key: figures[key] for key in SUMMARY_KEYS} | {"wall_s": time.time() - began}
+        self._write(runs.SUMMARY, json_bytes(summary))
+        return summary
 
     def _write(self, name: str, content: bytes) -> None:
         write(self.run_dir / name, content)

@@ -9,19 +9,26 @@ from cluster.failures import in_short
 from cluster.fleet.islands import HeldIsland
 from cluster.fleet.reconcile import Hold
 from cluster.names import group_name
-from cluster.status import IslandStatus, RunStatus, sketched
+from cluster.status import EvaluationStatus, IslandStatus, RunStatus, sketched
 from cluster.storage.files import json_text
 from coordinator.protocol import Island
 
 
 def shown(
-    seen: RunStatus, held: Mapping[Island, HeldIsland], *, wanted: int, spares: int
+    seen: RunStatus,
+    held: Mapping[Island, HeldIsland],
+    *,
+    wanted: int,
+    spares: int,
+    evaluation: EvaluationStatus | None = None,
 ) -> RunStatus:
     """The syncer's status, with the islands as the fleet has them. `wanted`: islands that shall be
-    there; `spares`: warm ones."""
+    there; `spares`: warm ones; `evaluation`: what judging the model takes."""
     said = {each["island"]: each for each in seen["islands"]}
     islands = [_overlaid(said.get(island), it) for island, it in held.items()]
-    return {**seen, "islands": islands, "wanted": wanted, "spares": spares}
+    overlaid: RunStatus = {**seen, "islands": islands, "wanted": wanted, "spares": spares}
+    overlaid["evaluation"] = evaluation
+    return overlaid
 
 
 def line_of(status: RunStatus) -> str:

@@ -1,4 +1,7 @@
-"""Judges the syncer's model, never a learner's: held-out loss of the public fragments."""
+"""Judges the syncer's model, never a learner's: held-out loss of the public fragments.
+
+On one core, unless `monitor.evaluate_on` gives it more, or an accelerator.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,15 @@ from islands.trainable import of_loss, of_parameters, shapes_of
 
 
 class Judged(NamedTuple):
-    """How far an evaluator has got: batches in its life, and the seconds that the longest took."""
+    """How far an evaluator has got: batches in its life, the seconds that the longest took, and
+    those that all took but the first, which is compiled. `look`, `last`: batches of a look, and of
+    a summary, if it must find out about the first model too."""
 
     batches: int
     longest_s: float
+    spent_s: float = 0.0
+    look: int = 0
+    last: int = 0
 
 
 SAMPLE_WINDOWS = 64
@@ -35,7 +43,7 @@ EVALUATION_BATCH = 16
 
 
 class Evaluator:
-    """Makes the initial model and judges models; on a CPU, off the islands' devices."""
+    """Makes the initial model and judges models, off the islands' devices."""
 
     def __init__(self, config: Config) -> None:
         """Errors: `UserMistake` if the task cannot be trained: the code may be another one here
@@ -49,7 +57,12 @@ class Evaluator:
         self._layout = layout_of(task, config.sync.fragments, shapes)
         self._structure = jax.tree.structure(shapes)
         self._loss = jax.jit(task.loss)
-        self.judged, self.longest_s = 0, 0.0  # batches so far, and the seconds of the longest
+        self._judged = Judged(0, 0.0, 0.0, self._few, 2 * self._count(FINAL_WINDOWS) + self._few)
+
+    @property
+    def judged(self) -> Judged:
+        """How far it is; also while it judges."""
+        return self._judged
 
     @property
     def layout(self) -> Layout:
@@ -70,9 +83,13 @@ class Evaluator:
     def sample(self, flats: Sequence[Flat]) -> float:
         """A rougher figure, for a run that goes on: over windows spread evenly over those of
         `loss`, always the same ones."""
-        count = self._count(FINAL_WINDOWS)
-        few = min(count, self._count(SAMPLE_WINDOWS))
+        count, few = self._count(FINAL_WINDOWS), self._few
         return self._mean(flats, [i * count // few for i in range(few)])
+
+    @property
+    def _few(self) -> int:
+        """Batches of a sample."""
+        return min(self._count(FINAL_WINDOWS), self._count(SAMPLE_WINDOWS))
 
     def loss(self, flats: Sequence[Flat], windows: int = FINAL_WINDOWS) -> float:
         """Held-out loss in nats per token, over so many windows or all there are."""
@@ -88,6 +105,10 @@ class Evaluator:
     def _judge(self, params: Params, batch: Batch) -> float:
         began_s = time.monotonic()
         loss = float(self._loss(params, batch))
-        self.judged += 1
-        self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+        took_s, before = time.monotonic() - began_s, self._judged
+        self._judged = before._replace(
+            batches=before.batches + 1,
+            longest_s=max(before.longest_s, took_s),
+            spent_s=before.spent_s + (took_s if before.batches else 0.0),
+        )
         return loss

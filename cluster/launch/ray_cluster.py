@@ -56,6 +56,7 @@ def cluster_of(
     logging.getLogger("ray").setLevel(logging.ERROR)
     if address in (None, "local"):
         cpus = sum((g.count + g.spares) * g.devices.get("CPU", 0.0) for g in config.islands)
+        cpus += config.monitor.evaluate_on.get("CPU", 0.0)
         _fits_here(need_bytes)
         try:
             ray.init(
@@ -90,12 +91,14 @@ def cluster_of(
 
 
 def _other_resources(config: Config) -> dict[str, float]:
-    """Custom resources of an embedded Ray, which has just what its islands ask for."""
+    """Custom resources of an embedded Ray, which has just what its islands and its evaluator ask
+    for."""
     wanted: dict[str, float] = {}
-    for group in config.islands:
-        for name, amount in group.devices.items():
+    asked = [(g.count + g.spares, g.devices) for g in config.islands]
+    for times, devices in [*asked, (1, config.monitor.evaluate_on)]:
+        for name, amount in devices.items():
             if name not in ("CPU", "GPU", "memory", "object_store_memory"):
-                wanted[name] = wanted.get(name, 0.0) + (group.count + group.spares) * amount
+                wanted[name] = wanted.get(name, 0.0) + times * amount
     return wanted
 
 

@@ -25,6 +25,7 @@ from cluster.fleet.judging import Evaluating, Pending
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import Node
 from cluster.fleet.shown import nothing_yet
+from cluster.host.evaluator import Judged
 from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
 from cluster.status import IslandState, RunStatus
 from cluster.storage import runs
@@ -65,7 +66,8 @@ class FakePlace:
 
 class FakeEvaluator(Evaluating):
     def ask(self, method: str, *arguments: object) -> Pending:
-        return lambda wait_s: None if method == "judge" else 1.5
+        said = {"judge": None, "judged": Judged(3, 0.5, 0.5, 4, 68)}
+        return lambda wait_s: said.get(method, 1.5)
 
     def restart(self) -> None:
         raise AssertionError("it answers")

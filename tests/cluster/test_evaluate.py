@@ -51,3 +51,16 @@ def test_where_little_is_held_out_a_look_is_of_all_or_of_four_batches(
     judge = evaluator(tmp_path, monkeypatch, batches)
     assert judge.sample(judge.initial()) == sample
     assert judge.loss(judge.initial()) == (batches - 1) / 2
+
+
+def test_it_says_how_far_it_is_and_how_long_its_batches_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = evaluator(tmp_path, monkeypatch, 100)
+    assert judge.judged == (0, 0.0, 0.0, 4, 2 * 32 + 4)
+    flats = judge.initial()
+    judge.sample(flats)
+    judge.loss(flats)
+    judged = judge.judged
+    assert judged.batches == 36
+    assert 0 < judged.spent_s < 36 * judged.longest_s

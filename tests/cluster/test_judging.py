@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,10 +17,17 @@ from ray.exceptions import (
     OutOfDiskError,
     RayTaskError,
 )
+from safetensors.numpy import load_file
 
 from cluster.failures import Unjudged
 from cluster.fleet.judging import DEATHS, HUNG_S, PATIENCE, Evaluating, Judgement, Judging, Pending
+from cluster.fleet.outcome import SUMMARY_KEYS
+from cluster.fleet.results import MODEL, Results
 from cluster.host.evaluator import Judged
+from cluster.storage.folder import Folder
+from cluster.storage.runs import SUMMARY
+from coordinator.fragments import Leaf, cut
+from coordinator.protocol import Version
 
 EVERY_S = 10.0
 FLATS = [np.zeros(3, np.float32)]
@@ -189,3 +199,84 @@ def test_a_look_under_way_at_the_end_is_not_waited_for(
     evaluator.now_s += EVERY_S
     assert judging.look() is None
     assert losses_of(judging.verdict(FLATS)) == (2.5, 2.4, 5.5)
+
+
+# --- what it costs, and how far it is -------------------------------------------------------------
+
+
+def test_it_is_said_beforehand_what_it_costs_and_at_the_end_how_far_it_is(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    assert judging.told is None
+    evaluator.judged = lambda: Judged(1, 9.0, 0.0, 4, 68)
+    evaluator.now_s = EVERY_S
+    judging.look()
+    assert judging.told is None, "the first batch is compiled: nobody knows how long one takes"
+    judging.look()
+    evaluator.judged = lambda: Judged(32, 9.0, 62.0, 4, 68)
+    evaluator.now_s = 2 * EVERY_S
+    judging.look()
+    assert judging.told == {"look_s": 8.0, "last_s": 136.0, "done": 0, "wanted": 0}
+    evaluator.does["loss"] = [(64.0, 2.5)]
+    began_s, shown = evaluator.now_s, list[Any]()
+    ask = evaluator.ask
+
+    def seen(method: str, *arguments: object) -> Pending:
+        shown.append(judging.told)
+        return ask(method, *arguments)
+
+    evaluator.ask = seen  # type: ignore[method-assign]
+    evaluator.judged = lambda: Judged(32 + int((evaluator.now_s - began_s) // 2), 9.0, 64.0, 4, 68)
+    judging.verdict(FLATS)
+    done = [each["done"] for each in shown if each and each["wanted"] == 68]
+    assert done == sorted(done)
+    assert {0, 10, 20, 30} <= {*done}
+
+
+def test_an_evaluator_that_does_not_say_how_far_it_is_costs_nothing_but_that(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    def deaf() -> NoReturn:
+        raise GetTimeoutError
+
+    evaluator.judged = deaf
+    assert losses_of(judging.verdict(FLATS)) == (2.5, 2.4, 5.5)
+    assert judging.told is None
+
+
+class Cut(Exception):
+    """Somebody ends the process."""
+
+
+def test_a_last_evaluation_that_is_cut_short_leaves_model_and_summary(
+    evaluator: Evaluator, judging: Judging, tmp_path: Path
+) -> None:
+    evaluator.does["sample"] = [Cut()]
+    layout = cut([Leaf("w", (3,))], 1)
+    services: Any = SimpleNamespace(public=lambda: ([Version(0, 7)], FLATS), judging=judging)
+    measured: dict[str, object] = {
+        key: 7 for key in SUMMARY_KEYS if "loss" not in key and key not in ("wall_s",)
+    }
+
+    def leave() -> None:
+        Results(tmp_path, Folder(tmp_path)).leave(
+            services, layout, measured, check=lambda: None, began=0.0, asked=None
+        )
+
+    with pytest.raises(Cut):
+        leave()
+    assert load_file(tmp_path / MODEL).keys() == {"w"}
+    summary = json.loads((tmp_path / SUMMARY).read_text())
+    assert [*summary] == [*SUMMARY_KEYS]
+    assert (summary["heldout_loss"], summary["merges"]) == (None, 7)
+    assert len(summary["global_sha256"]) == 64
+    evaluator.does["sample"] = [2.4]
+    leave()
+    again = json.loads((tmp_path / SUMMARY).read_text())
+    assert {**again, "wall_s": 0} == {
+        **summary,
+        "wall_s": 0,
+        "heldout_loss": 2.5,
+        "sample_heldout_loss": 2.4,
+        "initial_heldout_loss": 5.5,
+    }

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from cluster.config.schema import IslandGroup
-from cluster.fleet.placement import Node, bundle, hosts, impossible, matches, room, selector, wish
+from cluster.fleet.placement import (
+    Node,
+    bundle,
+    homeless,
+    hosts,
+    impossible,
+    matches,
+    room,
+    selector,
+    wish,
+)
 
 EU = Node("10.0.0.1", {"CPU": 8.0, "GPU": 2.0, "memory": 1e9}, {"region": "eu"})
 US = Node("10.0.0.2", {"CPU": 4.0}, {"region": "us", "ray.io/node-id": "x"})
@@ -100,3 +110,14 @@ def test_a_slice_is_asked_for_with_all_its_chips() -> None:
     assert bundle(group) == {"CPU": 2.0, "TPU": 8.0}
     assert bundle(IslandGroup(resources={"TPU": 0.0}, topology="2x2"))["TPU"] == 4.0
     assert bundle(IslandGroup(resources={"TPU": 4.0}, topology="2x2")) == {"TPU": 4.0}
+
+
+def test_an_evaluator_of_its_own_needs_a_node_that_has_it() -> None:
+    nodes = [Node("a", {"CPU": 2.0}, {}), Node("b", {"CPU": 4.0, "GPU": 1.0}, {})]
+    for fits in ({}, {"CPU": 4.0}, {"GPU": 1.0, "CPU": 1.0}, {"GPU": 0.0}):
+        assert homeless(fits, nodes) is None
+    for fails in ({"CPU": 5.0}, {"GPU": 2.0}, {"TPU": 1.0}):
+        why = homeless(fails, nodes)
+        assert why is not None
+        assert why.startswith("monitor.evaluate_on: no node has ")
+        assert "the cluster has a: 2 CPU; b: 4 CPU + 1 GPU" in why

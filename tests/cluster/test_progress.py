@@ -364,3 +364,15 @@ def test_duration(seconds: float, said: str) -> None:
 )
 def test_sparkline(history: list[float], said: str) -> None:
     assert sparkline(history) == said
+
+
+def test_judging_is_announced_with_its_cost_and_shown_while_the_last_model_is_judged() -> None:
+    before, after = a_status(), a_status()
+    after["evaluation"] = {"look_s": 3.0, "last_s": 120.0, "done": 0, "wanted": 0}
+    (said,) = announce(before, after)
+    assert said.endswith("judging the model takes 0:03 at each look and 2:00 at the end")
+    assert announce(after, after) == []
+    assert "judging" not in text(render(after)) + line(after)
+    after["evaluation"] |= {"done": 17, "wanted": 68}
+    for shown in (text(render(after)), line(after)):
+        assert "judging the last model: 17 of 68 batches, left 1:30" in shown
