@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import NamedTuple, TypeAlias
 
 from coordinator.protocol import Lease
 from islands.corpus import Starved
@@ -19,6 +22,21 @@ class Ahead(NamedTuple):
     windows: int
 
 
+Job: TypeAlias = tuple["Future[Ahead | None]", Callable[[], "Ahead | None"]]
+
+
+def _work(jobs: SimpleQueue[Job | None]) -> None:
+    """The body of a thread that nobody waits for, not even the end of its process: what a stream
+    waits for may never come."""
+    while (job := jobs.get()) is not None:
+        made, make = job
+        try:
+            made.set_result(make())
+        except BaseException as error:  # noqa: BLE001 - raised where the batch is wanted
+            made.set_exception(error)
+        del job, made, make
+
+
 class Prefetched:
     """A stream, read by a thread of its own one batch ahead; `cursor` and `remaining` are those of
     whoever consumes, so that a batch that was made and not consumed is read again by whoever comes
@@ -29,7 +47,9 @@ class Prefetched:
 
     def __init__(self, stream: StreamLike) -> None:
         self._stream, self._lock = stream, threading.Lock()
-        self._thread = ThreadPoolExecutor(1, "data")
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        threading.Thread(target=_work, args=(self._jobs,), name="data", daemon=True).start()
+        weakref.finalize(self, self._jobs.put, None)
         self._ahead: Future[Ahead | None] | None = None
         self._cursor: Lease | None = None
         self._left = stream.remaining
@@ -68,7 +88,7 @@ class Prefetched:
         ahead, self._ahead = self._ahead, None
         made = None if ahead is None else ahead.result()
         if made is None:  # there was too little when it was tried
-            made = self._make()
+            made = _made(self._stream, self._lock)
         if made is None:
             return self._stream.next()  # `Starved`, in its own words
         self._cursor, self._left = made.cursor, self._left - made.windows
@@ -77,19 +97,23 @@ class Prefetched:
 
     def _begin(self) -> None:
         """Make the next batch, unless one is made or being made."""
-        if self._ahead is None or (self._ahead.done() and self._is_none()):
-            self._ahead = self._thread.submit(self._make)
+        if self._ahead is not None and not (self._ahead.done() and self._is_none()):
+            return
+        stream, lock = self._stream, self._lock  # not this, which shall go when nobody needs it
+        self._ahead = Future()
+        self._jobs.put((self._ahead, lambda: _made(stream, lock)))
 
     def _is_none(self) -> bool:
         assert self._ahead is not None
         return self._ahead.exception() is None and self._ahead.result() is None
 
-    def _make(self) -> Ahead | None:
-        """None if there is too little for one; then nothing is consumed."""
-        with self._lock:
-            before = self._stream.remaining
-            try:
-                batch = self._stream.next()
-            except Starved:
-                return None
-            return Ahead(batch, self._stream.cursor, before - self._stream.remaining)
+
+def _made(stream: StreamLike, lock: threading.Lock) -> Ahead | None:
+    """The next batch; None if there is too little for one, and then nothing is consumed."""
+    with lock:
+        before = stream.remaining
+        try:
+            batch = stream.next()
+        except Starved:
+            return None
+        return Ahead(batch, stream.cursor, before - stream.remaining)

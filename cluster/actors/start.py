@@ -102,9 +102,8 @@ def start_evaluator(config: Config, home: Home) -> Actor:
     env: dict[str, str] = {} if gpus or own.get("TPU") else dict(CPU_ENV)
     if env and cpus <= 1:
         env["XLA_FLAGS"] = ONE_THREAD
-    actor = _start(EvaluatorActor, EVALUATOR, home, env, groups={"asking": 1})
-    if config.monitor.evaluate_on:
-        actor = actor.options(num_cpus=cpus, num_gpus=gpus, resources=own)
+    there = {**home.near(), "num_cpus": cpus, "num_gpus": gpus, "resources": own}
+    actor = _start(EvaluatorActor, EVALUATOR, home, env, there, groups={"asking": 1})
     return actor.remote(config.model_dump_json(), home.namespace)
 
 
@@ -166,7 +165,7 @@ def _start(
     """`groups`: threads for calls of these kinds, beside those for all others."""
     place = where or home.near()
     made: Any = ray.remote(concurrency_groups=dict(groups)) if groups else ray.remote  # type: ignore[call-overload]
-    return made(kind).options(**home.options(name, env), **place, num_cpus=0)
+    return made(kind).options(**home.options(name, env), **{"num_cpus": 0, **place})
 
 
 NODE_ID = "ray.io/node-id"

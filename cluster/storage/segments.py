@@ -11,8 +11,8 @@ from cluster.storage.depot import Depot
 
 NAME = re.compile(r"tape-([0-9]+)(?:-([0-9]+))?\.arrow")
 SEGMENT_BYTES = 4 * 2**20
-"""A snapshot seals a segment that is longer: an hour of 64 islands with steps of a second is some
-hundred files, and a restart that finds its snapshot reads less than this and ten seconds."""
+"""A snapshot seals a segment that is longer: a day of 64 islands with steps of a second is some
+hundred files."""
 
 
 class Segment(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 
@@ -17,7 +19,7 @@ from islands.task import Batch
 from tests.islands.test_corpus import LEASE, counting
 from tests.live.cli import until
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 CORPUS = counting()
 
 
@@ -138,3 +140,24 @@ def test_its_thread_goes_with_it() -> None:
     assert len(mine) == 1
     del ahead
     until(lambda: not any(thread.is_alive() for thread in mine))
+
+
+HANGS = """
+from coordinator.protocol import Lease
+from islands.prefetch import Prefetched
+from tests.islands.test_prefetch import Slow, stream
+ahead = Prefetched(Slow(stream(2)))
+ahead.add(Lease(3))
+print("over")
+"""
+
+
+def test_a_stream_that_hangs_does_not_keep_its_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S - 5,
+    )
+    assert (done.returncode, done.stdout) == (0, "over\n")

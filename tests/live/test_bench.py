@@ -46,6 +46,20 @@ def test_bench_overhead_trains_both_ways_in_the_same_processes() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+def test_bench_large_kills_a_syncer_whose_tape_is_long() -> None:
+    with place() as here:
+        finished = finish(here.start("bench", "large", "--quick", "--json"), within_s=500)
+    assert finished.code == 0, finished.err
+    told = finished.json
+    assert [row["steps"] for row in told["rows"]] == [100, 1_000, 10_000]
+    assert told["tape_events"] > 100 * 64 * 100
+    assert 0 < told["syncer_gap_s"] < 60
+    assert told["peak_bytes"] == {"syncer": told["syncer_peak_bytes"]}
+    assert GOALS["large"].keys() <= told.keys()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_bench_recovery_kills_learner_syncer_and_node_and_sees_them_back() -> None:
     with place() as here:
         finished = finish(here.start("bench", "recovery", "--quick", "--json"), within_s=500)
