@@ -132,6 +132,7 @@ class RingMember:
         step = RingStep(self._task, optimizer_of(self._config), wire, turn.members)
         tree = jax.tree.structure(jax.eval_shape(lambda: self._task.init(0)))
         state = step.start(jax.tree.unflatten(tree, list(host.params)), host.moments)
+        step.compile(state, self._task.heldout(self._group.batch_size)[0])
         with self._lock:
             self._ring = turn.ring
         log.info("in ring %d of %d, from step %d", turn.ring, turn.members, turn.held.step)
@@ -189,7 +190,8 @@ class RingMember:
                 self._progress.steps + 1, self._progress.tokens + tokens, Lease(0)
             )
             took_s = ended_s - before_s
-            self._step_s += STEP_SMOOTHING * (took_s - self._step_s) if self._step_s else took_s
+            if not first:  # which has waited for all to be there
+                self._step_s += STEP_SMOOTHING * (took_s - self._step_s) if self._step_s else took_s
             self._spent(
                 loss=told.loss,
                 data_s=fed_s - before_s,

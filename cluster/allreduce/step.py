@@ -60,7 +60,7 @@ class RingStep:
         self.sizes = [leaf.size for leaf in leaves]
         self._buckets = buckets_of(self.sizes)
         self._grads = jax.jit(self._gradients, out_shardings=self._here)
-        self._update = jax.jit(self._updated, donate_argnums=0, out_shardings=self._here)
+        self._update: Any = jax.jit(self._updated, donate_argnums=0, out_shardings=self._here)
         self._fresh = jax.jit(self._direction.init, out_shardings=self._here)
         self._sum = jax.jit(
             jax.shard_map(
@@ -85,6 +85,12 @@ class RingStep:
 
     def _place(self, tree: Tree) -> Tree:
         return jax.tree.map(lambda x: jax.device_put(np.array(x), self._here), tree)
+
+    def compile(self, state: InnerState, batch: Batch) -> None:
+        """Compile what each member does by itself; the sums are when there are others to meet."""
+        _, buckets = self.gradients(state, batch)
+        self._update = self._update.lower(state, buckets, np.int32(0)).compile()
+        jax.block_until_ready(buckets)
 
     # --- a step -----------------------------------------------------------------------------------
 

@@ -261,7 +261,7 @@ def test_a_snapshot_is_read_back_as_it_was_and_old_ones_go(tmp_path: Path) -> No
     rng = np.random.default_rng(SEED)
     for step in (0, 25, 50):
         params = [rng.normal(size=(3, 2)).astype(np.float32), np.zeros(5, np.float32)]
-        moments = None if step == 0 else [np.asarray(step, np.int32), params[0] + 1]
+        moments = None if step == 0 else [np.full((), step, np.int32), params[0] + 1]
         save_state(depot, kept := RingState(held(step), params, moments), keep=2)
     found = load_state(depot)
     assert found is not None
