@@ -34,6 +34,7 @@ from coordinator.protocol import (
     Arrived,
     Event,
     Fragment,
+    Incarnation,
     Island,
     Life,
     Merged,
@@ -48,6 +49,8 @@ LATENCY_S = 0.003
 JITTER = 0.05
 """Of a paced step: the islands idle until it is over."""
 ENOUGH_EVENTS = 10**6
+KILLS = 3
+"""Of which the mean is taken: from a kill to the next step."""
 OTHER, THIRD = Island("local-2"), Island("local-3")
 
 
@@ -214,11 +217,12 @@ def _row(name: str, real: Seen, simulated: Seen) -> dict[str, object]:
 
 
 def measure(preset: str, overrides: Sequence[str], home: Path, for_s: float, islands: int) -> Times:
-    """A window without faults, then one kill."""
+    """A window without faults, then some kills."""
     with going(preset, overrides, home) as run:
         run.until_all_contribute()
         time.sleep(SETTLES_S + for_s)
-        run.kill_and_wait(VICTIM)
+        for _ in range(KILLS):
+            run.kill_and_wait(VICTIM)
         run.end()
         rows, story = _tape(run), Story.of(run.run_dir)
     from_s = all_contributed_s(rows, islands) + SETTLES_S
@@ -226,17 +230,30 @@ def measure(preset: str, overrides: Sequence[str], home: Path, for_s: float, isl
     calm_s = min(for_s, killed_s - from_s)
     steps = seen(rows, from_s, from_s + calm_s, islands, 1.0)
     merge_s, store_s = waits_s([row for row in rows if row[0] < killed_s])
-    again_s = next(
+    step_s = 1.0 / steps.goodput
+    back_s = [stepped_s(rows, life, at_s) - at_s for life, (at_s, _) in enumerate(story.faults, 2)]
+    return Times(step_s, merge_s, store_s, statistics.mean(back_s) - step_s)
+
+
+def stepped_s(rows: Rows, life: int, after_s: float) -> float:
+    """When the victim reported its first step in its `life`-th life."""
+    return next(
         at_s
         for at_s, event in rows
-        if at_s > killed_s
+        if at_s > after_s
         and isinstance(event, Report)
         and event.life.island == VICTIM
-        and event.life.incarnation > 1
         and event.progress.steps > 0
+        and event.life.incarnation in lives_of(rows)[life - 1 :]
     )
-    step_s = 1.0 / steps.goodput
-    return Times(step_s, merge_s, store_s, again_s - killed_s - step_s)
+
+
+def lives_of(rows: Rows) -> list[Incarnation]:
+    """The victim's, in order."""
+    lives = {
+        e.life.incarnation for _, e in rows if isinstance(e, Report) and e.life.island == VICTIM
+    }
+    return sorted(lives)
 
 
 def _tape(run: Going) -> Rows:

@@ -200,7 +200,7 @@ class _Window:
     def _back(self, machine: Machine, which: int) -> None:
         slices = self._slices[machine.trait.island]
         slices.out.remove(which)
-        if slices.rebuilding or (slices.out and self._recovery.grow is Grow.WHOLE):
+        if slices.out and self._recovery.grow is Grow.WHOLE:
             return
         if (process := machine.process) is not None and process.learner is not None:
             self._at_boundary(machine, process, process.learner.now.progress.steps)

@@ -106,6 +106,36 @@ def test_what_is_planned_is_what_run_accepts(capsys: pytest.CaptureFixture[str])
     assert any(not change["same"] for change in said["changes"])
 
 
+def test_what_a_setting_sends_and_holds_by_hand() -> None:
+    """1 B parameters in bf16, H = P = 24, steps of 2 s: 16e9 / 24 / 2 bits a second and island."""
+    cluster = cluster_of(
+        {**two_regions(10.0, parameters=1e9, step_s=2.0), "syncer": {"memory_gb": 8.0}}
+    )
+    setting = settings.Setting((3, 2), 24, "bf16", 0)
+    moving = settings.traffic(setting, cluster)
+    one = 16 / 24 / 2
+    assert moving.syncer == "here"
+    assert moving.island_gbit_s == pytest.approx(one)
+    assert moving.gbit_s == pytest.approx({"here": 2 * one, "there": 2 * one})
+    assert moving.busiest == pytest.approx(2 * one / 10)
+    assert moving.egress_gb_per_hour == pytest.approx(2 * 2 * one * 3600 / 8)
+    assert moving.egress_usd_per_hour == pytest.approx(0.05 * 2 * 2 * one * 3600 / 8)
+    holding = settings.shards(setting, moving, cluster)
+    assert holding.gbit_s == pytest.approx(5 * one)
+    # 12 bytes, four differences of 2, and of five contributions of 2 three fragments of 24
+    assert holding.memory_gb == pytest.approx(12 + 8 + 10 * 3 / 24)
+    assert holding.count == 3
+    thin = cluster_of({**two_regions(10.0, parameters=1e9, step_s=2.0), "syncer": {"gbit_s": 0.5}})
+    assert settings.shards(setting, moving, thin).count == 4
+    simulator = Simulator(cluster, 0, Effort(1, 200))
+    worth = simulator.worth(setting)
+    rate = cluster.training.batch_tokens / 2.0
+    assert worth.tokens_per_s == pytest.approx(rate * worth.goodput * worth.merged)
+    assert worth.hours == pytest.approx(worth.tokens / worth.tokens_per_s / 3600)
+    hourly = (16384 + 8192) * 2.0 + moving.egress_usd_per_hour
+    assert worth.usd == pytest.approx(worth.hours * hourly)
+
+
 def test_a_simulated_cluster_has_all_configurations(tmp_path: Path) -> None:
     cluster = load_cluster(EXAMPLE)
     rows = {row.configuration: row for row in compare(cluster, 0, seeds=2, failures=300)}
