@@ -135,13 +135,19 @@ def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
         name=name,
         vocabulary=spec.vocabulary,
         init=Drawn(spec),
-        loss=partial(model.loss, spec),
+        loss=_loss_of(spec),
         tokens=lambda batch: batch.shape[0] * (batch.shape[1] - 1),
         stream=lambda batch_size: Stream(corpus(), batch_size, data.seed),
         heldout=lambda batch_size: corpus().heldout_batches(batch_size),
         stacked=lambda path: path.startswith("blocks/"),
         embedding=lambda path: path == "embedding",
     )
+
+
+@cache
+def _loss_of(spec: ModelSpec) -> Callable[[Params, Batch], jax.Array]:
+    """One function for one shape of model, so that JAX compiles it once in a process."""
+    return partial(model.loss, spec)
 
 
 def load_task(

@@ -16,11 +16,10 @@ from optax import OptState
 
 from coordinator.fragments import Flat
 from coordinator.protocol import Fragment
-from islands.adopt import AdoptRule, FragmentPort
+from islands.adopt import FragmentPort
 from islands.corpus import Starved
-from islands.encoder import Numbers
-from islands.exchange import Basis, Snapshot
-from islands.inner import Inner, InnerState
+from islands.exchange import Snapshot
+from islands.inner import Inner
 from islands.learner_words import (
     Adopt,
     End,
@@ -35,6 +34,7 @@ from islands.learner_words import (
 )
 from islands.link import Habits
 from islands.mailbox import Mailbox, Todo
+from islands.replica import Replica
 from islands.task import Params, StreamLike, Task
 
 PACE_DRIFT = 1.01
@@ -61,12 +61,10 @@ class Trainer:
         mail: Mailbox,
         now_s: Callable[[], float],
     ) -> None:
-        self._task, self._inner, self._port, self._habits = task, inner, port, habits
+        self._task, self._inner, self._habits = task, inner, habits
+        self._replica = Replica(inner, port, habits.encode)
         self._mail, self._now_s = mail, now_s
         self.drag = 1.0
-        self._state: InnerState | None = None
-        self._basis: dict[Fragment, Basis] = {}
-        self._kept: dict[Fragment, Snapshot] = {}  # of their due points, not asked for yet
         self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
         self._stream: StreamLike
         self._fed_s = self._rested_s = 0.0  # spent on data since the last step; when that was over
@@ -78,13 +76,12 @@ class Trainer:
     @property
     def params(self) -> Params:
         """The parameters, on the devices; None before the first life."""
-        return None if self._state is None else self._state.params
+        return self._replica.params
 
     def moments(self) -> OptState | None:
         """Let go of the parameters of the life before, which need not lie beside the new ones, and
         return its moments."""
-        before, self._state, self._basis, self._kept = self._state, None, {}, {}
-        return None if before is None else before.opt_state
+        return self._replica.end()
 
     def begin(
         self,
@@ -94,8 +91,7 @@ class Trainer:
         stream: StreamLike,
     ) -> None:
         """A new life, from the public fragments and with these moments, or none."""
-        self._state = self._inner.start(params, moments)
-        self._basis = {p: Basis(flat, self._anchor_of(flat)) for p, flat in public.items()}
+        self._replica.begin(params, moments, public)
         self._stream, self._running, self._quickest_s = stream, None, math.inf
 
     def train(self) -> bool:
@@ -138,7 +134,6 @@ class Trainer:
         idling was spent talking. So is what the devices still have to do for hand-ins, adoptions
         and donations when the step could begin: it would come before it.
         """
-        assert self._state is not None
         began_s = self._now_s()
         with self._mail.lock:
             assert self._mail.now is not None
@@ -152,10 +147,10 @@ class Trainer:
         self._fed_s += fed_s
         if self._exchanged or self._running is None:
             self._settle(fed_s)
-            jax.block_until_ready((self._state, self._copying))
+            jax.block_until_ready((self._replica.state, self._copying))
             self._copying, self._exchanged = [], False
         began_s, first = self._now_s(), self._running is None
-        self._state, measures = self._inner.step(self._state, batch, clock)
+        measures = self._replica.step(batch, clock)
         self._settle(fed_s)  # of the step before, if the devices are still at it
         self._running = measures.loss, began_s if first else self._now_s()
         slowed, idle_s = self.drag / self._habits.speed, 0.0
@@ -223,10 +218,9 @@ class Trainer:
             now = self._mail.now
             step_s = 0.0 if now is None else now.step_s
         for life, donation in donations.items():
-            assert self._state is not None
             self._settle()
             until_s, given = self._now_s() + DONATING_SHARE * step_s, donation.leaves
-            for leaf in self._inner.moments(self._state, after=len(given)):
+            for leaf in self._inner.moments(self._replica.state, after=len(given)):
                 given.append(leaf)
                 if self._now_s() >= until_s:
                     break
@@ -241,42 +235,22 @@ class Trainer:
                 self._mail.happens(Fed(self._stream.remaining))
             case Keep(hand_over):
                 if hand_over.said is not None:
-                    self._kept[hand_over.fragment] = self._taken(hand_over)
+                    self._taken(self._replica.keep(hand_over))
             case HandOver(p):
-                snapshot = None
-                if word.said is not None:
-                    kept = self._kept.pop(p, None)
-                    mine = kept is not None and kept.word == word
-                    snapshot = kept if mine else self._taken(word)
+                snapshot = None if word.said is None else self._taken(self._replica.take(word))
                 # whoever asked is forgotten once answered: if not here, by `Mailbox.end`
                 with self._mail.lock:
                     self._mail.answers[p].popleft().set_result(snapshot)
             case Adopt(p, version):
                 with self._mail.lock:
                     offer, self._mail.adopting = self._mail.offers[p, version], {(p, version)}
-                self._adopt(p, *offer)
+                self._replica.adopt(p, *offer)
+                self._exchanged = True
                 with self._mail.lock:
                     self._mail.adopting = set()
                     self._mail.offers.pop((p, version))
 
-    def _taken(self, word: HandOver) -> Snapshot:
-        assert self._state is not None
-        p = word.fragment
-        flat, basis = self._port.take(self._state.params, p), self._basis[p]
-        self._copying.append(flat)
+    def _taken(self, snapshot: Snapshot) -> Snapshot:
+        self._copying.append(snapshot.flat)
         self._exchanged = True
-        self._basis[p] = Basis(basis.public, flat)
-        return Snapshot(flat, word, basis)
-
-    def _adopt(self, p: Fragment, flat: Flat, placed: jax.Array) -> None:
-        assert self._state is not None
-        carries = self._port.rule is AdoptRule.CARRY
-        origin = self._inner.place(self._basis[p].origin) if carries else placed
-        self._exchanged = True
-        params = self._port.put(self._state.params, p, placed, origin)
-        self._state = replace(self._state, params=params)
-        self._basis[p] = Basis(flat, placed if self._habits.encode == "device" else flat)
-
-    def _anchor_of(self, flat: Flat) -> Numbers:
-        """Where deltas will be counted from."""
-        return self._inner.place(flat) if self._habits.encode == "device" else flat
+        return snapshot

@@ -25,17 +25,9 @@ from cluster.actors.ring_island import RingIslandActor
 from cluster.actors.shard import ShardActor
 from cluster.actors.syncer import SyncerActor
 from cluster.config.schema import Config, IslandGroup
+from cluster.host.environment import CPU_ENV, KEEP_PAGES, ONE_THREAD, keep_compiled
 from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
 from cluster.source import user_sha256
-
-CPU_ENV = {"JAX_PLATFORMS": "cpu"}
-KEEP_PAGES = {
-    "MALLOC_TRIM_THRESHOLD_": "1000000000",
-    "MALLOC_MMAP_THRESHOLD_": "1000000000",
-}
-"""For glibc: XLA on a CPU frees large buffers each step, and a shard at each merge, which would be
-page faults at the next."""
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +113,7 @@ def start_island(
     resources = dict(group.devices)
     cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
     memory = resources.pop("memory", None)
-    env = {
-        "JAX_COMPILATION_CACHE_DIR": str(Path.home() / ".cache" / "archipelago" / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # the many small ones cost most
-    }
+    env = keep_compiled()
     if not gpus and not resources.get("TPU"):
         env |= CPU_ENV | KEEP_PAGES
         if cpus <= 1:

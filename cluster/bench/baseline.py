@@ -140,6 +140,10 @@ def at(config: Config, setting: Setting) -> Config:
     return config.model_copy(update={"optimizer": optimizer})
 
 
+def setting_of(config: Config) -> Setting:
+    return Setting(config.optimizer.learning_rate, config.optimizer.momentum)
+
+
 def trained(config: Config, steps: int) -> float:
     """Held-out loss of data-parallel training in a process of its own, after so many steps."""
     with TemporaryDirectory(prefix="archipelago-baseline-") as folder:

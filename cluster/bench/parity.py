@@ -27,9 +27,12 @@ def parity(
     schedule and held-out text; rate and momentum are each side's own: the configuration's for the
     islands, those of `cluster.bench.baseline` for data-parallel. `baseline_tuned` is false where no
     such sweep was made: then it has the islands' rate and momentum, and the gap is too small.
-    `lock_step`: the islands in step and in one process, to see what the method costs without the
-    system.
+    `lock_step`: in virtual time, and the other modes beside it (`cluster.bench.parity_modes`).
     """
+    if lock_step:
+        from cluster.bench.parity_modes import compared
+
+        return compared(preset=preset, steps=steps, seeds=seeds, overrides=overrides, say=say)
     decoupled, data_parallel, gaps = list[float](), list[float](), list[float]()
     result: dict[str, object] = {"steps": steps, "samples": seeds}
     for seed in range(seeds):
@@ -38,7 +41,7 @@ def parity(
             path = Path(folder) / "parity.toml"
             path.write_text(config.toml())
             run = ["-m", "cluster", "run", str(path), "--json", "--run-dir", f"{folder}/run"]
-            ours = child(["-m", "cluster.bench.lockstep", str(path)] if lock_step else run)
+            ours = child(run)
         batch = sum(group.count * group.batch_size for group in config.islands)
         equal = round(ours["tokens_trained"] / (batch * config.data.window))
         best, tuned = opponent(config, baseline.read())

@@ -9,6 +9,7 @@ do, so that `--help` and a refused configuration are there at once.
     steering  status, scale, drain, chaos, stop
     proof     replay and simulate
     clusters  what is shown of clusters with no machines
+    studying  study
     bench     bench, and the switches of each figure
     options   what several commands have in common
     display   the live table, and lines for what happens

@@ -30,7 +30,7 @@ def parity(
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     lock_step: Annotated[
-        bool, typer.Option("--lock-step", help="Islands in step, without Ray: the method alone.")
+        bool, typer.Option("--lock-step", help="In virtual time, without Ray, and every mode.")
     ] = False,
     as_json: Json = False,
 ) -> None:

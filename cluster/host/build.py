@@ -80,10 +80,10 @@ def rehearse(parts: Parts, batch_size: int) -> None:
     jax.block_until_ready((measures, inner.start(parts.task.zeros(), moments)))
 
 
-def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learner:
-    """A learner, ready to step, that has not joined yet."""
+def habits_of(config: Config, island: Island) -> Habits:
+    """How this island's learner works."""
     group, sync = group_of(config, island), config.sync
-    habits = Habits(
+    return Habits(
         island=island,
         group=group.group,
         wire_up=sync.wire_up,
@@ -97,13 +97,18 @@ def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learne
         region=None if group.region is None else Region(group.region),
         until=config.run.steps if config.run.mode.lock_step else None,
     )
+
+
+def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learner:
+    """A learner, ready to step, that has not joined yet."""
+    batch_size = group_of(config, island).batch_size
     return Learner(
         parts.task,
         parts.layout,
         parts.inner,
         parts.port,
-        lambda: Prefetched(parts.task.stream(group.batch_size)),
+        lambda: Prefetched(parts.task.stream(batch_size)),
         link,
-        habits,
+        habits_of(config, island),
         now_s=time.perf_counter,
     )

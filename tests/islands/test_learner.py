@@ -473,7 +473,7 @@ def test_what_devices_do_for_the_syncer_is_not_computing(
     alive = begin()
     alive.script.step(3)
     learner, made, done = alive.learner, list[Any](), list[bool]()
-    jax.block_until_ready(jax.tree.map(after_long, learner._trainer._state))  # compiled
+    jax.block_until_ready(jax.tree.map(after_long, learner._trainer._replica.state))  # compiled
 
     def slowly(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -1283,7 +1283,7 @@ def test_a_version_without_a_payload_is_asked_for(begin: Begin) -> None:
     alive.learner.offer(alive.script.life, publication, None)
     alive.script.step(1)
     alive.adopted(F0, version)
-    np.testing.assert_array_equal(alive.learner._trainer._basis[F0].public, flat)
+    np.testing.assert_array_equal(alive.learner._trainer._replica._basis[F0].public, flat)
 
 
 # --- waiting, and being out of reach --------------------------------------------------------------

@@ -48,8 +48,11 @@ class Place:
         return {**os.environ, "PYTHONPATH": str(self.folder), **mine}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.start_python("-m", "cluster", *arguments)
+
+    def start_python(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "cluster", *arguments],
+            [sys.executable, *arguments],
             cwd=ROOT,
             env=self.environment,
             stdout=subprocess.PIPE,

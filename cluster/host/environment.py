@@ -1,0 +1,31 @@
+"""What a process that computes has in its environment: said before it starts, or imports JAX."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CPU_ENV = {"JAX_PLATFORMS": "cpu"}
+KEEP_PAGES = {
+    "MALLOC_TRIM_THRESHOLD_": "1000000000",
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+}
+"""For glibc: XLA on a CPU frees large buffers each step, and a shard at each merge, which would be
+page faults at the next."""
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+"""Of XLA. Another number of threads adds in another order, and gives other last bits."""
+
+
+def keep_compiled() -> dict[str, str]:
+    """What is compiled once is kept for the next process."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(Path.home() / ".cache" / "archipelago" / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # the many small ones cost most
+    }
+
+
+def take_one_thread() -> None:
+    """Compute on one thread in this process and those that it starts, as an island of one CPU does;
+    unless its environment says otherwise."""
+    for name, value in {**KEEP_PAGES, **keep_compiled(), "XLA_FLAGS": ONE_THREAD}.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,51 @@
+"""Means over seeds, and intervals of differences between runs of the same seed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+METHOD = "student-t, 95 %"
+"""How intervals are made. Differences of pairs are near to normal, and there are few of them: a
+bootstrap of eight values is too narrow, and t is not (docs/studies.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean with its interval, which is infinite where there is one sample only."""
+
+    value: float
+    low: float
+    high: float
+    samples: int
+
+
+def mean(samples: Sequence[float]) -> Mean:
+    """NaN of none."""
+    if not samples:
+        return Mean(math.nan, math.nan, math.nan, 0)
+    middle = statistics.fmean(samples)
+    if (n := len(samples)) == 1:
+        return Mean(middle, -math.inf, math.inf, 1)
+    reach = quantile(n - 1) * statistics.stdev(samples) / math.sqrt(n)
+    return Mean(middle, middle - reach, middle + reach, n)
+
+
+def quantile(degrees: int) -> float:
+    """Of Student's t, two-sided."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, 0.5 + CONFIDENCE / 2))
+
+
+def gaps_percent(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """By how much each is above the other of its pair, in per cent; pairs without a figure are
+    left out."""
+    return [
+        100 * (mine / other - 1)
+        for mine, other in zip(ours, theirs, strict=True)
+        if math.isfinite(mine) and math.isfinite(other) and other != 0
+    ]

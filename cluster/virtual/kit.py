@@ -1,0 +1,75 @@
+"""What a virtual run is made of, compiled once for all islands and runs that can share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+
+from cluster.config.schema import Config
+from cluster.host.build import optimizer_of, task_of
+from coordinator.fragments import Layout
+from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.inner import Inner
+from islands.optimizer import OptimizerSpec
+from islands.task import Task
+
+K = TypeVar("K")
+V = TypeVar("V")
+KEPT = 8
+"""Compiled steps and fragment ports that are kept for the next run of the same process."""
+_inner: dict[tuple[str, OptimizerSpec], Inner] = {}
+_ports: dict[tuple[str, AdoptRule, float], FragmentPort] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """Of all islands: `inner` compiles the step for each shape of batch, `port` cuts fragments."""
+
+    task: Task
+    layout: Layout
+    inner: Inner
+    port: FragmentPort
+    structure: Any
+
+
+def kit_of(config: Config) -> Kit:
+    """Errors: `UserMistake` if there is no such task."""
+    sync, task = config.sync, task_of(config)
+    shapes = jax.eval_shape(lambda: task.init(0))
+    layout = layout_of(task, sync.fragments, shapes)
+    rule, blend = AdoptRule(sync.adopt), sync.blend or 0.0
+    return Kit(
+        task,
+        layout,
+        inner_of(config, task),
+        _port_of(layout, rule, blend),
+        jax.tree.structure(shapes),
+    )
+
+
+def inner_of(config: Config, task: Task) -> Inner:
+    """The compiled step. That of a preset depends on its options and the optimizer only, so that
+    runs of other seeds share it; a task of the user's may depend on its data."""
+    spec = optimizer_of(config)
+    if config.task.preset is None:
+        return Inner(task, spec)
+    key = config.task.model_dump_json(), spec
+    if key not in _inner:
+        _drop_oldest(_inner)
+        _inner[key] = Inner(task, spec)
+    return _inner[key]
+
+
+def _port_of(layout: Layout, rule: AdoptRule, blend: float) -> FragmentPort:
+    key = layout.fingerprint, rule, blend
+    if key not in _ports:
+        _drop_oldest(_ports)
+        _ports[key] = FragmentPort(layout, rule, blend)
+    return _ports[key]
+
+
+def _drop_oldest(kept: dict[K, V]) -> None:
+    while len(kept) >= KEPT:
+        del kept[next(iter(kept))]

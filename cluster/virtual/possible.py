@@ -1,0 +1,27 @@
+"""What virtual time can play, and what it cannot. No JAX: asked before anything is imported."""
+
+from __future__ import annotations
+
+from cluster.config.fault_kinds import SERVICES
+from cluster.config.schema import Config
+
+
+def refused(config: Config) -> list[str]:
+    """Why virtual time cannot have this run; empty if it can."""
+    mode = config.run.mode
+    if mode.sums_gradients and config.faults.plan:
+        return [
+            f'faults.plan: run.mode = "{mode}" is played without faults in virtual time; leave the '
+            f"plan out, or run it on Ray"
+        ]
+    return _impossible(config)
+
+
+def _impossible(config: Config) -> list[str]:
+    """What of the plan cannot happen here; empty if all can."""
+    return [
+        f"faults.plan: the {fault.kind} of {fault.island} at step {fault.at_step}: virtual "
+        f"time has no process of the {fault.island}; leave it out, or run it on Ray"
+        for fault in config.faults.plan
+        if fault.island in SERVICES
+    ]

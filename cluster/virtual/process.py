@@ -1,0 +1,264 @@
+"""A process of an island in virtual time: what it is made of, and one learner after another."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+from numpy.typing import NDArray
+from optax import OptState
+
+from cluster.config.rule import group_of
+from cluster.config.schema import Config
+from cluster.host.build import habits_of
+from cluster.sim.loop import VirtualLoop, settle
+from cluster.virtual.kit import Kit
+from cluster.virtual.learner import HandedIn, VirtualLearner
+from cluster.virtual.timing import Timing
+from coordinator.codec import Payload
+from coordinator.fragments import sew
+from coordinator.protocol import (
+    Adopted,
+    Answer,
+    ContributionId,
+    Fragment,
+    Granted,
+    Island,
+    Join,
+    Known,
+    LeaseGranted,
+    LeaseWanted,
+    Life,
+    Progress,
+    Publication,
+    Refused,
+    Report,
+    Version,
+    Vitals,
+    Void,
+)
+from islands.adopt import AdoptRule
+from islands.encoder import ENCODERS
+from islands.exchange import Missed, Public
+from islands.learner_state import HEARTBEAT_S
+from islands.learner_words import Beat, Ceased, Heard, LetGo, Parked, Ready, Terms, Unheard
+from islands.link import Habits
+from islands.replica import Replica
+from islands.task import StreamLike
+
+
+class Way(Protocol):
+    """A process's way to the rest; answers come later, or `unheard` is called instead."""
+
+    def join(self, who: VirtualProcess, event: Join) -> None: ...
+    def whole(self, who: VirtualProcess) -> None: ...
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
+    def moments(self, donor: Life) -> list[NDArray[Any]] | None: ...
+    def stream(self, island: Island) -> StreamLike: ...
+    def report(
+        self, who: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
+    ) -> None: ...
+    def lease(self, who: VirtualProcess, event: LeaseWanted) -> None: ...
+    def adopted(self, since_steps: int) -> None: ...
+    def ended(self, who: VirtualProcess, life: Life) -> None: ...
+    def left(self, who: VirtualProcess) -> None: ...
+
+
+class VirtualProcess:
+    """One process of one island.
+
+    `frozen_s`: it stands still until then; `drag`: its steps take so many times as long, until
+    `dragged_s`; `spoil`: what it hands in is multiplied by it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        island: Island,
+        kit: Kit,
+        timing: Timing,
+        loop: VirtualLoop,
+        network: Way,
+        seed: str,
+    ) -> None:
+        self.island, self.kit, self.loop, self.network = island, kit, loop, network
+        self._timing, self._rng = timing, random.Random(seed)
+        self._group, sync = group_of(config, island), config.sync
+        self.habits = habits_of(config, island)
+        self.terms = Terms(
+            self.habits.schedule,
+            sync.overlap,
+            kit.port.rule is AdoptRule.CARRY,
+            self._group.batch_size,
+            self.habits.lease_windows,
+            self.habits.until,
+        )
+        self.encoder = ENCODERS[self._group.encode](sync.wire_up)
+        self.replica = Replica(kit.inner, kit.port, self._group.encode)
+        self.learner: VirtualLearner | None = None
+        self.dead = self.let_go = self._distrusted = False
+        self.staying = True
+        self.frozen_s = self.dragged_s = 0.0
+        self.drag = self.spoil = 1.0
+        self._progress: Progress | None = None  # of the last life
+
+    @property
+    def life(self) -> Life | None:
+        return None if self.learner is None else self.learner.life
+
+    def takes_s(self) -> float:
+        """How long its next step takes."""
+        return step_s(self._timing, self.habits, self._rng) * (
+            self.drag if self.loop.now_s < self.dragged_s else 1.0
+        )
+
+    # --- lives ------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Ask for a life."""
+        habits = self.habits
+        event = Join(self.island, habits.group, self.kit.layout.fingerprint, habits.region)
+        self.network.join(self, event)
+
+    def granted(self, answer: Granted | Refused) -> None:
+        """The answer to that."""
+        match answer:
+            case Granted():
+                self._grant = answer
+                self.network.whole(self)
+            case Refused():
+                if answer.retry_s is None:
+                    self.let_go = True
+                else:
+                    self.loop.at(self.loop.now_s + answer.retry_s, self._ask_again)
+
+    def _ask_again(self) -> None:
+        """It was told to wait, and has; unless it was let go meanwhile."""
+        if self.dead:
+            return
+        if self.staying:
+            self.begin()
+        else:
+            self._leaves()
+
+    def _leaves(self) -> None:
+        """The process of an island that was drained is over."""
+        self.let_go = True
+        self.network.left(self)
+
+    def start(self, public: Sequence[Public]) -> None:
+        """The public fragments have come: a life at the current versions, its data from leases.
+
+        The moments of the life before stay, unless the syncer distrusts them.
+        """
+        moments = self.replica.end()
+        if self._distrusted:
+            moments = None
+        if moments is None:
+            moments = self._ask_donors(self._grant.donors)
+        known = {Fragment(p): each for p, each in enumerate(public)}
+        flats = {p: flat for p, (_, flat) in known.items()}
+        leaves = sew(self.kit.layout, [*flats.values()])
+        self.replica.begin(jax.tree.unflatten(self.kit.structure, leaves), moments, flats)
+        stream = self.network.stream(self.island)
+        for lease in self._grant.leases:
+            stream.add(lease)
+        self.learner = learner = VirtualLearner(self, self._grant, known, stream)
+        learner.happens(Ready(stream.remaining) if self.staying else LetGo())
+        self._beat(learner)
+
+    def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
+        """The moments of the first donor that has good ones; None if none has."""
+        for donor in donors:
+            if (given := self.network.moments(donor)) is not None:
+                try:
+                    return self.kit.inner.accept(given)
+                except ValueError:
+                    continue  # as a real learner does: the next one may have good ones
+        return None
+
+    def _beat(self, learner: VirtualLearner) -> None:
+        """Say that it is there, if it has said nothing for a while."""
+        if self.dead or self.learner is not learner:
+            return
+        now_s = self.loop.now_s
+        if now_s >= max(learner.spoke_s + HEARTBEAT_S, self.frozen_s):
+            learner.spoke_s = now_s
+            learner.happens(Beat())
+        self.loop.at(max(learner.spoke_s + HEARTBEAT_S, self.frozen_s), self._beat, learner)
+
+    def ends(self, learner: VirtualLearner, *, distrusted: bool) -> None:
+        """A life is over; nobody is kept waiting for it."""
+        self.learner, self._progress = None, learner.now.progress
+        self._distrusted = distrusted
+        for waiter in learner.asks.values():
+            settle(waiter, None)
+        self.network.ended(self, learner.life)
+        if self.staying:
+            self.begin()
+        else:
+            self._leaves()
+
+    # --- called by others -------------------------------------------------------------------------
+
+    @property
+    def waiters(self) -> Sequence[asyncio.Future[HandedIn | None]]:
+        """Of all who have asked for something and have no answer."""
+        return [] if self.learner is None else [*self.learner.asks.values()]
+
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
+        return self.network.missed(p, older, newer)
+
+    def _lives(self, life: Life) -> VirtualLearner | None:
+        return self.learner if self.life == life else None
+
+    def hand_in(
+        self, life: Life, p: Fragment, known: Known
+    ) -> asyncio.Future[HandedIn | None] | None:
+        learner = self._lives(life)
+        return None if learner is None else learner.hand_in(p, known)
+
+    def offer(self, life: Life, said: Publication, payload: Payload) -> None:
+        if (learner := self._lives(life)) is not None:
+            learner.offer(said, payload)
+
+    def refused(self, said: ContributionId) -> None:
+        if (learner := self._lives(said.life)) is not None:
+            learner.refused(said)
+
+    def cease(self, over: Void) -> None:
+        if (learner := self._lives(over.life)) is not None:
+            learner.happens(Ceased(over))
+
+    def park(self, life: Life) -> None:
+        if (learner := self._lives(life)) is not None:
+            learner.happens(Parked())
+
+    def leave(self) -> Progress | None:
+        """End the life that is lived, and begin no other; how far it came."""
+        self.staying = False
+        if (learner := self.learner) is None:
+            return self._progress
+        learner.happens(LetGo())
+        return learner.now.progress
+
+    def heard(self, life: Life, answer: Answer | LeaseGranted | Void) -> None:
+        """The answer to what was said last."""
+        if (learner := self._lives(life)) is not None:
+            learner.spoke_s = self.loop.now_s
+            learner.happens(Heard(answer))
+
+    def unheard(self, life: Life) -> None:
+        """No answer came."""
+        if (learner := self._lives(life)) is not None:
+            learner.spoke_s = self.loop.now_s
+            learner.happens(Unheard())
+
+
+def step_s(timing: Timing, habits: Habits, rng: random.Random) -> float:
+    """How long a step of such an island takes, by chance."""
+    usual_s = max(timing.step_s / habits.speed, habits.step_s)
+    return usual_s * (1 + timing.jitter * (2 * rng.random() - 1))

@@ -1,0 +1,91 @@
+"""A learner's own copy of the model: what a step, a hand-in and an adoption do to it.
+
+Whoever carries a learner has one for each life: the training thread on Ray, a callback in virtual
+time. When each of these is called, and what for, `learner_state` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import jax
+from optax import OptState
+
+from coordinator.fragments import Flat
+from coordinator.protocol import Fragment
+from islands.adopt import AdoptRule, FragmentPort
+from islands.encoder import Numbers, Where
+from islands.exchange import Basis, Snapshot
+from islands.inner import Inner, InnerState, Measures
+from islands.learner_words import HandOver
+from islands.task import Batch, Params
+
+
+class Replica:
+    """Parameters and moments on the devices, and for each fragment where its deltas count from."""
+
+    def __init__(self, inner: Inner, port: FragmentPort, encode: Where) -> None:
+        """`encode`: where deltas are encoded, and so where they are counted from."""
+        self._inner, self._port, self._encode = inner, port, encode
+        self._state: InnerState | None = None
+        self._basis: dict[Fragment, Basis] = {}
+        self._kept: dict[Fragment, Snapshot] = {}  # of their due points, not asked for yet
+
+    @property
+    def state(self) -> InnerState:
+        """On the devices; there is one while a life is lived."""
+        assert self._state is not None
+        return self._state
+
+    @property
+    def params(self) -> Params:
+        """The parameters, on the devices; None before the first life."""
+        return None if self._state is None else self._state.params
+
+    def end(self) -> OptState | None:
+        """Let go of the parameters of the life before, which need not lie beside the new ones, and
+        return its moments."""
+        before, self._state, self._basis, self._kept = self._state, None, {}, {}
+        return None if before is None else before.opt_state
+
+    def begin(
+        self, params: Params, moments: OptState | None, public: Mapping[Fragment, Flat]
+    ) -> None:
+        """A new life, from the public fragments and with these moments, or none."""
+        self._state = self._inner.start(params, moments)
+        self._basis = {p: Basis(flat, self._anchor_of(flat)) for p, flat in public.items()}
+
+    def step(self, batch: Batch, clock: int) -> Measures:
+        """One inner step, dispatched; nothing here waits for the devices."""
+        self._state, measures = self._inner.step(self.state, batch, clock)
+        return measures
+
+    def keep(self, word: HandOver) -> Snapshot:
+        """Take the fragment as it is now, to be handed in once it is asked for."""
+        kept = self._kept[word.fragment] = self._cut(word)
+        return kept
+
+    def take(self, word: HandOver) -> Snapshot:
+        """What is to be handed in: the fragment as it was kept for that, else as it is."""
+        kept = self._kept.pop(word.fragment, None)
+        return kept if kept is not None and kept.word == word else self._cut(word)
+
+    def _cut(self, word: HandOver) -> Snapshot:
+        """What is handed in of the fragment next counts from here."""
+        p = word.fragment
+        flat, basis = self._port.take(self.state.params, p), self._basis[p]
+        self._basis[p] = Basis(basis.public, flat)
+        return Snapshot(flat, word, basis)
+
+    def adopt(self, p: Fragment, flat: Flat, placed: jax.Array) -> None:
+        """Put a public fragment in place; `placed`: the same, where the step wants it."""
+        carries = self._port.rule is AdoptRule.CARRY
+        origin = self._inner.place(self._basis[p].origin) if carries else placed
+        params = self._port.put(self.state.params, p, placed, origin)
+        self._state = replace(self.state, params=params)
+        self._basis[p] = Basis(flat, placed if self._encode == "device" else flat)
+
+    def _anchor_of(self, flat: Flat) -> Numbers:
+        """Where deltas will be counted from."""
+        return self._inner.place(flat) if self._encode == "device" else flat

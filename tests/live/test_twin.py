@@ -1,0 +1,68 @@
+"""Virtual time trains what a run on Ray trains: where all wait for each other, to the last bit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.live.cli import TINY, finish, place
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
+ISLANDS, STEPS = 3, 24
+TASK = f'''
+"""byte-tiny, where nobody begins before all islands have joined: none is offered the moments of
+another, which are of whatever step that one has just done."""
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from islands.task import load_task
+
+JOINED = Path(__file__).parent / "joined"
+
+
+class Together:
+    def __init__(self, stream):
+        self._stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def next(self):
+        (JOINED / str(os.getpid())).touch()
+        while len(list(JOINED.iterdir())) < {ISLANDS}:
+            time.sleep(0.01)
+        return self._stream.next()
+
+
+def task(data):
+    plain = load_task("byte-tiny", None, {{}}, data)
+    return replace(plain, stream=lambda size: Together(plain.stream(size)))
+'''
+
+
+@pytest.mark.parametrize("wire", ["f32", "int4"])
+def test_a_run_whose_islands_wait_is_trained_again_to_the_last_bit(wire: str) -> None:
+    with place() as here:
+        (here.folder / "joined").mkdir()
+        (here.folder / "together.py").write_text(TASK)
+        config = here.folder / "together.toml"
+        config.write_text(
+            TINY.read_text().replace('preset = "byte-tiny"', 'target = "together:task"')
+        )
+        done = here.run(
+            "run", str(config), "--json", "--run-dir", str(here.run_dir),
+            "--set", f"islands.0.count={ISLANDS}", "--set", f"sync.quorum={ISLANDS}",
+            "--set", "sync.overlap=0", "--set", f"run.steps={STEPS}",
+            "--set", f"sync.wire_up={wire}", "--set", f"sync.wire_down={wire}",
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        again = here.start_python("-m", "cluster.virtual", str(here.run_dir))
+        twin = finish(again)
+        assert twin.code == 0, twin.err
+        same = ("global_sha256", "merges", "tokens_trained", "tokens_merged", "heldout_loss")
+        assert {key: twin.json[key] for key in same} == {key: done.json[key] for key in same}
+        assert math.isfinite(done.json["heldout_loss"])
