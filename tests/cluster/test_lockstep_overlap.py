@@ -23,7 +23,7 @@ def test_whatever_breaks_lock_step_with_an_overlap_comes_to_its_end() -> None:
             continue
         overlap = random.Random(name).randint(1, min(3, most))
         rule = replace(plan.rule, min_quorum=len(plan.traits))
-        plan = replace(plan, rule=rule, in_flight=overlap)
+        plan = replace(plan, rule=rule, lock_step=overlap)
         print(f"seed {name}, overlap {overlap}")
         World(plan).run()
         played += 1
