@@ -41,6 +41,8 @@ from islands.sources import (
 Windows = NDArray[np.int32]
 """A batch, [batch, window + 1]: position i + 1 is to be predicted from the positions up to i."""
 PROBLEMS_SHOWN = 5
+AT_ONCE = 1024
+"""Windows of a lease whose places in the order are found at once."""
 TRAIN, HELDOUT = 0, 1
 """Which order a permutation belongs to; part of its seed."""
 
@@ -72,14 +74,18 @@ class Corpus:
                 digest.update(tokens[first : first + PIECE_BYTES].tobytes())
         return digest.hexdigest()[:16]
 
-    def at(self, positions: NDArray[np.int64], seed: int) -> Windows:
-        """The windows at these positions of the endless sequence of shuffled epochs."""
+    def numbers(self, positions: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+        """Which windows are at these positions of the endless sequence of shuffled epochs."""
         epochs, places = np.divmod(positions, self.windows)
         index = np.empty_like(positions)
         for epoch in np.unique(epochs):
             inside, order = epochs == epoch, (seed, TRAIN, int(epoch))
             index[inside] = permuted(places[inside], self.windows, order)
-        return _gather(self.train, index, self.spec.window)
+        return index
+
+    def cut(self, numbers: NDArray[np.int64]) -> Windows:
+        """These training windows."""
+        return _gather(self.train, numbers, self.spec.window)
 
     def heldout_batches(self, batch_size: int) -> HeldOut:
         """All held-out windows in batches, in a fixed order; any few are a fair sample of all."""
@@ -124,6 +130,7 @@ class Stream:
         self._corpus, self._seed = corpus, seed
         self._length = corpus.spec.lease_windows
         self._leases: deque[Lease] = deque()
+        self._known = (-1, -1), np.zeros(0, np.int64)  # of which lease and block, its windows
 
     def add(self, lease: Lease) -> None:
         """Queue a lease behind those held; `ValueError` if it cannot be one, or is held already."""
@@ -154,7 +161,7 @@ class Stream:
         """Consume the next `batch_size` windows, across leases where need be; or `Starved`."""
         if (left := self.remaining) < self.batch_size:
             raise Starved(f"{self.batch_size} windows wanted, {left} left: add a lease")
-        positions: list[NDArray[np.int64]] = []
+        numbers: list[NDArray[np.int64]] = []
         missing = self.batch_size
         while missing:
             lease = self._leases[0]
@@ -162,11 +169,22 @@ class Stream:
                 self._leases.popleft()
                 continue
             taken = min(missing, self._length - lease.start)
-            first = lease.number * self._length + lease.start
-            positions.append(np.arange(first, first + taken, dtype=np.int64))
+            found = self._numbers(lease)[:taken]
+            taken = len(found)
+            numbers.append(found)
             self._leases[0] = replace(lease, start=lease.start + taken)
             missing -= taken
-        return self._corpus.at(np.concatenate(positions), self._seed)
+        return self._corpus.cut(np.concatenate(numbers))
+
+    def _numbers(self, lease: Lease) -> NDArray[np.int64]:
+        """The windows that come next in a lease, some of them: many cost as much as few."""
+        block = lease.start // AT_ONCE
+        if self._known[0] != (lease.number, block):
+            first = lease.number * self._length
+            start, stop = block * AT_ONCE, min((block + 1) * AT_ONCE, self._length)
+            positions = np.arange(first + start, first + stop, dtype=np.int64)
+            self._known = (lease.number, block), self._corpus.numbers(positions, self._seed)
+        return self._known[1][lease.start - block * AT_ONCE :]
 
 
 def _windows(tokens: Tokens, window: int) -> int:

@@ -374,3 +374,11 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
 
 def test_text_wants_a_vocabulary_of_bytes(folder: Path) -> None:
     assert "vocabulary of 100" in mistake(data_spec(str(folder)), vocabulary=100)
+
+
+def test_how_many_places_are_found_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, leases = counting(), [Lease(3), Lease(0, 2), Lease(41)]
+    whole = starts(read(corpus, leases, 4))
+    for at_once in (1, 4, 5):
+        monkeypatch.setattr("islands.corpus.AT_ONCE", at_once)
+        assert starts(read(corpus, leases, 4)) == whole
