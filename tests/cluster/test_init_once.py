@@ -20,10 +20,10 @@ from tests.given import data_spec, optimizer_spec
 
 def starts_of(task: Task) -> None:
     """What an island does before its first step, and what the evaluator and the door look at."""
-    group = config("islands.0.encode=device").islands[0]
-    parts = compiled(config("islands.0.encode=device"), group)
-    rehearse(parts, group.batch_size)
-    assert layout_of(task, 4).parameters == parts.layout.parameters
+    mine = config("islands.0.encode=device", "islands.0.batch_size=2", "sync.fragments=2")
+    parts = compiled(mine, mine.islands[0])
+    rehearse(parts, 2)
+    assert layout_of(task, 2).parameters == parts.layout.parameters
     assert not of_parameters(task, shapes_of(task))
 
 
