@@ -104,6 +104,7 @@ class Conductor(Breakable):
         self._opening = asyncio.Lock()
         self._ready_to_go = False
         self._formed_at = 0  # step of the ring that turns
+        self._members: tuple[Life, ...] = ()  # of that ring, whoever has left it since
         self._finished = False
         self._lives = 0
         self._seed: Sequence[Flat] | None = None
@@ -217,24 +218,24 @@ class Conductor(Breakable):
         return False, waiting.result()
 
     async def turned(self, life: Life, ring: int, held: Held) -> None:
-        """Errors: none; what is said of another ring is passed over."""
-        if not self._ready_to_go or ring != self._ring.ring or life not in self._ring.turning:
-            return
-        now_s, counts, before = self._now_s(), self._measures.counts, self._ring.held
-        steps, members = held.step - before.step, self._ring.turning
-        if steps > 0:
-            each = wire_bytes(self._leaf_sizes, len(members), self._config.sync.wire_up)
-            counts.up_bytes += each * len(members) * steps
-            counts.down_bytes += each * len(members) * steps
-            for member in members:
-                counts.islands[member.island].contributions += steps - 1
-                self._measures.delivered(member, now_s)
-            counts.recent = [*counts.recent, len(members)][-RECENT_MERGES:]
-            if not math.isnan(counts.merged_s):
-                gap_s = (now_s - counts.merged_s) / steps
-                counts.max_gap_s = max(counts.max_gap_s, gap_s)
-            counts.merged_s = now_s
-        self._feed(Turned(ring, held))
+        """What is said of another ring is passed over."""
+        if self._ready_to_go and ring == self._ring.ring and life in self._members:
+            self._feed(Turned(ring, held))
+
+    def _count(self, steps: int) -> None:
+        """So many more steps of the ring are known."""
+        now_s, counts, members = self._now_s(), self._measures.counts, self._members
+        each = wire_bytes(self._leaf_sizes, len(members), self._config.sync.wire_up)
+        counts.up_bytes += each * len(members) * steps
+        counts.down_bytes += each * len(members) * steps
+        for member in members:
+            counts.islands[member.island].contributions += steps - 1
+            self._measures.delivered(member, now_s)
+        counts.recent = [*counts.recent, len(members)][-RECENT_MERGES:]
+        if not math.isnan(counts.merged_s):
+            gap_s = (now_s - counts.merged_s) / steps
+            counts.max_gap_s = max(counts.max_gap_s, gap_s)
+        counts.merged_s = now_s
 
     @property
     def _leaf_sizes(self) -> list[int]:
@@ -285,6 +286,8 @@ class Conductor(Breakable):
     def _feed(self, event: Event) -> None:
         before = self._ring
         self._ring, effects = advance(self._rules, before, event)
+        if (steps := self._ring.held.step - before.held.step) > 0 and self._members:
+            self._count(steps)
         if not isinstance(event, Turned) or effects:
             self._journal.note(self._now_s(), event, effects)
         now_s, counts = self._now_s(), self._measures.counts
@@ -332,6 +335,7 @@ class Conductor(Breakable):
     def _form(self, before: Ring, form: Form) -> None:
         address = self._meetings.next(ray.util.get_node_ip_address(), len(form.members))
         self._formed_at = form.held.step
+        self._members = form.members
         back = before.held.step - form.held.step
         self._measures.counts.merges_lost += max(0, back)
         names = ", ".join(life.island for life in form.members)
