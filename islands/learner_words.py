@@ -38,7 +38,7 @@ class Terms:
     carries: bool
     batch_windows: int
     lease_windows: int
-    until: int | None = None
+    until: int | None
 
     @property
     def in_flight(self) -> bool:

@@ -72,4 +72,4 @@ class Habits:
     anchor: Anchor
     encode: Where
     region: Region | None
-    until: int | None = None
+    until: int | None

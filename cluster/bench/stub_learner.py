@@ -151,7 +151,7 @@ class LightLearner:
                 versions = await self._versions()
         material = self._material
         self._known, self._pages = versions, Pages(material.lease_windows, granted.leases)
-        terms = Terms(material.schedule, 1, False, material.windows, material.lease_windows)
+        terms = Terms(material.schedule, 1, False, material.windows, material.lease_windows, None)
         cursor, ahead = self._pages.cursor, self._pages.remaining
         self.now = begun(terms, granted, versions, cursor, ahead)
         self._happens(Ready(ahead) if self._staying else LetGo())
