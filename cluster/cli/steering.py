@@ -1,4 +1,4 @@
-"""The commands for a run that goes on: status, scale, drain, chaos, stop."""
+"""The commands that steer a run that goes on: scale, drain, chaos, stop."""
 
 from __future__ import annotations
 
@@ -11,37 +11,11 @@ import typer
 from rich.console import Console
 
 from cluster.cli.bench import Json
-from cluster.cli.display import render
 from cluster.cli.figures import duration
 from cluster.cli.options import Cluster, NamedRun, RunName, live_run
-from cluster.launch.look import from_json, status_at
-from cluster.status import RunStatus
-from cluster.storage import runs
 from cluster.storage.files import json_text
-from cluster.storage.looks import LOOKS, last_look
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island
-
-
-def status(name: RunName = None, address: Cluster = None, as_json: Json = False) -> None:
-    """Islands and fragments of a run, once.
-
-    Example: archipelago status runs/demo --json
-    """
-    live = runs.reach(name, address)
-    if isinstance(live, Path):
-        shown = _last_status(live)
-    elif live.pid and (seen := status_at(runs.here(name))) is not None:
-        shown = seen  # by the run's own port: no client of Ray is needed
-    else:
-        live.prepare()
-        from cluster.launch.client import status_of
-
-        shown = status_of(live)
-    if as_json:
-        print(json_text(shown))
-    else:
-        Console().print(render(shown))
 
 
 def scale(
@@ -149,10 +123,3 @@ def stop(name: RunName = None, address: Cluster = None) -> None:
 
     stop(live)
     Console().print(f"{live.run} was asked to stop; its terminal, or its job, prints the summary")
-
-
-def _last_status(run_dir: Path) -> RunStatus:
-    """What a run that is over said last."""
-    if (said := last_look(run_dir / LOOKS)) is None:
-        raise UserMistake(f"run {run_dir} is not live, and ended before it had anything to say")
-    return from_json(said)

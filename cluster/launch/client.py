@@ -19,17 +19,11 @@ from cluster.names import FLEET
 from coordinator.errors import RunFailed, Unreachable, UserMistake
 
 if TYPE_CHECKING:
-    from cluster.status import RunStatus
     from cluster.storage.runs import Live
     from coordinator.protocol import Island
 
 
 Asking = Callable[[Callable[[Actor], "ray.ObjectRef"]], Any]
-
-
-def status_of(live: Live) -> RunStatus:
-    """Ask a live run how it is."""
-    return _ask(live, lambda fleet: fleet.status.remote())
 
 
 def stop(live: Live) -> None:

@@ -14,12 +14,14 @@ from typing import Any, get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cluster.cli.watching import looks
 from cluster.config.schema import MonitorConfig
 from cluster.fleet.exporter import Exporter
 from cluster.fleet.http_port import application
 from cluster.fleet.metrics import METRICS, PREFIX
 from cluster.launch.look import status_at
 from cluster.status import Figures, IslandState, RunStatus
+from cluster.storage import runs
 from cluster.storage.files import json_text
 from cluster.storage.runs import TARGET, TOKEN
 from coordinator.errors import UserMistake
@@ -157,6 +159,32 @@ def test_a_run_of_this_machine_is_looked_at_by_its_port(tmp_path: Path) -> None:
         exporter.stop()
     assert status_at(run_dir) is None
     assert not (run_dir / TOKEN).exists()
+
+
+def test_top_follows_a_run_by_its_port_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No client of Ray is started; when the run is over, what it said last is shown."""
+    run_dir, status = tmp_path / "demo-1", a_status(islands=2)
+    run_dir.mkdir()
+    status["run"] = "demo-1"
+    live = runs.Live("demo-1", "demo-1", "nowhere", pid=1)
+    going: list[runs.Live | None] = [live]
+    monkeypatch.setattr(runs, "reach", lambda *_: live)
+    monkeypatch.setattr(runs, "here", lambda _: run_dir)
+    monkeypatch.setattr(runs, "live_of", lambda _: going[0])
+    exporter = Exporter(run_dir, MonitorConfig(targets=str(tmp_path / "targets")), lambda: status)
+    exporter.start()
+    seen = looks(None, None, 0.01)
+    try:
+        for t in (3, 4, 5):
+            status["t"] = t
+            assert next(seen)["t"] == t
+    finally:
+        exporter.stop()
+    going[0] = None
+    (run_dir / "metrics.jsonl").write_text(json_text({**status, "t": 9}) + "\n")
+    assert [each["t"] for each in seen] == [9]
 
 
 @pytest.mark.parametrize(
