@@ -145,6 +145,15 @@ def test_a_simulated_cluster_has_all_configurations(tmp_path: Path) -> None:
     assert rows[Configuration.DILOCO].goodput < rows[Configuration.DECOUPLED].goodput
 
 
+@pytest.mark.parametrize("learners", [1, 2, 4, 8])
+def test_the_laws_of_each_number_of_replicas_are_those_of_their_joint_fit(learners: int) -> None:
+    """arXiv:2503.09799 has both: 19.226 N^-0.0985 M^0.0116 is for all M together."""
+    for parameters in (35e6, 2.4e9, 10e9):
+        a, power = loss.REPLICAS[learners]
+        joint = 19.226 * parameters**-0.0985 * learners**0.0116
+        assert a * parameters**power == pytest.approx(joint, rel=0.01)
+
+
 def test_more_islands_cost_loss_and_large_models_notice_less() -> None:
     for parameters in (35e6, 1e9):
         ratios = [loss.ratio(parameters, m) for m in (1, 2, 4, 8, 16, 32)]
