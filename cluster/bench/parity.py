@@ -9,6 +9,10 @@ from tempfile import TemporaryDirectory
 from cluster.bench import baseline
 from cluster.bench.stats import child, demo, median, told
 from cluster.config.schema import Config
+from cluster.config.values import Mode
+
+ISLANDS = (Mode.DECOUPLED, Mode.DILOCO, Mode.STREAMING)
+"""The modes that are compared with data-parallel training, the one that is ours first."""
 
 
 def parity(
@@ -18,33 +22,30 @@ def parity(
     seeds: int,
     overrides: Sequence[str],
     lock_step: bool,
+    every_mode: bool,
     say: Callable[[str], None],
 ) -> dict[str, object]:
-    """Held-out loss of islands with overlap and of data-parallel training, at equal tokens.
+    """Held-out loss of islands and of data-parallel training, at equal tokens.
 
     For each seed in turn: the islands for `steps` syncer steps, then data-parallel in one process
     for as many steps of the islands' summed batch as they trained tokens. Same model, corpus,
     schedule and held-out text; rate and momentum are each side's own: the configuration's for the
     islands, those of `cluster.bench.baseline` for data-parallel. `baseline_tuned` is false where no
     such sweep was made: then it has the islands' rate and momentum, and the gap is too small.
-    `lock_step`: in virtual time, and the other modes beside it (`cluster.bench.parity_modes`).
+    `every_mode`: DiLoCo and Streaming DiLoCo over Ray as well. `lock_step`: in virtual time, and
+    always every mode (`cluster.bench.parity_modes`).
     """
     if lock_step:
         from cluster.bench.parity_modes import compared
 
         return compared(preset=preset, steps=steps, seeds=seeds, overrides=overrides, say=say)
-    decoupled, data_parallel, gaps = list[float](), list[float](), list[float]()
+    modes = ISLANDS if every_mode else ISLANDS[:1]
+    found: dict[str, list[float]] = {}
     result: dict[str, object] = {"steps": steps, "samples": seeds}
     for seed in range(seeds):
-        config = demo(preset, steps=steps, seed=seed, overrides=overrides)
-        with TemporaryDirectory(prefix="archipelago-parity-") as folder:
-            path = Path(folder) / "parity.toml"
-            path.write_text(config.toml())
-            run = ["-m", "cluster", "run", str(path), "--json", "--run-dir", f"{folder}/run"]
-            ours = child(run)
-        batch = sum(group.count * group.batch_size for group in config.islands)
-        equal = round(ours["tokens_trained"] / (batch * config.data.window))
-        best, tuned = opponent(config, baseline.read())
+        rivals: dict[int, float] = {}  # of data-parallel, after so many steps
+        plain = demo(preset, steps=steps, seed=seed, overrides=overrides)
+        best, tuned = opponent(plain, baseline.read())
         result |= {
             "baseline_tuned": tuned,
             "baseline_learning_rate": best.optimizer.learning_rate,
@@ -52,22 +53,38 @@ def parity(
         }
         if not tuned:
             say("no sweep of data-parallel was made for this: it has the islands' own rate")
-        decoupled.append(ours["heldout_loss"])
-        data_parallel.append(baseline.trained(best, equal))
-        gaps.append(100 * (decoupled[-1] / data_parallel[-1] - 1))
-        say(
-            f"seed {seed}: data-parallel {data_parallel[-1]:.4f} after {equal} steps, "
-            f"decoupled {decoupled[-1]:.4f}, gap {gaps[-1]:+.2f} %"
-        )
-    for name, samples in (
-        ("data_parallel_loss", data_parallel),
-        ("decoupled_loss", decoupled),
-        ("gap_percent", gaps),
-    ):
+        for mode in modes:
+            which = [*overrides, f"run.mode={mode.value}"]
+            config = demo(preset, steps=steps, seed=seed, overrides=which)
+            ours = _run(config)
+            batch = sum(group.count * group.batch_size for group in config.islands)
+            equal = round(ours["tokens_trained"] / (batch * config.data.window))
+            if equal not in rivals:
+                rivals[equal] = baseline.trained(best, equal)
+            loss, rival = ours["heldout_loss"], rivals[equal]
+            gap = 100 * (loss / rival - 1)
+            if mode is Mode.DECOUPLED:
+                found.setdefault("data_parallel_loss", []).append(rival)
+            found.setdefault(f"{mode.value}_loss", []).append(loss)
+            name = "gap_percent" if mode is Mode.DECOUPLED else f"{mode.value}_gap_percent"
+            found.setdefault(name, []).append(gap)
+            say(
+                f"seed {seed}: data-parallel {rival:.4f} after {equal} steps, "
+                f"{mode.value} {loss:.4f}, gap {gap:+.2f} %"
+            )
+    for name, samples in found.items():
         middle = median(samples)
         result |= told(name, middle)
         result["coverage"] = middle.coverage
     return result
+
+
+def _run(config: Config) -> dict[str, float]:
+    """A run of its own, over Ray; its summary."""
+    with TemporaryDirectory(prefix="archipelago-parity-") as folder:
+        path = Path(folder) / "parity.toml"
+        path.write_text(config.toml())
+        return child(["-m", "cluster", "run", str(path), "--json", "--run-dir", f"{folder}/run"])
 
 
 def opponent(config: Config, sweeps: Sequence[baseline.Sweep]) -> tuple[Config, bool]:

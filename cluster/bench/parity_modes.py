@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cluster.bench import baseline
-from cluster.bench.parity import opponent
+from cluster.bench.parity import ISLANDS, opponent
 from cluster.bench.stats import DEMO_ISLANDS
 from cluster.config.values import Mode
 from cluster.study import work
@@ -17,9 +17,6 @@ from cluster.study.cells import Cell, CellFiles, Made
 from cluster.study.paired import CONFIDENCE, METHOD, Mean, gaps_percent, mean
 from cluster.study.plan import Row, planned
 from coordinator.errors import RunFailed
-
-ISLANDS = (Mode.DECOUPLED, Mode.DILOCO, Mode.STREAMING)
-"""The modes that are compared with data-parallel training."""
 
 
 def compared(

@@ -32,6 +32,9 @@ def parity(
     lock_step: Annotated[
         bool, typer.Option("--lock-step", help="In virtual time, without Ray, and every mode.")
     ] = False,
+    every_mode: Annotated[
+        bool, typer.Option("--every-mode", help="DiLoCo and Streaming DiLoCo over Ray, too.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Does it learn as well as data-parallel at its best? Held-out loss of both at equal tokens.
@@ -49,6 +52,7 @@ def parity(
         seeds=seeds,
         overrides=overrides,
         lock_step=lock_step,
+        every_mode=every_mode,
         say=talk.print,
     )
     tell("parity", figures, talk, as_json=as_json)
