@@ -217,12 +217,9 @@ def _cut(state: LearnerState) -> Outcome:
         track = state.tracks[p]
         state, taken = _hand_over(state, p, track)
         kept = (*(each for each in state.kept if each.fragment != p), taken)
-        flying = (*(each for each in state.flying if each[0] != p),)
-        state = replace(
-            state,
-            kept=kept,
-            flying=(*flying, (p, track.base, state.clock + state.terms.overlap)),
-        )
+        late = (p, track.base, state.clock + state.terms.overlap)
+        flying = (*(each for each in state.flying if each[0] != p), late)
+        state = replace(state, kept=kept, flying=flying)
         words = (*words, Keep(taken))
     return state, words
 
@@ -240,6 +237,9 @@ def _boundary(state: LearnerState) -> Outcome:
             state = replace(state, kept=tuple(each for each in state.kept if each is not kept))
             words = (*words, kept)
             continue
+        if _replaced_here(state, p):
+            asks = (*asks, p)  # once it is, so that the end does not depend on who was quicker
+            continue
         if state.stepping and track.from_step >= state.progress.steps:
             asks = (*asks, p)  # it will have something to hand in after the next step
             continue
@@ -251,7 +251,16 @@ def _boundary(state: LearnerState) -> Outcome:
     for p in news:
         state, word = _adopt(state, p)
         words = (*words, word)
+    if any(p in news for p in asks):
+        state, more = _boundary(state)
+        words = (*words, *more)
     return state, words
+
+
+def _replaced_here(state: LearnerState, p: Fragment) -> bool:
+    """Is the last step of the run, at which it stands, the one at which this is replaced?"""
+    at_the_end = state.terms.until is not None and state.clock >= state.terms.until
+    return at_the_end and any(q == p and at <= state.clock for q, _, at in state.flying)
 
 
 def _kept(state: LearnerState, p: Fragment) -> HandOver | None:

@@ -276,6 +276,25 @@ def test_in_lock_step_it_waits_at_the_end_of_the_run(overlap: int) -> None:
     assert [word.fragment for word in words if isinstance(word, HandOver)] == [F0, F1]
 
 
+@pytest.mark.parametrize("quick", [False, True])
+def test_what_is_replaced_at_the_last_step_is_handed_in_from_there(quick: bool) -> None:
+    """Whether the version or the last question comes first must not matter."""
+    told = Told(overlap=2, until=4)
+    told(Ready(100))
+    said = [told.step() for _ in range(2)]  # F1 is due at 2, and taken
+    (keep,) = [word for words in said for word in words if isinstance(word, Keep)]
+    assert told(Asked(F1)) == [keep.hand_over] or keep.hand_over in told.step()
+    while told.state.clock < 4:
+        told.step()
+    comes, asked = Offered(F1, Version(0, 1)), Asked(F1)
+    words = told(Parked(), *((comes, asked) if quick else (asked, comes)))
+    served = [word for word in words if isinstance(word, Adopt | HandOver)]
+    adopt, hand_over = served
+    assert adopt == Adopt(F1, Version(0, 1))
+    assert isinstance(hand_over, HandOver)
+    assert hand_over.said is None, "there is nothing since"
+
+
 def test_a_shifted_learner_of_lock_step_puts_in_place_what_comes() -> None:
     told = Told(overlap=2, until=100)
     told(Ready(100))
