@@ -25,8 +25,8 @@ from tests.diagram import NOBODY, STAYS, Machine, Move
 # --- the learner ----------------------------------------------------------------------------------
 
 IN_A_STEP, ADOPTION, DATA = "in a step", "waits for adoption", "waits for data"
-BETWEEN, PARKED, OVER = "between steps", "parked", "over"
-PHASES = (BETWEEN, IN_A_STEP, DATA, ADOPTION, PARKED, OVER)
+BETWEEN, LAST, PARKED, OVER = "between steps", "at the run's last step", "parked", "over"
+PHASES = (BETWEEN, IN_A_STEP, DATA, ADOPTION, LAST, PARKED, OVER)
 HAPPENINGS = tuple(kind.__name__ for kind in get_args(Happening))
 LIFE = Machine("a life of a learner", PHASES, HAPPENINGS, BETWEEN)
 WORDS = Machine(
@@ -48,6 +48,8 @@ def phase(state: LearnerState) -> str:
         return PARKED
     if state.awaiting:
         return ADOPTION
+    if state.terms.until is not None and state.clock >= state.terms.until:
+        return LAST
     return DATA if state.ahead_windows < state.terms.batch_windows else BETWEEN
 
 
