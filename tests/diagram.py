@@ -10,6 +10,7 @@ tables of learner, shard and fleet are those of `tests.moves`.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -207,11 +208,18 @@ def drawn(machine: Machine, moves: set[Move]) -> str:
     if not edges:
         return "\n".join(lines)
     lines += ["", "```mermaid", "stateDiagram-v2"]
+    there = [s for s in machine.states if s != machine.begins and any(s in edge for edge in edges)]
+    lines += [f'    state "{s}" as {_name(s)}' for s in there if _name(s) != s]
     for (state, outcome), events in sorted(edges.items(), key=lambda e: [order[w] for w in e[0]]):
         by = ", ".join(sorted(events, key=order.__getitem__))
-        one, other = ("[*]" if s == machine.begins else s for s in (state, outcome))
+        one, other = ("[*]" if s == machine.begins else _name(s) for s in (state, outcome))
         lines.append(f"    {one} --> {other} : {by}")
     return "\n".join([*lines, "```"])
+
+
+def _name(state: str) -> str:
+    """As a diagram may call it."""
+    return re.sub(r"\W+", "_", state)
 
 
 def read(machine: Machine, page: str) -> set[Move]:
