@@ -89,6 +89,7 @@ class Syncer:
         self._noted = measures.failed if noted is None else noted
         self._tasks: set[asyncio.Task[None]] = set()
         self._parking: dict[Life, asyncio.Event] = {}
+        self._collecting: dict[tuple[Life, Fragment], tuple[asyncio.Event, ...]] = {}
         self._broken: dict[Island, Life] = {}  # the last life of each that a failure has ended
         self._alarm: asyncio.TimerHandle | None = None
         self._flushed: Future[None] | None = None  # the last flush, if it took its time
@@ -243,9 +244,23 @@ class Syncer:
         self.feed(Lost(life, await self._ports.watch(life)))
 
     async def _collect(self, ask: Ask) -> None:
+        """Ask a learner, and feed what it answers. A last question is a question of its own: the
+        answer to one that is on its way may have been decided before the last step."""
+        key = ask.life, ask.fragment
         if ask.last:
             await self._parked(ask.life)
-        match await self._ports.collect(ask.life, ask.fragment):
+            for answered in self._collecting.get(key, ()):
+                await answered.wait()
+        answered = asyncio.Event()
+        self._collecting[key] = (*self._collecting.get(key, ()), answered)
+        try:
+            handed = await self._ports.collect(ask.life, ask.fragment)
+        finally:
+            others = tuple(each for each in self._collecting.pop(key) if each is not answered)
+            if others:
+                self._collecting[key] = others
+            answered.set()
+        match handed:
             case str() as why:
                 self.feed(Missing(ask.life, ask.fragment, why))
             case Failure() as failure:
@@ -285,9 +300,8 @@ class Syncer:
 
     async def _release(self, order: Release) -> None:
         """Collect everything the learner has, then let it go."""
-        await self._ports.park(order.life)
         for p in range(self.rule.schedule.fragments):
-            await self._collect(Ask(order.life, Fragment(p)))
+            await self._collect(Ask(order.life, Fragment(p), last=True))
         self._parking.pop(order.life, None)
         if (progress := await self._ports.leave(order.life)) is not None:
             self.feed(Left(order.life, progress))

@@ -77,6 +77,7 @@ class World(Ports):
     )
     failures: dict[Life, Failure] = field(default_factory=dict[Life, Failure])
     flushes: list[Future[None]] = field(default_factory=list["Future[None]"])
+    slowly: asyncio.Event | None = None  # until when a hand-in is on its way
 
     def did(self, what: str, *more: object) -> None:
         self.log.append(" ".join(map(str, (what, *more))))
@@ -111,6 +112,8 @@ class World(Ports):
         if start == stop:
             return "nothing to hand in"
         self.handed_in[life, fragment] = stop
+        if self.slowly is not None:
+            await self.slowly.wait()
         return contribution(life, fragment, (start, stop), norm=self.norm)
 
     async def merge(self, order: Merge) -> Merged | None:
@@ -336,6 +339,34 @@ def test_who_is_asked_for_the_last_time_is_parked_first_and_once() -> None:
         "merge 0 v1",
         "merge 1 v1",
     ]
+
+
+def test_what_was_trained_after_an_answer_on_its_way_is_asked_for_before_the_learner_goes() -> None:
+    """A shard that asks twice at once gets one answer: that of the first question."""
+
+    async def scene(stage: Stage) -> None:
+        life, stage.world.slowly = stage.joins(A), asyncio.Event()
+        stage.steps(life, 2)
+        await until(lambda: "collect a#1 0" in stage.world.log)
+        stage.steps(life, 3)
+        stage.syncer.drain(A, "somebody wants it")
+        await until(lambda: "park a#1" in stage.world.log)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert stage.world.log.count("collect a#1 0") == 1, "one is on its way"
+        stage.world.slowly.set()
+        await until(lambda: "write Left" in stage.world.log)
+
+    stage = plays(scene, every=2, fragments=1)
+    asked = [line for line in stage.world.log if line.startswith(("collect", "write Arr", "leave"))]
+    assert asked == [
+        "collect a#1 0",
+        "write Arrived",
+        "collect a#1 0",
+        "write Arrived",
+        "leave a#1",
+    ]
+    assert [*stage.world.handed_in.values()] == [3]
 
 
 # --- what is answered -----------------------------------------------------------------------------
