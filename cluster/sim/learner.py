@@ -51,7 +51,8 @@ class SimLearner:
         self.now: LearnerState = begun(
             process.terms, granted, versions, pages.cursor, pages.remaining
         )
-        self.stepped_s = self.spoke_s = process.loop.now_s
+        self.spoke_s: float = process.loop.now_s
+        self.stepped_s = self.spoke_s
 
     def happens(self, happening: Happening) -> None:
         """Take it in, and do what follows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from cluster.checks.truth import Made, Poison
 from cluster.sim.learner import HandedIn, SimLearner
@@ -30,8 +30,18 @@ from coordinator.protocol import (
     Version,
     Void,
 )
-from islands.learner_state import HEARTBEAT_S
-from islands.learner_words import Beat, Ceased, Heard, LetGo, Parked, Ready, Terms, Unheard
+from islands.learner_state import HEARTBEAT_S, LearnerState
+from islands.learner_words import (
+    Beat,
+    Ceased,
+    Happening,
+    Heard,
+    LetGo,
+    Parked,
+    Ready,
+    Terms,
+    Unheard,
+)
 
 AGAIN_S = 0.5
 """Who is not there is asked again so much later."""
@@ -66,35 +76,103 @@ def terms_of(plan: SimPlan, trait: Trait) -> Terms:
     )
 
 
-class SimProcess:
+class Hearing(Protocol):
+    """A learner of one life. `spoke_s`: when it said or heard something last."""
+
+    now: LearnerState
+    spoke_s: float
+
+    @property
+    def life(self) -> Life: ...
+    def happens(self, happening: Happening) -> None: ...
+
+
+L = TypeVar("L", bound=Hearing)
+
+
+class Process(Generic[L]):
+    """A process with one learner after another in it: what is said of a life goes to its learner.
+
+    `progress`: of the last life that is over. `dead`: it is gone; `frozen_s`: it stands still until
+    then; `staying`: it has not been let go.
+    """
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.learner: L | None = None
+        self.progress: Progress | None = None
+        self.dead, self.staying, self.frozen_s = False, True, 0.0
+
+    @property
+    def life(self) -> Life | None:
+        return None if self.learner is None else self.learner.life
+
+    def learner_of(self, life: Life) -> L | None:
+        """The learner of this life, if it is lived here."""
+        return self.learner if self.life == life else None
+
+    def beat(self, learner: L) -> None:
+        """Say that it is there, if it has said nothing for a while."""
+        if self.dead or self.learner is not learner:
+            return
+        now_s = self.loop.now_s
+        if now_s >= max(learner.spoke_s + HEARTBEAT_S, self.frozen_s):
+            learner.spoke_s = now_s
+            learner.happens(Beat())
+        self.loop.at(max(learner.spoke_s + HEARTBEAT_S, self.frozen_s), self.beat, learner)
+
+    def cease(self, over: Void) -> None:
+        if (learner := self.learner_of(over.life)) is not None:
+            learner.happens(Ceased(over))
+
+    def park(self, life: Life) -> None:
+        if (learner := self.learner_of(life)) is not None:
+            learner.happens(Parked())
+
+    def leave(self) -> Progress | None:
+        """End the life that is lived, and begin no other; how far it came."""
+        self.staying = False
+        if (learner := self.learner) is None:
+            return self.progress
+        learner.happens(LetGo())
+        return learner.now.progress
+
+    def heard(self, life: Life, answer: Answer | LeaseGranted | Void) -> None:
+        """The answer to what was said last."""
+        if (learner := self.learner_of(life)) is not None:
+            learner.spoke_s = self.loop.now_s
+            learner.happens(Heard(answer))
+
+    def unheard(self, life: Life) -> None:
+        """No answer came."""
+        if (learner := self.learner_of(life)) is not None:
+            learner.spoke_s = self.loop.now_s
+            learner.happens(Unheard())
+
+
+class SimProcess(Process[SimLearner]):
     """One process of one island.
 
-    `frozen_s`: it stands still until then; `stuck_s`: no step of it ends before; `drag`: its steps
-    take so many times as long, until `dragged_s`. `incurable`: what is wrong outlives its lives.
+    `stuck_s`: no step of it ends before; `drag`: its steps take so many times as long, until
+    `dragged_s`. `incurable`: what is wrong outlives its lives.
     """
 
     def __init__(
         self, plan: SimPlan, trait: Trait, loop: VirtualLoop, link: SimLink, seed: str
     ) -> None:
-        self.trait, self.loop, self.link = trait, loop, link
+        super().__init__(loop)
+        self.trait, self.link = trait, link
         self.rng = random.Random(seed)
         self.terms = terms_of(plan, trait)
-        self.learner: SimLearner | None = None
         self.poison: Poison | None = None
-        self.incurable = self.dead = self.let_go = False
+        self.incurable = self.let_go = False
         self.layout = self.joining_as = LAYOUT
-        self.frozen_s = self.stuck_s = self.dragged_s = 0.0
+        self.stuck_s = self.dragged_s = 0.0
         self.drag = 1.0
-        self.staying = True
-        self.progress: Progress | None = None  # of the last life
 
     @property
     def island(self) -> Island:
         return self.trait.island
-
-    @property
-    def life(self) -> Life | None:
-        return None if self.learner is None else self.learner.life
 
     def takes_s(self) -> float:
         """How long its next step takes."""
@@ -140,17 +218,7 @@ class SimProcess:
         """The public fragments have come: live."""
         self.learner = learner = SimLearner(self, self.grant, public)
         learner.happens(Ready(learner.pages.remaining))
-        self._beat(learner)
-
-    def _beat(self, learner: SimLearner) -> None:
-        """Say that it is there, if it has said nothing for a while."""
-        if self.dead or self.learner is not learner:
-            return
-        now_s = self.loop.now_s
-        if now_s >= max(learner.spoke_s + HEARTBEAT_S, self.frozen_s):
-            learner.spoke_s = now_s
-            learner.happens(Beat())
-        self.loop.at(max(learner.spoke_s + HEARTBEAT_S, self.frozen_s), self._beat, learner)
+        self.beat(learner)
 
     def ends(self, learner: SimLearner, *, distrusted: bool) -> None:
         """A life is over; nobody is kept waiting for it."""
@@ -172,45 +240,14 @@ class SimProcess:
         """Of all who have asked for something and have no answer."""
         return [] if self.learner is None else [*self.learner.asks.values()]
 
-    def _lives(self, life: Life) -> SimLearner | None:
-        return self.learner if self.life == life else None
-
     def hand_in(self, life: Life, p: Fragment) -> asyncio.Future[HandedIn | None] | None:
-        learner = self._lives(life)
+        learner = self.learner_of(life)
         return None if learner is None else learner.hand_in(p)
 
     def offer(self, life: Life, said: Publication, payload: SimDifference) -> None:
-        if (learner := self._lives(life)) is None:
+        if (learner := self.learner_of(life)) is None:
             return
         if self.link.can_follow(learner.known[said.fragment], said):
             learner.offer(said, payload)
         else:
             self.loop.at(self.loop.now_s + AGAIN_S, self.offer, life, said, payload)
-
-    def cease(self, over: Void) -> None:
-        if (learner := self._lives(over.life)) is not None:
-            learner.happens(Ceased(over))
-
-    def park(self, life: Life) -> None:
-        if (learner := self._lives(life)) is not None:
-            learner.happens(Parked())
-
-    def leave(self) -> Progress | None:
-        """End the life that is lived, and begin no other; how far it came."""
-        self.staying = False
-        if (learner := self.learner) is None:
-            return self.progress
-        learner.happens(LetGo())
-        return learner.now.progress
-
-    def heard(self, life: Life, answer: Answer | LeaseGranted | Void) -> None:
-        """The answer to what was said last."""
-        if (learner := self._lives(life)) is not None:
-            learner.spoke_s = self.loop.now_s
-            learner.happens(Heard(answer))
-
-    def unheard(self, life: Life) -> None:
-        """No answer came."""
-        if (learner := self._lives(life)) is not None:
-            learner.spoke_s = self.loop.now_s
-            learner.happens(Unheard())

@@ -70,7 +70,8 @@ class VirtualLearner:
         self.now: LearnerState = begun(
             process.terms, granted, versions, stream.cursor, stream.remaining
         )
-        self.stepped_s = self.spoke_s = process.loop.now_s
+        self.spoke_s: float = process.loop.now_s
+        self.stepped_s = self.spoke_s
         self.computing_s = 0.0
 
     def happens(self, happening: Happening) -> None:

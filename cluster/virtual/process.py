@@ -15,6 +15,7 @@ from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.host.build import habits_of
 from cluster.sim.loop import VirtualLoop, settle
+from cluster.sim.process import Process
 from cluster.virtual.kit import Kit
 from cluster.virtual.learner import HandedIn, VirtualLearner
 from cluster.virtual.timing import Timing
@@ -22,29 +23,24 @@ from coordinator.codec import Payload
 from coordinator.fragments import sew
 from coordinator.protocol import (
     Adopted,
-    Answer,
     ContributionId,
     Fragment,
     Granted,
     Island,
     Join,
     Known,
-    LeaseGranted,
     LeaseWanted,
     Life,
-    Progress,
     Publication,
     Refused,
     Report,
     Version,
     Vitals,
-    Void,
 )
 from islands.adopt import AdoptRule
 from islands.encoder import ENCODERS
 from islands.exchange import Missed, Public
-from islands.learner_state import HEARTBEAT_S
-from islands.learner_words import Beat, Ceased, Heard, LetGo, Parked, Ready, Terms, Unheard
+from islands.learner_words import LetGo, Ready, Terms
 from islands.link import Habits
 from islands.replica import Replica
 from islands.task import StreamLike
@@ -67,11 +63,11 @@ class Way(Protocol):
     def left(self, who: VirtualProcess) -> None: ...
 
 
-class VirtualProcess:
+class VirtualProcess(Process[VirtualLearner]):
     """One process of one island.
 
-    `frozen_s`: it stands still until then; `drag`: its steps take so many times as long, until
-    `dragged_s`; `spoil`: what it hands in is multiplied by it.
+    `drag`: its steps take so many times as long, until `dragged_s`; `spoil`: what it hands in is
+    multiplied by it.
     """
 
     def __init__(
@@ -84,7 +80,8 @@ class VirtualProcess:
         network: Way,
         seed: str,
     ) -> None:
-        self.island, self.kit, self.loop, self.network = island, kit, loop, network
+        super().__init__(loop)
+        self.island, self.kit, self.network = island, kit, network
         self._timing, self._rng = timing, random.Random(seed)
         self._group, sync = group_of(config, island), config.sync
         self.habits = habits_of(config, island)
@@ -98,16 +95,9 @@ class VirtualProcess:
         )
         self.encoder = ENCODERS[self._group.encode](sync.wire_up)
         self.replica = Replica(kit.inner, kit.port, self._group.encode)
-        self.learner: VirtualLearner | None = None
-        self.dead = self.let_go = self._distrusted = False
-        self.staying = True
-        self.frozen_s = self.dragged_s = 0.0
+        self.let_go = self._distrusted = False
+        self.dragged_s = 0.0
         self.drag = self.spoil = 1.0
-        self._progress: Progress | None = None  # of the last life
-
-    @property
-    def life(self) -> Life | None:
-        return None if self.learner is None else self.learner.life
 
     def takes_s(self) -> float:
         """How long its next step takes."""
@@ -168,7 +158,7 @@ class VirtualProcess:
             stream.add(lease)
         self.learner = learner = VirtualLearner(self, self._grant, known, stream)
         learner.happens(Ready(stream.remaining) if self.staying else LetGo())
-        self._beat(learner)
+        self.beat(learner)
 
     def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
         """The moments of the first donor that has good ones; None if none has."""
@@ -180,19 +170,9 @@ class VirtualProcess:
                     continue  # as a real learner does: the next one may have good ones
         return None
 
-    def _beat(self, learner: VirtualLearner) -> None:
-        """Say that it is there, if it has said nothing for a while."""
-        if self.dead or self.learner is not learner:
-            return
-        now_s = self.loop.now_s
-        if now_s >= max(learner.spoke_s + HEARTBEAT_S, self.frozen_s):
-            learner.spoke_s = now_s
-            learner.happens(Beat())
-        self.loop.at(max(learner.spoke_s + HEARTBEAT_S, self.frozen_s), self._beat, learner)
-
     def ends(self, learner: VirtualLearner, *, distrusted: bool) -> None:
         """A life is over; nobody is kept waiting for it."""
-        self.learner, self._progress = None, learner.now.progress
+        self.learner, self.progress = None, learner.now.progress
         self._distrusted = distrusted
         for waiter in learner.asks.values():
             settle(waiter, None)
@@ -212,50 +192,19 @@ class VirtualProcess:
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
         return self.network.missed(p, older, newer)
 
-    def _lives(self, life: Life) -> VirtualLearner | None:
-        return self.learner if self.life == life else None
-
     def hand_in(
         self, life: Life, p: Fragment, known: Known
     ) -> asyncio.Future[HandedIn | None] | None:
-        learner = self._lives(life)
+        learner = self.learner_of(life)
         return None if learner is None else learner.hand_in(p, known)
 
     def offer(self, life: Life, said: Publication, payload: Payload) -> None:
-        if (learner := self._lives(life)) is not None:
+        if (learner := self.learner_of(life)) is not None:
             learner.offer(said, payload)
 
     def refused(self, said: ContributionId) -> None:
-        if (learner := self._lives(said.life)) is not None:
+        if (learner := self.learner_of(said.life)) is not None:
             learner.refused(said)
-
-    def cease(self, over: Void) -> None:
-        if (learner := self._lives(over.life)) is not None:
-            learner.happens(Ceased(over))
-
-    def park(self, life: Life) -> None:
-        if (learner := self._lives(life)) is not None:
-            learner.happens(Parked())
-
-    def leave(self) -> Progress | None:
-        """End the life that is lived, and begin no other; how far it came."""
-        self.staying = False
-        if (learner := self.learner) is None:
-            return self._progress
-        learner.happens(LetGo())
-        return learner.now.progress
-
-    def heard(self, life: Life, answer: Answer | LeaseGranted | Void) -> None:
-        """The answer to what was said last."""
-        if (learner := self._lives(life)) is not None:
-            learner.spoke_s = self.loop.now_s
-            learner.happens(Heard(answer))
-
-    def unheard(self, life: Life) -> None:
-        """No answer came."""
-        if (learner := self._lives(life)) is not None:
-            learner.spoke_s = self.loop.now_s
-            learner.happens(Unheard())
 
 
 def step_s(timing: Timing, habits: Habits, rng: random.Random) -> float:
