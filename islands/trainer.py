@@ -69,7 +69,8 @@ class Trainer:
         self._stream: StreamLike
         self._fed_s = self._rested_s = 0.0  # spent on data since the last step; when that was over
         self._quickest_s = math.inf  # of the steps of late
-        self._running: tuple[jax.Array, float] | None = None  # its loss, and when it began
+        # of a step that the devices are at: its loss, when it began, and what is counted so far
+        self._running: tuple[jax.Array, float, float] | None = None
         self._exchanged = False  # has something else been dispatched since?
         self._loss, self._computed_s = math.nan, 0.0  # read, and computed, since the last step
 
@@ -143,8 +144,8 @@ class Trainer:
         except Starved:
             self._starved(began_s)
             return before_s
-        fed_s = self._now_s() - began_s
-        self._fed_s += fed_s
+        self._fed_s += self._now_s() - began_s
+        fed_s = self._fed_s  # since the last step, with the wait for this one
         if self._exchanged or self._running is None:
             self._settle(fed_s)
             jax.block_until_ready((self._replica.state, self._copying))
@@ -152,7 +153,7 @@ class Trainer:
         began_s, first = self._now_s(), self._running is None
         measures = self._replica.step(batch, clock)
         self._settle(fed_s)  # of the step before, if the devices are still at it
-        self._running = measures.loss, began_s if first else self._now_s()
+        self._running = measures.loss, began_s if first else self._now_s(), 0.0
         slowed, idle_s = self.drag / self._habits.speed, 0.0
         if slowed > 1 or self._habits.step_s or math.isinf(self._quickest_s):
             computed_s = self._settle()
@@ -165,6 +166,7 @@ class Trainer:
         if idled_s > 0:
             self._serve_until(self._now_s() + idled_s)
         self._rested_s = ended_s = self._now_s()
+        self._count(ended_s)
         took_s, fed_s, self._fed_s = ended_s - before_s, self._fed_s, 0.0
         computed_s, self._computed_s = self._computed_s, 0.0
         with self._mail.lock:
@@ -179,16 +181,23 @@ class Trainer:
             self._mail.happens(Rested(took_s))
         return ended_s
 
+    def _count(self, now_s: float) -> None:
+        """Count as computing what the devices have done until now of the step that they are at."""
+        if self._running is not None:
+            loss, began_s, counted_s = self._running
+            self._computed_s += now_s - began_s - counted_s
+            self._running = loss, began_s, now_s - began_s
+
     def _settle(self, fed_s: float = 0.0) -> float:
         """Wait until the devices have done the step that they are at, and read its loss; for how
         long they have computed it, 0 if they are at none. `fed_s`: of that time was spent on data,
         which it may have been over before."""
         if self._running is None:
             return 0.0
-        (loss, began_s), self._running = self._running, None
+        (loss, began_s, counted_s), self._running = self._running, None
         self._loss = float(loss)
         computed_s = max(0.0, self._now_s() - began_s - fed_s)
-        self._computed_s += computed_s
+        self._computed_s += computed_s - counted_s
         self._quickest_s = min(computed_s, PACE_DRIFT * self._quickest_s)
         return computed_s
 
