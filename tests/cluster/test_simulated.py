@@ -129,8 +129,8 @@ def test_a_seed_gives_the_same_run() -> None:
     first, second = World(draw("a seed")), World(draw("a seed"))
     first.run()
     second.run()
-    assert first.seat.tape == second.seat.tape
-    assert first.seat.states[-1] == second.seat.states[-1]
+    assert repr(first.seat.tape) == repr(second.seat.tape), "a norm may be no number"
+    assert repr(first.seat.states[-1]) == repr(second.seat.states[-1])
 
 
 ISLAND = Island("a")
