@@ -40,6 +40,12 @@ class Terms:
     lease_windows: int
     until: int | None
 
+    def __post_init__(self) -> None:
+        """Errors: `ValueError` if a fragment would be due again before its version is put in place,
+        which would then never be; the door refuses it (`sync.overlap`)."""
+        if self.until is not None and self.overlap >= self.schedule.every:
+            raise ValueError(f"{self.overlap} steps of flight, and due every {self.schedule.every}")
+
     @property
     def in_flight(self) -> bool:
         """Does it train on while a fragment is merged, and wait for it in the end?"""

@@ -144,13 +144,13 @@ def directions(memory: Memory, before: State, event: Merged, after: State) -> No
     round_ = before.fragments[event.fragment].round
     assert round_ is not None
     lives = [c.id.life for c in (*round_.items, *round_.trial)]
-    said = dict(zip(lives, event.cosines, strict=False))  # of each life its last one
-    merged = {c.id.life for c in round_.items}
-    cosines = {life: x for life, x in said.items() if x is not None and life in merged}
-    for life, cosine in said.items():
-        others = sorted(x for other, x in cosines.items() if other.island != life.island)
-        old, new = before.members[life.island], after.members[life.island]
-        if cosine is None or len(others) < 2 or not event.measured or old.life != life:
+    pointing = [each for each in zip(lives, event.cosines, strict=False) if each[1] is not None]
+    said = {life.island: (life, cosine) for life, cosine in pointing}  # of each island its last one
+    merged = {c.id.life.island for c in round_.items}
+    for island, (life, cosine) in said.items():
+        others = sorted(x for other, (_, x) in said.items() if other in merged - {island})
+        old, new = before.members[island], after.members[island]
+        if len(others) < 2 or not event.measured or old.life != life:
             continue
         if old.status not in SPEAKING:
             continue
@@ -170,7 +170,7 @@ def directions(memory: Memory, before: State, event: Merged, after: State) -> No
         living = [m for m in everyone if not m.trial and m.life.island not in memory.trial]
         enough = len(living) >= 4 and len(living) - 1 >= memory.rule.min_quorum
         must = count >= AGAINST and enough and len({m.region for m in living}) == 1
-        if must != (new.status is Status.QUARANTINED) and len(merged) == len(cosines):
+        if must != (new.status is Status.QUARANTINED) and merged <= said.keys():
             raise Violation("direction", f"{life} is {new.status}, {count} times against")
         if new.status is Status.QUARANTINED:
             memory.trial[life.island] = AGAIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -31,6 +31,8 @@ SLOWER = 4.0
 """So many times longer a step takes that is made slow at random."""
 OFTENER = 3
 """Sampling weight of crashes of syncer and shards: their timing matters most."""
+LOCK_STEP_SHARE = 0.75
+"""Of the schedules whose learners wait for adoption: so many are in lock-step (`run.mode`)."""
 STOPPED_SHARE = 0.6
 """Of the schedules: ended by request, once all is mended and enough has happened."""
 
@@ -152,6 +154,12 @@ class SimPlan:
     most_events: int = TOO_MANY_EVENTS
     unruly: bool = True
 
+    def __post_init__(self) -> None:
+        """Errors: `ValueError` if learners would wait for what is merged without them, which may be
+        for ever; the door lets no such run in (`cluster.config.modes`)."""
+        if self.lock_step is not None and self.rule.min_quorum < len(self.traits):
+            raise ValueError(f"lock-step with a quorum of {self.rule.min_quorum}: all are needed")
+
     @property
     def slowest_s(self) -> float:
         return max(trait.slowest_s for trait in self.traits)
@@ -201,6 +209,9 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
         lease_windows=rng.randint(4, 40),
         watch=Watch.QUARANTINE,
     )
+    waits = rng.random() < LOCK_STEP_SHARE and overlap == 0
+    if waits:
+        rule = replace(rule, min_quorum=count)
     return SimPlan(
         seed,
         rule,
@@ -213,7 +224,7 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
         store_s=rng.uniform(0, 0.4) * usual_s,
         store_every=rng.choice((1, 1, 1, 2, 3)),
         anchor=rng.choice((Anchor.BASE, Anchor.BASE, Anchor.CURRENT)),
-        lock_step=rng.choice((None, 0, 1, 1, 2)) if overlap == 0 else None,
+        lock_step=min(rng.choice((0, 1, 1, 2, 3)), every - 1) if waits else None,
     )
 
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from cluster.checks.truth import Violation
-from coordinator.protocol import ContributionId, Fragment, Known, Life
+from coordinator.protocol import ContributionId, Fragment, Island, Known, Life
 
 
 class Told:
@@ -21,17 +21,25 @@ class Told:
         self._open = defaultdict[tuple[Life, Fragment], dict[ContributionId, None]](dict)
         self._asked: dict[tuple[Life, Fragment], tuple[int, int]] = {}
         self._given_back, self._published = set[ContributionId](), set[ContributionId]()
+        self._newest: dict[tuple[Island, Fragment], Life] = {}  # that has handed something in
 
     def made(self, said: ContributionId) -> None:
         """A life has handed this in."""
+        place = said.life.island, said.fragment
+        self._newest[place] = max(said.life, self._newest.get(place, said.life))
         self._open[said.life, said.fragment][said] = None
 
     def hears(self, life: Life, p: Fragment, known: Known) -> None:
         """A life is asked for more, and told this.
 
+        A shard knows of the newest life of an island only. What it tells one that is followed by
+        another does no harm: nothing that this one hands in from now on will be merged.
+
         Errors: `Violation` if it is told that something is merged which is not public.
         """
-        if known.asked <= self._asked.get((life, p), (0, 0)):
+        is_followed = self._newest.get((life.island, p), life) > life
+        is_old_news = known.asked <= self._asked.get((life, p), (0, 0))
+        if is_followed or is_old_news:
             return
         self._asked[life, p], waiting = known.asked, self._open[life, p]
         for said in [*waiting]:

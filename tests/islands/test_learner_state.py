@@ -266,6 +266,24 @@ def test_in_lock_step_with_an_overlap_what_comes_early_waits_for_its_step() -> N
     assert told.state.tracks[F1].from_step == 4, "what was trained meanwhile is overwritten"
 
 
+def test_in_lock_step_each_version_is_in_place_before_its_fragment_is_due_again() -> None:
+    """With the longest overlap that there may be; one step more, and none ever would be."""
+    every = 4
+    told = Told(overlap=every - 1, until=100)
+    told(Ready(100))
+    adopted = list[tuple[Fragment, int]]()
+    for round_ in range(1, 6):
+        for p, due in ((F1, 2), (F0, 4)):
+            while told.state.clock < (round_ - 1) * every + due:
+                words = told.step()
+                adopted += [(w.fragment, w.version.number) for w in words if isinstance(w, Adopt)]
+            told(Asked(p), Offered(p, Version(0, round_)))
+    assert adopted == [(p, n) for n in range(1, 5) for p in (F1, F0)]
+    for overlap in (every, every + 1):
+        with pytest.raises(ValueError, match=f"{overlap} steps of flight, and due every {every}"):
+            Told(overlap=overlap, until=100)
+
+
 @pytest.mark.parametrize("overlap", [0, 1])
 def test_in_lock_step_it_waits_at_the_end_of_the_run(overlap: int) -> None:
     told = Told(overlap=overlap, until=1)
