@@ -133,7 +133,7 @@ class FaultInjector:
                     syncer.drain(fault.island, "asked to")
                 if site.plan.unruly and process is not None:
                     after_s = site.rng.uniform(0, DRAINING_STEPS) * machine.trait.step_s
-                    site.loop.at(site.loop.now_s + after_s, self._while_draining, machine, process)
+                    site.loop.at(site.loop.now_s + after_s, self._while_draining, machine)
             case Trouble.RUMOUR:
                 if syncer is not None and process is not None and process.life is not None:
                     syncer.feed(Lost(process.life, "a rumour"))
@@ -187,11 +187,13 @@ class FaultInjector:
             self.site.loop.at(until_s, self.network.crash, machine, process, NOTICED_S)
         self.network.start(machine)
 
-    def _while_draining(self, machine: Machine, process: SimProcess) -> None:
+    def _while_draining(self, machine: Machine) -> None:
         """Who is about to leave is asked to once more, wants data, dies, or has a double."""
         site, syncer, island = self.site, self.site.syncer, machine.trait.island
         member = None if syncer is None else syncer.state.members.get(island)
         if syncer is None or member is None or member.status is not Status.DRAINING:
+            return
+        if (process := machine.process) is None:
             return
         site.suspect(island)
         match site.rng.randrange(4):
