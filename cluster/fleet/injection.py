@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from cluster.config.fault_kinds import FAULTS, SERVICES, Doer
 from cluster.config.modes import misfit
 from cluster.config.schema import Config, Harm
-from cluster.fleet.cluster import Handle, RayCluster
+from cluster.fleet.cluster import Handle, RayCluster, Unavailable
 from cluster.fleet.fault_plan import FaultPlan
 from cluster.fleet.islands import Islands
 from cluster.fleet.services import Services
 from cluster.names import FLEET
 from cluster.view import View
-from coordinator.errors import UserMistake
+from coordinator.errors import Unreachable, UserMistake
 from coordinator.protocol import Island
 
 log = logging.getLogger("archipelago.fleet")
@@ -66,7 +66,8 @@ class Injection:
     def harm(self, harm: Harm) -> None:
         """Break something now.
 
-        Errors: `UserMistake` if it is not there, or would take the fleet with it.
+        Errors: `UserMistake` if it is not there, or would take the fleet with it; `Unreachable` if
+        nobody can count it at present.
         """
         why = harm.misfit([*self._islands.all()]) or misfit(self._config, harm)
         if why is not None:
@@ -77,7 +78,13 @@ class Injection:
                 raise UserMistake(f"run {self._run}: the node of {harm.island} is the fleet's own")
         if harm.island == FLEET and not self._outlives:
             raise UserMistake(f"run {self._run} ends with its fleet: it is not submitted")
-        if (victim := self._aim(harm)) is None:
+        try:
+            victim = self._aim(harm)
+        except Unavailable as error:
+            raise Unreachable(
+                f"run {self._run}: its syncer, which counts faults, is being restarted; ask again"
+            ) from error
+        if victim is None:
             raise UserMistake(f"run {self._run}: {harm.island} is not there at present")
         self._break(victim, harm)
 

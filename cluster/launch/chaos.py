@@ -75,7 +75,9 @@ def strike(live: Live, plan: Sequence[Attack], seed: int) -> Iterator[Struck]:
                 if status["phase"] in ("stopping", "finished"):
                     return
                 if island == ANY:
-                    island = dice.choice(_live(status) or [ANY])
+                    if not (alive := _live(status)):
+                        raise Unreachable("no island is live at present")
+                    island = dice.choice(alive)
                 harm = {**attack.model_dump(exclude={"after_s"}), "island": island}
                 ask(lambda fleet, harm=harm: fleet.harm.remote(harm))
             except (UserMistake, Unreachable) as error:

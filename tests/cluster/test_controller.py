@@ -32,7 +32,7 @@ from cluster.storage import runs
 from cluster.storage.folder import Folder
 from cluster.storage.layout import save_layout
 from cluster.view import IslandView, View
-from coordinator.errors import RunFailed, UserMistake
+from coordinator.errors import RunFailed, Unreachable, UserMistake
 from coordinator.fragments import Layout, Leaf, cut
 from coordinator.protocol import Fragment, Island, Version
 from coordinator.state import Phase
@@ -443,6 +443,10 @@ def test_what_people_break_is_refused_where_nobody_is(tmp_path: Path) -> None:
         fleet.harm(Harm.model_validate({"kind": "kill", "island": "eu-0"}))
     with pytest.raises(UserMistake, match="is not there at present"):
         fleet.harm(Harm.model_validate({"kind": "kill", "island": "syncer"}))
+    fleet._services.start(1)
+    cluster.away = 1
+    with pytest.raises(Unreachable, match="which counts faults, is being restarted; ask again"):
+        fleet.harm(Harm.model_validate({"kind": "kill", "island": "syncer"}))
 
 
 class Killed(BaseException):
@@ -535,7 +539,7 @@ def test_whatever_happens_ends_with_nothing_left(tmp_path: Path, number: int) ->
                     fleet.stop("by chance")
                 case _:
                     pass
-        except (UserMistake, Unavailable):
+        except (UserMistake, Unreachable):
             pass  # said to whoever asked
         learners = {
             Island(f"eu-{n}"): IslandView(dice.choice(STATES), dice.randrange(9), dice.randrange(9))
