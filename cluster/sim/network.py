@@ -162,7 +162,7 @@ class Network:
         """Say something to the syncer; then either `heard` its answer, or `unheard`."""
         machine, now_s = self.machines[process.island], self.loop.now_s
         if self.lost(machine, machine.up_cut_s):
-            self.loop.at(now_s + CALL_TIMEOUT_S, self.to, process, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
             return
         self.loop.at(
             now_s + self.delay_s(machine), self._comes, process, machine, words, heard, unheard
@@ -178,30 +178,21 @@ class Network:
     ) -> None:
         now_s = self.loop.now_s
         if self.site.syncer is None:
-            self.loop.at(now_s + CALL_TIMEOUT_S, self.to, process, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
             return
         answer = words(self.site.syncer)
         if now_s < machine.twice_s and self.rng.random() < BAD_LUCK:
             late_s = self.rng.random() * SLOWNESS * machine.trait.latency_s
             self.loop.at(now_s + late_s, self._comes_again, process.island, words)
         if self.lost(machine, machine.down_cut_s):
-            self.loop.at(now_s + CALL_TIMEOUT_S, self.to, process, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
             return
-        self.loop.at(now_s + self.delay_s(machine), self.to, process, heard, answer)
+        self.loop.at(now_s + self.delay_s(machine), process.reached, heard, answer)
 
     def _comes_again(self, island: Island, words: Callable[[Syncer], Any]) -> None:
         self.site.suspect(island)
         if self.site.syncer is not None:
             words(self.site.syncer)
-
-    def to(self, process: SimProcess, call: Callable[..., None], *arguments: Any) -> None:
-        """Reach a process: when it moves again, or never."""
-        if process.dead:
-            return
-        if self.loop.now_s < process.frozen_s:
-            self.loop.at(process.frozen_s, self.to, process, call, *arguments)
-            return
-        call(*arguments)
 
     async def reach(self, life: Life, *, again: bool = False) -> SimProcess | None:
         """The process where this life should be, once a message is there; None if it is not.
@@ -238,13 +229,13 @@ class Network:
             self.crash(machine, who, NOTICED_S)
             self.loop.at(self.loop.now_s + BACK_S, self.start, machine)
             return
-        self.loop.at(self.loop.now_s + 2 * self.delay_s(machine), self.to, who, self._give, who)
+        self.loop.at(self.loop.now_s + 2 * self.delay_s(machine), who.reached, self._give, who)
 
     def _give(self, who: SimProcess) -> None:
         if self.shards.all_there:
             who.start(self.shards.whole())
         else:
-            self.loop.at(self.loop.now_s + NOTICED_S, self.to, who, self._give, who)
+            self.loop.at(self.loop.now_s + NOTICED_S, who.reached, self._give, who)
 
     def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
         """Is there who has what it missed?"""

@@ -119,8 +119,7 @@ class SimPorts(Ports):
                 process, delay_s = machine.process, self.network.delay_s(machine)
                 self.loop.at(
                     self.loop.now_s + delay_s,
-                    self.network.to,
-                    process,
+                    process.reached,
                     process.offer,
                     life,
                     said,

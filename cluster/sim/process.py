@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from cluster.checks.truth import Made, Poison
 from cluster.sim.learner import HandedIn, SimLearner
@@ -77,10 +78,12 @@ def terms_of(plan: SimPlan, trait: Trait) -> Terms:
 
 
 class Hearing(Protocol):
-    """A learner of one life. `spoke_s`: when it said or heard something last."""
+    """A learner of one life. `spoke_s`: when it said or heard something last; `asks`: who has asked
+    it for a fragment, and has no answer."""
 
     now: LearnerState
     spoke_s: float
+    asks: dict[Fragment, asyncio.Future[Any]]
 
     @property
     def life(self) -> Life: ...
@@ -90,18 +93,99 @@ class Hearing(Protocol):
 L = TypeVar("L", bound=Hearing)
 
 
-class Process(Generic[L]):
+class Process(ABC, Generic[L]):
     """A process with one learner after another in it: what is said of a life goes to its learner.
 
-    `progress`: of the last life that is over. `dead`: it is gone; `frozen_s`: it stands still until
-    then; `staying`: it has not been let go.
+    `grant`: of the present life; `progress`: of the last life that is over. `dead`: it is gone;
+    `frozen_s`: it stands still until then; `staying`: it was not told to leave; `let_go`: it asks
+    for no life any more. `drag`: its steps take so many times as long, until `dragged_s`.
     """
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.learner: L | None = None
+        self.grant: Granted
         self.progress: Progress | None = None
-        self.dead, self.staying, self.frozen_s = False, True, 0.0
+        self.dead, self.staying, self.let_go, self.frozen_s = False, True, False, 0.0
+        self.drag, self.dragged_s = 1.0, 0.0
+
+    # --- its way to the rest ----------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Ask for a life."""
+
+    @abstractmethod
+    def fetch(self) -> None:
+        """Ask for all public fragments."""
+
+    @abstractmethod
+    def tell_end(self, life: Life) -> None:
+        """Say that this life is over."""
+
+    @abstractmethod
+    def tell_left(self) -> None:
+        """Say that its island was drained and has left."""
+
+    # --- lives ------------------------------------------------------------------------------------
+
+    def granted(self, answer: Granted | Refused) -> None:
+        """The answer to its asking for a life."""
+        if isinstance(answer, Granted):
+            self.grant = answer
+            self.fetch()
+        elif answer.retry_s is not None:
+            self.loop.at(self.loop.now_s + answer.retry_s, self._ask_again)
+        elif not self.staying:
+            self._leaves()
+        else:
+            self.rejected()
+
+    def rejected(self) -> None:
+        """Asking again would not change it."""
+        self.let_go = True
+
+    def _ask_again(self) -> None:
+        """It was told to wait, and has; unless it was let go meanwhile."""
+        if self.dead:
+            return
+        if self.staying:
+            self.begin()
+        else:
+            self._leaves()
+
+    def _leaves(self) -> None:
+        """The process of an island that was drained is over."""
+        self.let_go = True
+        self.tell_left()
+
+    def ends(self, learner: L, *, distrusted: bool) -> None:
+        """A life is over; nobody is kept waiting for it. `distrusted`: so are the moments that it
+        leaves behind."""
+        self.learner, self.progress = None, learner.now.progress
+        for waiter in learner.asks.values():
+            settle(waiter, None)
+        self.tell_end(learner.life)
+        if self.staying:
+            self.begin()
+        else:
+            self._leaves()
+
+    # --- called by others -------------------------------------------------------------------------
+
+    def reached(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Something that was sent is there: it is heard when the process moves again, or never."""
+        if self.dead:
+            return
+        if self.loop.now_s < self.frozen_s:
+            self.loop.at(self.frozen_s, self.reached, call, *arguments)
+            return
+        call(*arguments)
+
+    @property
+    def waiters(self) -> Sequence[asyncio.Future[Any]]:
+        """Of all who have asked for something and have no answer."""
+        return () if self.learner is None else [*self.learner.asks.values()]
 
     @property
     def life(self) -> Life | None:
@@ -153,8 +237,7 @@ class Process(Generic[L]):
 class SimProcess(Process[SimLearner]):
     """One process of one island.
 
-    `stuck_s`: no step of it ends before; `drag`: its steps take so many times as long, until
-    `dragged_s`. `incurable`: what is wrong outlives its lives.
+    `stuck_s`: no step of it ends before. `incurable`: what is wrong outlives its lives.
     """
 
     def __init__(
@@ -165,10 +248,8 @@ class SimProcess(Process[SimLearner]):
         self.rng = random.Random(seed)
         self.terms = terms_of(plan, trait)
         self.poison: Poison | None = None
-        self.incurable = self.let_go = False
+        self.incurable, self.stuck_s = False, 0.0
         self.layout = self.joining_as = LAYOUT
-        self.stuck_s = self.dragged_s = 0.0
-        self.drag = 1.0
 
     @property
     def island(self) -> Island:
@@ -182,37 +263,23 @@ class SimProcess(Process[SimLearner]):
     # --- lives ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Ask for a life."""
         self.joining_as = self.layout
         self.link.join(self, Join(self.island, "group", self.layout, self.trait.region))
 
-    def granted(self, answer: Granted | Refused) -> None:
-        """The answer to that."""
-        if isinstance(answer, Granted):
-            self.grant = answer
-            self.link.whole(self)
-        elif answer.retry_s is not None:
-            self.loop.at(self.loop.now_s + answer.retry_s, self._ask_again)
-        elif not self.staying:
-            self._leaves()
-        elif self.layout != self.joining_as:
+    def fetch(self) -> None:
+        self.link.whole(self)
+
+    def tell_end(self, life: Life) -> None:
+        self.link.ended(self, life)
+
+    def tell_left(self) -> None:
+        self.link.left(self)
+
+    def rejected(self) -> None:
+        if self.layout != self.joining_as:
             self.begin()  # mended, while the refusal was on its way
         else:
-            self.let_go = True
-
-    def _ask_again(self) -> None:
-        """It was told to wait, and has; unless it was let go meanwhile."""
-        if self.dead:
-            return
-        if self.staying:
-            self.begin()
-        else:
-            self._leaves()
-
-    def _leaves(self) -> None:
-        """The process of an island that was drained is over."""
-        self.let_go = True
-        self.link.left(self)
+            super().rejected()
 
     def start(self, public: list[tuple[Version, int]]) -> None:
         """The public fragments have come: live."""
@@ -221,24 +288,11 @@ class SimProcess(Process[SimLearner]):
         self.beat(learner)
 
     def ends(self, learner: SimLearner, *, distrusted: bool) -> None:
-        """A life is over; nobody is kept waiting for it."""
-        self.learner, self.progress = None, learner.now.progress
-        for waiter in learner.asks.values():
-            settle(waiter, None)
-        self.link.ended(self, learner.life)
         if distrusted and not self.incurable:
             self.poison = None  # new moments, new parameters
-        if self.staying:
-            self.begin()
-        else:
-            self._leaves()
+        super().ends(learner, distrusted=distrusted)
 
     # --- called by others -------------------------------------------------------------------------
-
-    @property
-    def waiters(self) -> Sequence[asyncio.Future[HandedIn | None]]:
-        """Of all who have asked for something and have no answer."""
-        return [] if self.learner is None else [*self.learner.asks.values()]
 
     def hand_in(self, life: Life, p: Fragment) -> asyncio.Future[HandedIn | None] | None:
         learner = self.learner_of(life)

@@ -136,7 +136,7 @@ class Network:
         """Say something to the syncer; then either `heard` its answer, or `unheard`."""
         now_s = self.loop.now_s
         if now_s < self.places[process.island].cut_s:
-            self.loop.at(now_s + CALL_TIMEOUT_S, self.to, process, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
         else:
             self.loop.at(now_s + self.timing.latency_s, self._comes, process, words, heard, unheard)
 
@@ -149,18 +149,9 @@ class Network:
     ) -> None:
         answer, now_s = words(), self.loop.now_s
         if now_s < self.places[process.island].cut_s:
-            self.loop.at(now_s + CALL_TIMEOUT_S, self.to, process, unheard)
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
         else:
-            self.loop.at(now_s + self.timing.latency_s, self.to, process, heard, answer)
-
-    def to(self, process: VirtualProcess, call: Callable[..., object], *arguments: Any) -> None:
-        """Reach a process: when it moves again, or never."""
-        if process.dead:
-            return
-        if self.loop.now_s < process.frozen_s:
-            self.loop.at(process.frozen_s, self.to, process, call, *arguments)
-            return
-        call(*arguments)
+            self.loop.at(now_s + self.timing.latency_s, process.reached, heard, answer)
 
     async def reach(self, life: Life) -> VirtualProcess | None:
         """The process where this life should be, once a word is there; None if it is not."""
@@ -188,7 +179,7 @@ class Network:
         size_bytes = sum(map(Wire.F32.bytes_of, self._layout.sizes))
         takes_s = self.places[who.island].down.takes_s(self.loop.now_s, size_bytes)
         ready_s = self.loop.now_s + takes_s + self.timing.latency_s
-        self.loop.at(ready_s, self.to, who, self._give, who)
+        self.loop.at(ready_s, who.reached, self._give, who)
 
     def _give(self, who: VirtualProcess) -> None:
         who.start(self.shard.whole([Fragment(p) for p in range(len(self._layout.fragments))]))

@@ -72,7 +72,7 @@ class VirtualPorts(Ports):
             if (process := place.process) is None or now_s < place.cut_s:
                 continue
             there_s = now_s + place.down.takes_s(now_s, payload.nbytes)
-            self._loop.at(there_s, self._network.to, process, process.offer, life, said, payload)
+            self._loop.at(there_s, process.reached, process.offer, life, said, payload)
         return ()
 
     async def discard(self, order: Discard) -> None:

@@ -14,7 +14,7 @@ from optax import OptState
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.host.build import habits_of
-from cluster.sim.loop import VirtualLoop, settle
+from cluster.sim.loop import VirtualLoop
 from cluster.sim.process import Process
 from cluster.virtual.kit import Kit
 from cluster.virtual.learner import HandedIn, VirtualLearner
@@ -25,14 +25,12 @@ from coordinator.protocol import (
     Adopted,
     ContributionId,
     Fragment,
-    Granted,
     Island,
     Join,
     Known,
     LeaseWanted,
     Life,
     Publication,
-    Refused,
     Report,
     Version,
     Vitals,
@@ -66,8 +64,7 @@ class Way(Protocol):
 class VirtualProcess(Process[VirtualLearner]):
     """One process of one island.
 
-    `drag`: its steps take so many times as long, until `dragged_s`; `spoil`: what it hands in is
-    multiplied by it.
+    `spoil`: what it hands in is multiplied by it.
     """
 
     def __init__(
@@ -95,9 +92,7 @@ class VirtualProcess(Process[VirtualLearner]):
         )
         self.encoder = ENCODERS[self._group.encode](sync.wire_up)
         self.replica = Replica(kit.inner, kit.port, self._group.encode)
-        self.let_go = self._distrusted = False
-        self.dragged_s = 0.0
-        self.drag = self.spoil = 1.0
+        self._distrusted, self.spoil = False, 1.0
 
     def takes_s(self) -> float:
         """How long its next step takes."""
@@ -108,35 +103,17 @@ class VirtualProcess(Process[VirtualLearner]):
     # --- lives ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Ask for a life."""
         habits = self.habits
         event = Join(self.island, habits.group, self.kit.layout.fingerprint, habits.region)
         self.network.join(self, event)
 
-    def granted(self, answer: Granted | Refused) -> None:
-        """The answer to that."""
-        match answer:
-            case Granted():
-                self._grant = answer
-                self.network.whole(self)
-            case Refused():
-                if answer.retry_s is None:
-                    self.let_go = True
-                else:
-                    self.loop.at(self.loop.now_s + answer.retry_s, self._ask_again)
+    def fetch(self) -> None:
+        self.network.whole(self)
 
-    def _ask_again(self) -> None:
-        """It was told to wait, and has; unless it was let go meanwhile."""
-        if self.dead:
-            return
-        if self.staying:
-            self.begin()
-        else:
-            self._leaves()
+    def tell_end(self, life: Life) -> None:
+        self.network.ended(self, life)
 
-    def _leaves(self) -> None:
-        """The process of an island that was drained is over."""
-        self.let_go = True
+    def tell_left(self) -> None:
         self.network.left(self)
 
     def start(self, public: Sequence[Public]) -> None:
@@ -148,15 +125,15 @@ class VirtualProcess(Process[VirtualLearner]):
         if self._distrusted:
             moments = None
         if moments is None:
-            moments = self._ask_donors(self._grant.donors)
+            moments = self._ask_donors(self.grant.donors)
         known = {Fragment(p): each for p, each in enumerate(public)}
         flats = {p: flat for p, (_, flat) in known.items()}
         leaves = sew(self.kit.layout, [*flats.values()])
         self.replica.begin(jax.tree.unflatten(self.kit.structure, leaves), moments, flats)
         stream = self.network.stream(self.island)
-        for lease in self._grant.leases:
+        for lease in self.grant.leases:
             stream.add(lease)
-        self.learner = learner = VirtualLearner(self, self._grant, known, stream)
+        self.learner = learner = VirtualLearner(self, self.grant, known, stream)
         learner.happens(Ready(stream.remaining) if self.staying else LetGo())
         self.beat(learner)
 
@@ -171,23 +148,10 @@ class VirtualProcess(Process[VirtualLearner]):
         return None
 
     def ends(self, learner: VirtualLearner, *, distrusted: bool) -> None:
-        """A life is over; nobody is kept waiting for it."""
-        self.learner, self.progress = None, learner.now.progress
         self._distrusted = distrusted
-        for waiter in learner.asks.values():
-            settle(waiter, None)
-        self.network.ended(self, learner.life)
-        if self.staying:
-            self.begin()
-        else:
-            self._leaves()
+        super().ends(learner, distrusted=distrusted)
 
     # --- called by others -------------------------------------------------------------------------
-
-    @property
-    def waiters(self) -> Sequence[asyncio.Future[HandedIn | None]]:
-        """Of all who have asked for something and have no answer."""
-        return [] if self.learner is None else [*self.learner.asks.values()]
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
         return self.network.missed(p, older, newer)
