@@ -24,6 +24,7 @@ from cluster.allreduce.ring import Held, Turn
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.host.build import optimizer_of, task_of
+from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Island, Lease, Life, Progress, Report, Vitals
 
 if TYPE_CHECKING:  # JAX compiles nothing before there is a ring
@@ -36,6 +37,18 @@ PACE_DRIFT = 1.01
 REPORT_S = 0.5
 """Between two reports of an island, and two times that the first in a ring says how far it is."""
 STEP_SMOOTHING = 0.2
+
+
+class NotFinite(ArchipelagoError):
+    """An island's gradients are not to be summed: the mean would be spoiled for all, and for good.
+    Its process begins anew, and the others take it for a death."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(step, loss)
+
+    def __str__(self) -> str:
+        step, loss = self.args
+        return f"its gradients of step {step} are not all finite (its loss is {loss:.4g})"
 
 
 class RingLink(Protocol):
@@ -163,6 +176,8 @@ class RingMember:
             jax.block_until_ready(buckets)
             if self.spoil != 1.0:
                 buckets = [each * self.spoil for each in buckets]
+            if not step.sound(loss, buckets):
+                raise NotFinite(held.step + 1, float(loss))
             idle_s = self._idles(time.perf_counter() - fed_s, before_s)
             with self._lock:
                 leaving = self._pausing >= turn.ring

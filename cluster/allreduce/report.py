@@ -49,16 +49,18 @@ def status_of(
 ) -> RunStatus:
     """The run as it is now. Its version is the number of steps, of each fragment alike."""
     phase, turning = phase_of(ring), [life.island for life in ring.turning]
+    tokens_per_s = sum(counts.islands[island].tokens_per_s for island in turning)
     left_s = None
-    if ring.held.step > 0 and phase is Phase.RUNNING:
-        left_s = (now_s - counts.first_s) * (rules.steps - ring.held.step) / ring.held.step
+    if ring.held.step > 0 and phase is Phase.RUNNING and tokens_per_s > 0:
+        each = ring.held.tokens / ring.held.step  # not of the time passed: a ring goes back
+        left_s = (rules.steps - ring.held.step) * each / tokens_per_s
     starting = math.isnan(counts.first_s) and phase is Phase.RUNNING
     return RunStatus(
         run=run,
         t=ring.held.step,
         steps=rules.steps,
         elapsed_s=now_s - counts.began_s,
-        left_s=None if left_s is None or math.isnan(left_s) else left_s,
+        left_s=left_s,
         phase="starting" if starting else phase.value,
         islands=[_island(ring, counts, island) for island in counts.islands],
         fragments=[
@@ -69,7 +71,7 @@ def status_of(
         alive=len(turning),
         merges=ring.held.step,
         tokens_trained=ring.trained,
-        tokens_per_s=sum(counts.islands[island].tokens_per_s for island in turning),
+        tokens_per_s=tokens_per_s,
         heldout=counts.heldout,
         faults=counts.faults,
         wanted=len(counts.islands),

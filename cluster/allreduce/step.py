@@ -61,6 +61,7 @@ class RingStep:
         self._buckets = buckets_of(self.sizes)
         self._grads = jax.jit(self._gradients, out_shardings=self._here)
         self._update: Any = jax.jit(self._updated, donate_argnums=0, out_shardings=self._here)
+        self._sound: Any = jax.jit(_all_finite)
         self._fresh = jax.jit(self._direction.init, out_shardings=self._here)
         self._sum = jax.jit(
             jax.shard_map(
@@ -88,7 +89,8 @@ class RingStep:
 
     def compile(self, state: InnerState, batch: Batch) -> None:
         """Compile what each member does by itself; the sums are when there are others to meet."""
-        _, buckets = self.gradients(state, batch)
+        loss, buckets = self.gradients(state, batch)
+        self._sound = self._sound.lower(loss, buckets).compile()
         self._update = self._update.lower(state, buckets, np.int32(0)).compile()
         jax.block_until_ready(buckets)
 
@@ -97,6 +99,10 @@ class RingStep:
     def gradients(self, state: InnerState, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
         """The mean loss of this member's batch, and its gradient in buckets."""
         return self._grads(state.params, jax.device_put(batch, self._split))
+
+    def sound(self, loss: jax.Array, buckets: list[jax.Array]) -> bool:
+        """Is all of it finite? Waits for it."""
+        return bool(self._sound(loss, buckets))
 
     def mean(
         self, loss: jax.Array, buckets: list[jax.Array], tokens: int, leaving: bool
@@ -156,6 +162,10 @@ class RingStep:
         rate = self._spec.rate(clock)
         updates = jax.tree.map(lambda u: -rate * u, updates)
         return InnerState(optax.apply_updates(state.params, updates), moments)
+
+
+def _all_finite(loss: jax.Array, buckets: list[jax.Array]) -> jax.Array:
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(each)) for each in (loss, *buckets)]))
 
 
 def _bits(x: jax.Array) -> jax.Array:

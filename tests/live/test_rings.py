@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +20,13 @@ from cluster.config.schema import Config
 from cluster.host.build import optimizer_of, task_of
 from coordinator.protocol import Lease
 from islands.inner import Inner
-from tests.live.cli import TINY, place
+from tests.live.cli import TINY, finish, last_status, place, until
 from tests.live.test_run import KEYS
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 STEPS = 50
-KILL = 'faults.plan=[{at_step=18,kind="kill",island="local-1"}]'
+FAULT = 'faults.plan=[{{at_step=18,kind="{}",island="local-1"}}]'
 SETTINGS = (
     "run.steps=50", "islands.local.count=3", "islands.local.step_s=0.1", "sync.wire_up=f32",
     "optimizer.kind=adamw", "optimizer.learning_rate=1e-3", "durability.snapshot_steps=10",
@@ -80,24 +83,33 @@ def apart(run_dir: Path, wanted: list[np.ndarray]) -> float:
     )
 
 
+def command(mode: str, run_dir: Path, *more: str) -> list[str]:
+    sets = [word for each in (f"run.mode={mode}", *SETTINGS, *more) for word in ("--set", each)]
+    return ["run", str(TINY), *sets, "--run-dir", str(run_dir), "--json"]
+
+
 def ran(mode: str, run_dir: Path, *more: str) -> dict[str, Any]:
     with place() as here:
-        sets = [word for each in (f"run.mode={mode}", *SETTINGS, *more) for word in ("--set", each)]
-        done = here.run("run", str(TINY), *sets, "--run-dir", str(run_dir), "--json")
+        done = here.run(*command(mode, run_dir, *more))
         assert done.code == 0, done.err
         return json.loads(done.out)
 
 
 @pytest.mark.parametrize(
-    "mode",
+    ("mode", "kind"),
     [
-        "elastic-data-parallel",
-        pytest.param("data-parallel", marks=pytest.mark.long),
+        ("elastic-data-parallel", "kill"),
+        pytest.param("elastic-data-parallel", "nan", marks=pytest.mark.long),
+        pytest.param("data-parallel", "kill", marks=pytest.mark.long),
+        pytest.param("data-parallel", "nan", marks=pytest.mark.long),
     ],
 )
-def test_a_ring_with_a_death_is_one_process_with_what_was_there(mode: str, tmp_path: Path) -> None:
-    """Elastic: fewer for a while, from the state of the survivors; else all, from the snapshot."""
-    summary = ran(mode, tmp_path / "run", KILL)
+def test_a_ring_with_a_death_is_one_process_with_what_was_there(
+    mode: str, kind: str, tmp_path: Path
+) -> None:
+    """Elastic: fewer for a while, from the state of the survivors; else all, from the snapshot. An
+    island whose gradients are not finite dies of them, and nobody else has them."""
+    summary = ran(mode, tmp_path / "run", FAULT.format(kind))
     assert summary.keys() == KEYS
     assert summary["faults"] == len(summary["recovery_s"]) == 1
     fates = ("merged", "discarded", "lost", "outstanding")
@@ -124,6 +136,31 @@ def test_a_ring_is_one_process_with_the_summed_batch(tmp_path: Path) -> None:
     assert found < TOLERANCE
     other = apart(tmp_path / "run", alone(config, [Formed(2, 0, 0)]))
     assert other > 100 * TOLERANCE, "with fewer it would be another model"
+
+
+@pytest.mark.long
+def test_a_ring_that_was_killed_as_a_whole_goes_on_from_its_snapshot(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with place() as here:
+        process = here.start(*command("data-parallel", run_dir))
+        until(lambda: last_status(run_dir).get("t", 0) >= 12 or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        for number in here.left_running():
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        assert finish(process).code == -signal.SIGKILL
+        done = here.run(*command("data-parallel", run_dir), "--resume")
+        assert done.code == 0, done.err
+        over = here.run(*command("data-parallel", run_dir), "--resume")
+        assert over.code == 2
+        assert "has ended" in over.err
+    summary, config, formed = done.json, load(run_dir / "config.toml"), rings(run_dir)
+    print(formed, summary)
+    assert (formed[0], formed[-1].members) == (Formed(3, 0, 0), 3)
+    assert formed[-1].step in (10, 20, 30, 40)
+    assert summary["merges"] == STEPS
+    assert summary["tokens_trained"] == summary["tokens_merged"] + summary["tokens_lost"]
+    assert apart(run_dir, alone(config, formed)) < TOLERANCE
 
 
 TOLERANCE = 2e-4

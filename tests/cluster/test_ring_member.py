@@ -1,0 +1,171 @@
+"""One island in a ring of its own: what fault plans do to it, and what a step of a ring sends."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import jax
+import pytest
+
+from cluster.allreduce import meeting
+from cluster.allreduce.keeping import RingState
+from cluster.allreduce.member import NotFinite, RingMember
+from cluster.allreduce.ring import Held, Turn
+from cluster.config.load import parse
+from cluster.config.schema import Config
+from cluster.host.build import task_of
+from coordinator.protocol import Incarnation, Island, Life, Report, Vitals
+
+ALONE = Island("eu-0")
+STEPS = 6
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    for number in range(8):
+        lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
+        (tmp_path / f"{number}.txt").write_text("".join(lines))
+    text = f"""
+    [run]
+    mode = "data-parallel"
+    steps = {STEPS}
+    [task]
+    preset = "byte-tiny"
+    options = {{ width = 16, layers = 1, heads = 1, hidden = 32 }}
+    [data]
+    source = "{tmp_path}"
+    window = 16
+    lease_windows = 32
+    heldout_percent = 20.0
+    [durability]
+    snapshot_steps = 2
+    [[islands]]
+    group = "eu"
+    batch_size = 2
+    """
+    return parse(tomllib.loads(text))
+
+
+class Alone:
+    """A conductor with one ring of one island, from the beginning to the end."""
+
+    def __init__(self, config: Config) -> None:
+        self._first = RingState(Held(0), jax.tree.leaves(task_of(config).init(0)), None)
+        self._turns = [Turn(1, "", 0, 1, Held(0), None)]
+        self.kept, self.turns = list[RingState](), list[Held]()
+        self.vitals: Vitals
+
+    def enter(self, island: Island) -> Life:
+        return Life(island, Incarnation(1))
+
+    def ready(self, life: Life, held: Held | None, wasted: int) -> Turn | None:
+        return self._turns.pop() if self._turns else None
+
+    def turned(self, life: Life, ring: int, held: Held) -> None:
+        self.turns.append(held)
+
+    def report(self, report: Report, vitals: Vitals) -> None:
+        self.vitals = vitals
+
+    def keep(self, life: Life, state: RingState) -> None:
+        self.kept.append(state)
+
+    def snapshot(self) -> RingState:
+        return self._first
+
+    def state_of(self, donor: Life) -> RingState | None:
+        return None
+
+
+@pytest.fixture
+def member(config: Config, monkeypatch: pytest.MonkeyPatch) -> RingMember:
+    monkeypatch.setattr(meeting, "leave", lambda mine: None)  # it would end JAX for other tests
+    return RingMember(config, ALONE, Alone(config))
+
+
+def link_of(member: RingMember) -> Alone:
+    assert isinstance(member._link, Alone)
+    return member._link
+
+
+def test_it_trains_to_the_end_and_gives_snapshots(member: RingMember) -> None:
+    member.run()
+    link = link_of(member)
+    assert link.turns[-1].step == STEPS
+    assert [state.held.step for state in link.kept] == [2, 4]
+    last = member.state_of()
+    assert last is not None
+    assert last.held.step == STEPS
+    assert math.isfinite(link.vitals.loss)
+
+
+def test_gradients_that_are_not_finite_are_given_to_nobody(member: RingMember) -> None:
+    """The process ends of it, and what is kept stays good."""
+    member.spoil = math.nan
+    with pytest.raises(NotFinite, match=r"gradients of step 1 are not all finite \(its loss is 5"):
+        member.run()
+    assert link_of(member).kept == []
+    assert link_of(member).turns == []
+
+
+def test_one_that_is_slowed_idles(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "leave", lambda mine: None)
+    idle_s = dict[float, float]()
+    for drag in (1.0, 20.0):
+        member = RingMember(config, ALONE, Alone(config))
+        member.drag = drag
+        member.run()
+        idle_s[drag] = link_of(member).vitals.idle_s
+    assert idle_s[20.0] > 10 * idle_s[1.0]
+
+
+# --- what is sent -------------------------------------------------------------------------------
+
+BUCKETS = """
+import sys
+import jax
+from cluster.allreduce import wire
+wire.buckets_of.__defaults__ = (20_000,)
+from cluster.allreduce.step import RingStep
+from coordinator.codec import Wire
+from islands.task import load_task
+from tests.given import data_spec, optimizer_spec
+task = load_task("byte-tiny", None, {}, data_spec(window=32))
+step = RingStep(task, optimizer_spec(), Wire(sys.argv[1]), 1)
+state = step.start(task.init(0), None)
+loss, buckets = step.gradients(state, task.heldout(2)[0])
+emitted = step._sum.lower(buckets, jax.numpy.zeros(3))
+print(len(buckets), emitted.as_text(), emitted.compile().as_text(), sep="\\n=====\\n")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("wire", "words", "kinds"),
+    [("f32", 1, ["all_reduce"]), ("bf16", 0, ["all_to_all", "all_gather"])],
+)
+def test_each_bucket_is_a_collective_of_its_own(wire: str, words: int, kinds: list[str]) -> None:
+    """`words`: beside the gradients, summed as f32. XLA makes one of all sums between CPUs, which
+    nothing would have run beside (docs/baselines.md), and leaves those that only move bits."""
+    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", BUCKETS, wire],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **two},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    count, emitted, compiled = done.stdout.split("\n=====\n")
+    assert int(count) > 2
+    for kind in kinds:
+        assert emitted.count(f"stablehlo.{kind}") == int(count) + words
+        if kind != "all_reduce":
+            plain = kind.replace("_", "-")
+            assert len(re.findall(rf" {plain}(?:-start)?\(", compiled)) == int(count)
