@@ -24,7 +24,7 @@ from cluster.config.schema import Config
 from cluster.config.toml import toml_value
 
 TABLE = Path(__file__).with_name("baselines.toml")
-HEAD = "# Data-parallel training by rate and momentum. Written by cluster/baseline.py."
+HEAD = "# Data-parallel training by rate and momentum. Written by cluster/bench/baseline.py."
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -14,7 +14,7 @@ from cluster.bench.stats import DEMO_ISLANDS
 from cluster.config.values import Mode
 from cluster.study import work
 from cluster.study.cells import Cell, CellFiles, Made
-from cluster.study.paired import CONFIDENCE, METHOD, Mean, gaps_percent, mean
+from cluster.study.paired import CONFIDENCE, METHOD, gaps_percent, mean
 from cluster.study.plan import Row, planned
 from coordinator.errors import RunFailed
 
@@ -70,7 +70,7 @@ def compared(
         "baseline_tuned": tuned,
         "baseline_learning_rate": at.learning_rate,
         "baseline_momentum": at.momentum,
-        **_told("data_parallel_loss", mean(theirs)),
+        **mean(theirs).told("data_parallel_loss"),
     }
     for row in rows:
         ours = [made[cell.key].figure("heldout_loss") for cell in row.cells]
@@ -78,7 +78,7 @@ def compared(
         for cell, loss, gap in zip(row.cells, ours, gaps, strict=True):
             say(f"seed {cell.seed}: {row.arm} {loss:.4f}, {gap:+.2f} % over data-parallel")
         name = "gap_percent" if row.arm == Mode.DECOUPLED else f"{row.arm}_gap_percent"
-        result |= _told(f"{row.arm}_loss", mean(ours)) | _told(name, mean(gaps))
+        result |= mean(ours).told(f"{row.arm}_loss") | mean(gaps).told(name)
     return result | _more(free, made)
 
 
@@ -98,10 +98,6 @@ def _rows(
         "arms": [{"name": name, "set": dict(given)} for name, given in arms.items()],
     }
     return planned(tables, origin="bench", name="parity", overrides=overrides).rows
-
-
-def _told(name: str, found: Mean) -> dict[str, object]:
-    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def _more(free: Row, made: Mapping[str, Made]) -> dict[str, object]:

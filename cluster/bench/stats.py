@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import statistics
 import subprocess
 import sys
@@ -65,9 +66,34 @@ def demo(preset: str, *, steps: int, seed: int, overrides: Sequence[str]) -> Con
 
 
 def child(arguments: Sequence[str]) -> dict[str, float]:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    """The figures that a Python of its own prints, as `python ARGUMENTS`.
+
+    Errors: `RunFailed`.
+    """
+    done = finished([sys.executable, *arguments], stderr=subprocess.PIPE)
     if done.returncode != 0:
         raise RunFailed(
             f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-2000:]}"
         )
     return read_figures(done.stdout.splitlines()[-1])
+
+
+def finished(
+    command: Sequence[str], *, stderr: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """This command, once it has ended. It hears each Ctrl-C from us and is waited for, so that it
+    can stop what it has started; a run takes the second one for "at once"."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True, process_group=0
+    )
+    interrupted = False
+    while True:
+        try:
+            out, err = process.communicate()
+            break
+        except KeyboardInterrupt:
+            interrupted = True
+            process.send_signal(signal.SIGINT)
+    if interrupted:
+        raise KeyboardInterrupt
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from cluster.bench.goals import GOALS, Goal, verdict
+from cluster.bench.stats import finished
 from coordinator.errors import RunFailed
 
 BenchFigures: TypeAlias = Mapping[str, object]
@@ -99,7 +99,7 @@ def _processor() -> str:
 def _run(command: str) -> BenchFigures:
     print(f"archipelago bench {command} ...", flush=True)
     whole = [sys.executable, "-m", "cluster", "bench", *shlex.split(command), "--json"]
-    done = subprocess.run(whole, stdout=subprocess.PIPE, text=True, check=False)
+    done = finished(whole)
     if done.returncode != 0:
         raise RunFailed(f"archipelago bench {command} ended with {done.returncode}")
     return json.loads(done.stdout)

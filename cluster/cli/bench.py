@@ -33,8 +33,12 @@ def parity(
         bool, typer.Option("--lock-step", help="In virtual time, without Ray, and every mode.")
     ] = False,
     every_mode: Annotated[
-        bool, typer.Option("--every-mode", help="DiLoCo and Streaming DiLoCo over Ray, too.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--every-mode/--decoupled-only",
+            help="DiLoCo and Streaming DiLoCo, too; so unless --quick is given.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Does it learn as well as data-parallel at its best? Held-out loss of both at equal tokens.
@@ -52,7 +56,7 @@ def parity(
         seeds=seeds,
         overrides=overrides,
         lock_step=lock_step,
-        every_mode=every_mode,
+        every_mode=not quick if every_mode is None else every_mode,
         say=talk.print,
     )
     tell("parity", figures, talk, as_json=as_json)

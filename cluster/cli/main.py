@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -32,8 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ArchipelagoError as error:
         _fail(str(error), FAILED)
     except KeyboardInterrupt:
+        _deaf()
         _fail("interrupted", INTERRUPTED)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            _deaf()
+        raise
     sys.exit(0)
+
+
+def _deaf() -> None:
+    """Whoever goes on pressing Ctrl-C must not end the interpreter half-way through its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cluster.cli.bench import Json, Overrides
 from cluster.cli.figures import duration
-from cluster.cli.options import FAILED
+from cluster.cli.options import FAILED, INTERRUPTED
 from cluster.storage.files import json_text, write_json
 
 
@@ -33,7 +33,8 @@ def study(
     """A grid of configurations and seeds, trained in virtual time on all cores, paired by seed.
 
     Every cell is a file, with its command; what is there is not trained again. Table, curves and
-    pictures lie beside the cells.
+    pictures lie beside the cells. Ctrl-C drops the cells under way and sums up those that are
+    there; the same command goes on from them.
 
     Example: archipelago study examples/studies/modes.toml
     """
@@ -48,6 +49,7 @@ def study(
     cells = asked.cells
     made = work.found(files, cells, retry=retry)
     missing = {key: cell for key, cell in cells.items() if key not in made}
+    interrupted = False
     talk.print(f"{asked.name}: {len(cells)} cells, {len(made)} of them are there already")
     if plan:
         for row in asked.rows:
@@ -70,7 +72,14 @@ def study(
                 f"  left {duration(left_s)}"
             )
 
-        work.make(files, missing, jobs or os.cpu_count() or 1, done)
+        try:
+            work.make(files, missing, jobs or os.cpu_count() or 1, done)
+        except KeyboardInterrupt:
+            interrupted, made = True, work.found(files, cells, retry=False)
+            talk.print(
+                f"interrupted: {len(made)} of {len(cells)} cells are there, and the same command "
+                "goes on from them"
+            )
     result = summed(asked, made)
     told = result.json()
     if not plan:
@@ -88,5 +97,7 @@ def study(
     elif not plan:
         talk.print(words.table(result), words.curves(result), sep="\n", markup=False)
         talk.print("in " + ", ".join(map(str, told["files"])), markup=False)  # type: ignore[arg-type]
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
     if told["failed"]:
         raise typer.Exit(FAILED)

@@ -22,6 +22,10 @@ class Mean:
     high: float
     samples: int
 
+    def told(self, name: str) -> dict[str, float]:
+        """As JSON has it, under this name."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
 
 def mean(samples: Sequence[float]) -> Mean:
     """NaN of none."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from cluster.config.values import Mode
 from cluster.study.cells import Made
 from cluster.study.paired import METHOD, Mean, gaps_percent, mean
 from cluster.study.plan import Row, Study
@@ -69,8 +70,35 @@ class Result:
             "measure": self.study.measure,
             "against": self.study.against,
             "interval": METHOD,
+            **self.by_mode(),
             "rows": [_plain(line, self.study.measure) for line in self.lines],
         }
+
+    def by_mode(self) -> dict[str, object]:
+        """`decoupled_loss`, `diloco_loss` and so on, each of its mode's best point, and by how many
+        per cent it is above data-parallel where that is the opponent; with intervals, as `bench
+        parity` names them. Nothing where the study's own axes leave several places to compare at.
+        """
+        study = self.study
+        if study.measure != "heldout_loss" or any(line.row.shared for line in self.lines):
+            return {}
+        told: dict[str, object] = {}
+        modes = {line.row.arm: line.row.cells[0].mode for line in self.lines}
+        means = {line.row.label: line.measured for line in self.lines}
+        for mode in Mode:
+            row = _best(
+                [x.row for x in self.lines if modes[x.row.arm] is mode], means, study.measure
+            )
+            if row is None:
+                continue
+            line = next(each for each in self.lines if each.row is row)
+            name = mode.value.replace("-", "_")
+            told |= line.measured.told(f"{name}_loss")
+            against = modes.get(study.against or "")
+            if line.gap is not None and against is Mode.DATA_PARALLEL:
+                ours = mode is Mode.DECOUPLED
+                told |= line.gap.told("gap_percent" if ours else f"{name}_gap_percent")
+        return told
 
 
 def summed(study: Study, made: Mapping[str, Made]) -> Result:
@@ -152,21 +180,14 @@ def _plain(line: Line, measure: str) -> dict[str, object]:
     row, gap = line.row, line.gap
     compared: dict[str, object] = {}
     if gap is not None:
-        compared = {
-            "gap_percent": gap.value,
-            "gap_percent_low": gap.low,
-            "gap_percent_high": gap.high,
-            "pairs": gap.samples,
-        }
+        compared = {**gap.told("gap_percent"), "pairs": gap.samples}
     return {
         "arm": row.arm,
         "point": dict(row.point),
         "mode": row.cells[0].mode.value,
         "samples": line.measured.samples,
         **line.figures,
-        measure: line.measured.value,
-        f"{measure}_low": line.measured.low,
-        f"{measure}_high": line.measured.high,
+        **line.measured.told(measure),
         **compared,
         "best": line.best,
         "enclosed": line.enclosed,

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from cluster.host.environment import take_one_thread
@@ -40,8 +44,8 @@ def make(
 ) -> None:
     """Train these cells; `done` is told of each one once its file is there.
 
-    They are begun in their order, in so many processes at once. Whoever interrupts this finds the
-    finished ones again.
+    They are begun in their order, in so many processes at once. Whatever ends this early, such as
+    Ctrl-C, drops the cells under way and leaves no process; those that are finished are kept.
     """
     for cell in cells.values():
         files.ask(cell)
@@ -49,22 +53,64 @@ def make(
         return
     take_one_thread()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # they share a GPU
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=context) as pool:
-        waiting: dict[Future[Made], str] = {
-            pool.submit(trained, files.config_path(key)): key for key in cells
-        }
+
+    with _workers(min(jobs, len(cells))) as pool:
+        with _deaf():  # as whoever is started here is then, for good
+            waiting = {pool.submit(trained, files.config_path(key)): key for key in cells}
         try:
             while waiting:
                 over, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in over:
-                    key = waiting.pop(future)
                     made = future.result()
-                    files.keep(key, made)
-                    done(key, made)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+                    files.keep(waiting[future], made)
+                    done(waiting.pop(future), made)
+        except KeyboardInterrupt:
+            for future, key in waiting.items():
+                if future.done():
+                    files.keep(key, future.result())
             raise
+
+
+@contextmanager
+def _workers(count: int) -> Generator[ProcessPoolExecutor]:
+    """Processes that end with the block, or with this process, whatever they are at."""
+    context = multiprocessing.get_context("spawn")
+    watched, held = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(
+        count, mp_context=context, initializer=_end_with, initargs=(watched,)
+    )
+    try:
+        yield pool
+    except BaseException:
+        with _deaf():  # it takes a moment
+            held.close()
+            pool.shutdown(cancel_futures=True)
+        raise
+    else:
+        pool.shutdown()
+    finally:
+        held.close()
+        watched.close()
+
+
+def _end_with(watched: Connection) -> None:
+    """In a worker: end when nobody holds the other end any more."""
+
+    def watch() -> None:
+        watched.poll(None)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="watch", daemon=True).start()
+
+
+@contextmanager
+def _deaf() -> Generator[None]:
+    """Pass over Ctrl-C, which a terminal sends to all that it has started."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def nothing(figures: Mapping[str, object]) -> str:

@@ -323,6 +323,24 @@ def test_text_and_json_say_the_same() -> None:
     assert curves(told).splitlines()[0].split() == ["held-out", "loss", "at", "step", "10", "20"]
 
 
+def test_each_mode_is_told_at_its_best_where_there_is_one_place_to_compare_at() -> None:
+    """With the keys of `bench parity`."""
+    assert "data_parallel_loss" not in result(LOSSES).json(), "two windows: two places"
+    study = asked(TWO_ARMS.replace("[axes]\ndata.window = [64, 128]\n", ""))
+    there: dict[str, Made] = {}
+    losses = {1e-2: (3.0, 3.1, 3.2), 2e-2: (2.0, 2.2, 2.4), 8: (2.2, 2.42, 2.64), 24: (2.4, 3, 3)}
+    for row in study.rows:
+        (at,) = row.point.values()
+        for cell, loss in zip(row.cells, losses.get(float(str(at)), ()), strict=False):
+            there[cell.key] = made(loss)
+    told = summed(study, there).json()
+    assert told["data_parallel_loss"] == pytest.approx(2.2)
+    assert told["decoupled_loss"] == pytest.approx(2.42)
+    ends = [told[f"gap_percent{end}"] for end in ("_low", "", "_high")]
+    assert ends == pytest.approx([10, 10, 10])
+    assert not [name for name in told if name.startswith(("diloco", "elastic"))]
+
+
 def test_more_is_better_of_some_measures() -> None:
     study = asked(TWO_ARMS.replace("seeds = 3", 'seeds = 1\nmeasure = "goodput"'))
     rows = [row for row in study.rows if row.arm == "dp" and row.point["data.window"] == 64]
