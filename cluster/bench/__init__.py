@@ -7,7 +7,6 @@ user would, or over an actor of its own (`stub_actor`, `baseline_actor`).
     baseline        the learning rate and momentum that are best for data-parallel
     data_parallel   the same model trained data-parallel in one process
     parity_modes    all modes in virtual time at equal tokens: `bench parity --lock-step`
-    lockstep        the method without the machines: a run in virtual time, by its former name
     recovery        how long it takes until who was killed is back
     faults          what is left of a run in which something dies every so often
     calibrate       what the simulator says of this machine, beside real runs

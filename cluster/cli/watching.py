@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.live import Live
 
 from cluster.cli.bench import Json
-from cluster.cli.display import render
+from cluster.cli.display import Display, render
 from cluster.cli.options import Cluster, RunName
 from cluster.launch.look import from_json, status_at
 from cluster.status import RunStatus
@@ -43,11 +42,13 @@ def top(
 ) -> None:
     """Islands and fragments of a run, refreshed until it ends; Ctrl-C leaves the run alone.
 
+    Where there is no terminal, a line now and then.
+
     Example: archipelago top runs/demo --every 2
     """
-    with Live(console=Console(), auto_refresh=False) as view:
+    with Display(Console()) as display:
         for shown in looks(name, address, every_s):
-            view.update(render(shown), refresh=True)
+            display.show(shown)
 
 
 def looks(name: str | None, address: str | None, every_s: float) -> Generator[RunStatus]:

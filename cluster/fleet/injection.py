@@ -82,7 +82,8 @@ class Injection:
             victim = self._aim(harm)
         except Unavailable as error:
             raise Unreachable(
-                f"run {self._run}: its syncer, which counts faults, is being restarted; ask again"
+                f"run {self._run}: its syncer, which counts faults, cannot be heard at present: "
+                "ask again"
             ) from error
         if victim is None:
             raise UserMistake(f"run {self._run}: {harm.island} is not there at present")

@@ -12,7 +12,6 @@ from typing import Any
 
 from cluster.config.schema import Config, DurabilityConfig, MonitorConfig
 from cluster.config.values import Mode
-from cluster.source import source_sha256
 from cluster.storage.files import json_bytes, json_text, write
 from cluster.virtual.door import written
 from cluster.virtual.looks import Look
@@ -124,8 +123,3 @@ class CellFiles:
         except (OSError, ValueError, KeyError, TypeError) as error:
             kind = type(error).__name__
             raise Broken(f"{path} is no result of a cell ({kind}: {error}): delete it") from error
-
-
-def source() -> str:
-    """Of the code that runs here."""
-    return source_sha256()

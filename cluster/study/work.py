@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from cluster.host.environment import take_one_thread
-from cluster.study.cells import Broken, Cell, CellFiles, Made, source
+from cluster.source import source_sha256
+from cluster.study.cells import Broken, Cell, CellFiles, Made
 from cluster.virtual.door import load, refuse
 from cluster.virtual.looks import Look
 from coordinator.errors import ArchipelagoError
@@ -136,4 +137,4 @@ def trained(path: Path) -> Made:
         failed = nothing(figures)
     except ArchipelagoError as error:
         failed = str(error)
-    return Made(figures, curve, failed, time.monotonic() - began_s, source())
+    return Made(figures, curve, failed, time.monotonic() - began_s, source_sha256())

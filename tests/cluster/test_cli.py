@@ -374,6 +374,17 @@ def test_a_run_that_is_over_shows_how_it_ended_and_cannot_be_stopped(cli: Cli, h
     assert "run old is not live; there is nothing to do" in err
 
 
+def test_top_says_a_line_where_there_is_no_terminal(cli: Cli, here: Path) -> None:
+    (here / "old").mkdir()
+    (here / "old" / "config.toml").write_text("")
+    status = nothing_yet("old", load(here / "run.toml"))
+    (here / "old" / "metrics.jsonl").write_text(f"{json.dumps(status)}\n")
+    code, out, _ = cli("top", "old")
+    assert code == 0
+    assert f"t 0/{status['steps']}" in out
+    assert len(out.splitlines()) <= 3
+
+
 def test_a_loss_that_was_not_finite_is_shown_as_such(cli: Cli, here: Path) -> None:
     """That holds for lines that were written before they were strict JSON, too."""
     status = nothing_yet("old", load(here / "run.toml"))
