@@ -1,9 +1,9 @@
 """Who sums gradients with whom, from which step, and when all pause: a pure state.
 
 `advance` takes the state and an event and returns the state after it and effects, in order; the
-conductor (`actors.conductor`) carries them out. A *ring* is one formation of islands; it turns a step at
-a time, all its members together. It ends when a member dies, or after a step at which all agree to
-pause. Nothing here knows a clock, a process or an array.
+conductor (`actors.conductor`) carries them out. A *ring* is one formation of islands; it turns a
+step at a time, all its members together. It ends when a member dies, or after a step at which all
+agree to pause. Nothing here knows a clock, a process or an array.
 """
 
 from __future__ import annotations
