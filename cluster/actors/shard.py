@@ -26,6 +26,7 @@ from cluster.shard.arrays import warm_up
 from cluster.shard.build import first_of, shard_over
 from cluster.shard.fates import Fates
 from cluster.shard.files import DepotFiles
+from cluster.shard.storing import StoringPace, StoringThread
 from cluster.source import user_sha256
 from cluster.storage.contributions import save_contribution
 from cluster.storage.format import Damaged
@@ -78,6 +79,7 @@ class ShardActor(Breakable):
         self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
         self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
         self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
+        self._storing = StoringThread(StoringPace(self._config.durability.every == "auto"))
         self._gatherer = Gatherer()
         self._shard = shard_over(self._config, self._means, self._spread)  # on `_arithmetic` alone
         self._fates = Fates()  # of what this process has heard of; on its event loop alone
@@ -87,21 +89,25 @@ class ShardActor(Breakable):
         self._seeded: Layout | None = None  # before the syncer has written it down
 
     def _means(self) -> tuple[Layout, DepotFiles]:
-        layout, keep = (
-            self._seeded or load_layout(self._depot),
-            self._config.durability.keep_snapshots,
-        )
-        return layout, DepotFiles(FragmentStore(self._depot, layout, keep=keep), self._fence)
+        layout = self._seeded or load_layout(self._depot)
+        store = FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
+        return layout, DepotFiles(store, self._fence, self._storing.pace)
 
-    async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> None:
-        """Take in these fragments of the initial model, and make them durable.
+    async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> str:
+        """Take in these fragments of the initial model, and make them durable; what that will cost
+        from now on.
 
         Errors: as `recover`, and `OSError` if they cannot be stored.
         """
         self._check_code()
         self._seeded = layout
-        arrays = {p: first_of(self._config, flat) for p, flat in flats.items()}
-        await self._compute(self._shard.seed, arrays)
+        self._storing.pace.sizes = {p: layout.sizes[p] for p in flats}
+
+        def seed() -> None:
+            self._shard.seed({p: first_of(self._config, flat) for p, flat in flats.items()})
+
+        await self._alone(seed)
+        return self._storing.pace.said()
 
     async def recover(
         self,
@@ -124,9 +130,11 @@ class ShardActor(Breakable):
 
         def recover() -> dict[Fragment, Version]:
             self._fence.check()
+            layout = self._seeded or load_layout(self._depot)
+            self._storing.pace.sizes = {p: layout.sizes[p] for p in wanted}
             return self._shard.recover(wanted, generation)
 
-        found = await self._compute(recover)
+        found = await self._alone(recover)
         self._fates.died(deaths)
         self._fates.published(merged)
         return found
@@ -189,12 +197,17 @@ class ShardActor(Breakable):
         the merge of a small fragment.
         """
         if self._config.durability.keep_contributions:
-            await self._carry_out(order, self._keep)
-        event = await self._carry_out(order, self._merge)
+            await self._storing.alone(self._obeying(order, self._keep))
+        event = await self._compute(self._obeying(order, self._merge))
         if isinstance(event, Unsound):
             return event, False
+
+        def store(copied: Callable[[], None]) -> bool:
+            self._shard.obey(order.version.generation)
+            return self._shard.store(order.fragment, order.version, copied)
+
         try:
-            durable = await self._carry_out(order, self._store)
+            durable = await self._storing.store(order.fragment, store)
         except OSError as error:
             logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
             return event, error.strerror or str(error)
@@ -218,9 +231,6 @@ class ShardActor(Breakable):
             p, version = order.fragment, self._shard.version(order.fragment)
             start_over(f"{version} of fragment {p} cannot be had again: {error}")
 
-    def _store(self, order: Merge) -> bool:
-        return self._shard.store(order.fragment, order.version)
-
     async def publish(self, order: Publish, seats: Sequence[Seat]) -> Losses:
         """Put the difference into the object store once, and tell every learner where it is; a
         small one goes along with the words.
@@ -231,7 +241,7 @@ class ShardActor(Breakable):
         """
         if self._broken is not None:
             raise self._broken
-        said = await self._carry_out(order, self._shard.publish)
+        said = await self._compute(self._obeying(order, self._shard.publish))
         self._fates.published(order.merged)
         if said is not None:
             publication, payload = said
@@ -290,9 +300,9 @@ class ShardActor(Breakable):
         jobs = list(items)
         return map(work, jobs) if len(jobs) == 1 else self._hands.map(work, jobs)
 
-    async def _carry_out(self, order: Order, call: Callable[[Order], T]) -> T:
-        """Run the order after a fencing check, on the thread that also runs `recover`, so that no
-        later generation can slip in between.
+    def _obeying(self, order: Order, call: Callable[[Order], T]) -> Callable[[], T]:
+        """The call after a fencing check. It is made on a thread that also runs `recover`, so that
+        no later generation can slip in between.
 
         Errors: `Outdated`.
         """
@@ -301,7 +311,11 @@ class ShardActor(Breakable):
             self._shard.obey(order.version.generation)
             return call(order)
 
-        return await self._compute(obey)
+        return obey
+
+    async def _alone(self, call: Callable[[], T]) -> T:
+        """On the arithmetic's thread, while nothing is being stored either."""
+        return await self._storing.alone(lambda: self._arithmetic.submit(call).result())
 
     async def _compute(self, call: Callable[..., T], *arguments: object) -> T:
         loop = asyncio.get_running_loop()

@@ -98,8 +98,12 @@ class SyncerActor(Breakable):
 
     async def open(self, layout: Layout) -> None:
         """Begin: from here on learners may join."""
-        self._fence.check()
-        save_layout(self._depot, layout)
+
+        def begin() -> None:
+            self._fence.check()
+            save_layout(self._depot, layout)
+
+        await asyncio.to_thread(begin)
         await self._ready()
 
     async def _ready(self) -> Syncer:
@@ -125,14 +129,13 @@ class SyncerActor(Breakable):
         return self._syncer
 
     async def _bring_up(self) -> Syncer:
-        self._fence.check()
-        config, layout = self._config, load_layout(self._depot)
+        await asyncio.to_thread(self._fence.check)  # whoever asks for `progress` is answered
+        config, layout = self._config, await asyncio.to_thread(load_layout, self._depot)
         rule = rule_of(config, layout)
         groups = {island: group_name(island) for island in config.island_names}
         down, now_s = config.sync.wire_down, time.time()
         measures = Measures(self._run, groups, layout.sizes, down, now_s=now_s)
-        loop = asyncio.get_running_loop()  # which answers meanwhile how far it is
-        back = await loop.run_in_executor(None, come_back, self._depot, rule, measures, self._hears)
+        back = await asyncio.to_thread(come_back, self._depot, rule, measures, self._hears)
         known = Directory(self._namespace)
         fragments_of = shards_of(config.sync.shards, config.sync.fragments)
         shards, resume = [await known.find(name) for name in fragments_of], None
@@ -144,7 +147,7 @@ class SyncerActor(Breakable):
                 back.heard,
                 f"; {back.damage}" if back.damage else "",
             )
-            self._depot.tidy(STATE)
+            await asyncio.to_thread(self._depot.tidy, STATE)
             wanted = [fragment.version for fragment in back.state.fragments]
             asked = [
                 shard.recover.remote({p: wanted[p] for p in own}, back.generation)
@@ -154,8 +157,10 @@ class SyncerActor(Breakable):
             resume = Resume(back.generation, tuple(found[p] for p in sorted(found)))
         generation, seq = (0, 0) if back is None else (back.generation, back.seq)
         self._now_s = Clock(0.0 if back is None else back.last_s)
-        self._notes = Notes(self._depot, measures, self._now_s)
-        self._tape = Tape(self._depot, generation, layout.fingerprint, first_seq=seq)
+        self._notes = await asyncio.to_thread(Notes, self._depot, measures, self._now_s)
+        self._tape = await asyncio.to_thread(
+            Tape, self._depot, generation, layout.fingerprint, first_seq=seq
+        )
         syncer = Syncer(
             rule,
             initial(rule) if back is None else back.state,
@@ -204,8 +209,7 @@ class SyncerActor(Breakable):
         )
         await done(flushed)
         if tape.trouble is None:
-            loop, layout = asyncio.get_running_loop(), syncer.rule.fingerprint
-            await loop.run_in_executor(None, self._keep, snapshot, layout, sealed)
+            await asyncio.to_thread(self._keep, snapshot, syncer.rule.fingerprint, sealed)
 
     def _keep(self, snapshot: Snapshot, layout: str, sealed: bool) -> None:
         """`sealed`: a segment of the tape begins with it."""
@@ -335,10 +339,13 @@ class SyncerActor(Breakable):
         return syncer.measures.status(syncer.rule, syncer.state, self._now_s())
 
     async def close(self) -> dict[str, object]:
-        """The run is over: end the tape, keep a last snapshot, and sum up."""
+        """The run is over: end the tape, keep a last snapshot, and sum up; also if the depot does
+        not answer any more."""
         syncer = await self._ready()
         syncer.close()
         assert self._tape is not None
-        await self._keep_snapshot(syncer)
-        self._tape.close()
+        for ending in (self._keep_snapshot(syncer), asyncio.to_thread(self._tape.close)):
+            _, late = await asyncio.wait({asyncio.ensure_future(ending)}, timeout=PATIENCE_S)
+            if late:
+                logging.error("the depot has not taken the end of the run for %g s", PATIENCE_S)
         return syncer.measures.summary(syncer.state, self._now_s())

@@ -19,6 +19,7 @@ from cluster.config.values import (
     TOPOLOGY,
     Amount,
     Count,
+    Every,
     Grace,
     GroupName,
     Mode,
@@ -28,6 +29,7 @@ from cluster.config.values import (
     Positive,
     Share,
     WireName,
+    every_value,
     grace_value,
     nearest,
     only,
@@ -149,12 +151,20 @@ class IslandGroup(Table):
 class DurabilityConfig(Table):
     """What is there when something dies, and where."""
 
-    every: Count = 1  # merges of a fragment from one stored version to the next
+    # merges of a fragment from one stored version to the next; auto: 1, or as many as it takes
+    every: Annotated[Every, BeforeValidator(every_value)] = (
+        "auto"  # ... to spend a quarter of a shard's time on it
+    )
     snapshot_steps: Count = 25  # between two snapshots, where gradients are summed
     dir: Annotated[str, Field(min_length=1)] | None = None  # None: the run directory
     keep_snapshots: Annotated[int, Field(ge=2)] = 2  # versions of each fragment
     keep_segments: Annotated[int, Field(ge=0)] = 0  # sealed ones of the tape; 0: all, for replay
     keep_contributions: bool = False  # what was merged, so that replay gives the same fragments
+
+    @property
+    def counted(self) -> int:
+        """Every so many versions of a fragment one may be stored, by their numbers."""
+        return 1 if self.every == "auto" else self.every
 
 
 class Harm(Table):

@@ -72,6 +72,13 @@ def grace_value(value: object) -> object:
     raise PydanticCustomError("grace", "{why}", {"why": why})
 
 
+def every_value(value: object) -> object:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    why = 'must be "auto" or a number of merges, 1 or more'
+    raise PydanticCustomError("every", "{why}", {"why": why})
+
+
 def with_a_rate(optimizer: object) -> object:
     """Whoever names the kind and no rate gets the one that suits it."""
     if not isinstance(optimizer, dict):
@@ -88,6 +95,7 @@ def option_value(value: object) -> object:
 
 
 Grace: TypeAlias = Literal["auto"] | float
+Every: TypeAlias = Literal["auto"] | int
 OptionValue = Annotated[bool | int | float | str, PlainValidator(option_value)]
 ModeName = Annotated[Mode, Field(strict=False)]
 WireName = Annotated[Wire, Field(strict=False)]

@@ -62,7 +62,8 @@ class Services:
         layout, flats = self._insist(self._evaluator, "initial")
         for name, fragments in self._fragments_of.items():
             own = {p: flats[p] for p in fragments}
-            self._insist(self._shards[name], "seed", layout, own)
+            if said := self._insist(self._shards[name], "seed", layout, own):
+                log.info("%s: %s", name, said)
         self._insist(self._syncer, "open", layout)
         self._cluster.tell(self._evaluator, "initial_loss")  # which it keeps for the summary
         return layout

@@ -7,6 +7,7 @@
     arithmetic   what it has done for it, as protocols: arithmetic and files
     arrays       the arithmetic on arrays
     files        the files, in the run's depot; or none
+    storing      when a version is stored, and the thread that does it beside gate and merge
     build        a shard and its outer optimizer, as a configuration has them
     outer_optax  any optax transformation as outer optimizer
     fates        what became of contributions, for learners that are asked for more

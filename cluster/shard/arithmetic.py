@@ -71,7 +71,8 @@ class Arithmetic(Protocol[P, D, W, S]):
         ...
 
     def stored(self, p: Fragment, version: Version, staged: D | None) -> S:
-        """The fragment as it is, not copied; or as it will be public with what is staged."""
+        """The fragment as it is, not copied; or a copy, as it will be public with what is
+        staged."""
         ...
 
     def whole(self, p: Fragment) -> W:

@@ -118,11 +118,11 @@ class ArrayArithmetic(Arithmetic[Payload, Payload, Flat, Arrays]):
 
     def stored(self, p: Fragment, version: Version, staged: Payload | None) -> Arrays:
         arrays = self._arrays[p]
-        public = arrays.public
-        if staged is not None:
-            public = public.copy()
-            add_decoded(public, staged)
-        return Arrays(version, arrays.master, arrays.momentum, public)
+        if staged is None:
+            return Arrays(version, arrays.master, arrays.momentum, arrays.public)
+        public = arrays.public.copy()
+        add_decoded(public, staged)
+        return Arrays(version, arrays.master.copy(), arrays.momentum.copy(), public)
 
     def whole(self, p: Fragment) -> Flat:
         return self._arrays[p].public.copy()

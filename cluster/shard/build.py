@@ -52,7 +52,7 @@ def shard_over(
         )
         return ArrayArithmetic(layout, method, spread), files
 
-    keeping = Keeping(Anchor(sync.anchor), sync.max_staleness, config.durability.every)
+    keeping = Keeping(Anchor(sync.anchor), sync.max_staleness, config.durability.counted)
     return Shard(have, keeping)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from cluster.shard.arithmetic import Files
+from cluster.shard.storing import StoringPace
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Arrays, FragmentStore
 from cluster.storage.ownership import Fence
@@ -13,14 +15,24 @@ from coordinator.protocol import Fragment, Version
 
 
 class DepotFiles(Files[Arrays]):
-    """In the depot; nothing is written there once the run is another owner's."""
+    """In the depot; nothing is written there once the run is another owner's. `pace` is told how
+    long it takes."""
 
-    def __init__(self, store: FragmentStore, fence: Fence) -> None:
-        self._store, self._fence = store, fence
+    def __init__(
+        self,
+        store: FragmentStore,
+        fence: Fence,
+        pace: StoringPace,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._fence, self._pace, self._now_s = store, fence, pace, now_s
 
     def save(self, p: Fragment, arrays: Callable[[], Arrays], *, first: bool) -> None:
+        began_s = self._now_s()
+        mine = arrays()  # before anything that the depot may hold up
         self._fence.check()
-        self._store.save(p, arrays(), first)
+        self._store.save(p, mine, first)
+        self._pace.stored(p, began_s, self._now_s() - began_s)
 
     def has(self, p: Fragment, version: Version) -> bool:
         return self._store.has(p, version)

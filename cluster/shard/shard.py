@@ -74,8 +74,9 @@ class _Holding(Generic[D, W]):
 class Shard(Generic[P, D, W, S]):
     """Some fragments of a model, or all; none until it is told to `seed` or to `recover`.
 
-    One thread at a time may call; `whole` and `missed` may be called from any. `generation`: of the
-    newest syncer that was heard; of an earlier one no order is taken.
+    One thread at a time may call; `whole` and `missed` may be called from any, and `store` beside
+    calls for other fragments, but not beside `seed` and `recover`. `generation`: of the newest
+    syncer that was heard; of an earlier one no order is taken.
     """
 
     def __init__(
@@ -258,8 +259,13 @@ class Shard(Generic[P, D, W, S]):
         held = {c.id: self._inbox[c.reference] for c, _ in order.items}
         return tuple(s for s, each in held.items() if self._arithmetic.norms(each) != each.norms)
 
-    def store(self, p: Fragment, version: Version) -> bool:
+    def store(
+        self, p: Fragment, version: Version, copied: Callable[[], None] = lambda: None
+    ) -> bool:
         """Make the staged version durable, if it is its turn; else False.
+
+        `copied`: called once there is a copy of it, and the version may be published and merged
+        into.
 
         Errors: `OSError` if that is not to be had; `Misordered`.
         """
@@ -268,7 +274,13 @@ class Shard(Generic[P, D, W, S]):
             raise Misordered(f"store {version} while {self._how_it_stands(p)}")
         if version.number % self._keeping.every:
             return False
-        self._files.save(p, lambda: self.staged(p), first=False)
+
+        def copy() -> S:
+            mine = self.staged(p)
+            copied()
+            return mine
+
+        self._files.save(p, copy, first=False)
         holding.stored = version
         return True
 
@@ -314,7 +326,7 @@ class Shard(Generic[P, D, W, S]):
         return self._arithmetic.stored(p, holding.version, None)
 
     def staged(self, p: Fragment) -> S:
-        """The merged version that is not public yet, to be made durable.
+        """A copy of the merged version that is not public yet, to be made durable.
 
         Errors: `Misordered` if there is none.
         """

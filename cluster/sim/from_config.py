@@ -107,7 +107,7 @@ def plan_of(config: Config, troubles: Sequence[SimFault], seed: int) -> SimPlan:
         stop_s=math.inf,
         merge_s=rng.uniform(0, 0.2) * STEP_S,
         store_s=rng.uniform(0, 0.4) * STEP_S,
-        store_every=config.durability.every,
+        store_every=config.durability.counted,
         anchor=Anchor(config.sync.anchor),
         lock_step=config.sync.overlap if config.run.mode.lock_step else None,
         most_events=TOO_MANY_EVENTS + LEEWAY * rule.steps * (2 + len(traits) * 4),

@@ -58,11 +58,12 @@ class Bucket(Depot):
         files, path = FileSystem.from_uri(uri)
         return files, f"{path.rstrip('/')}/{self._name}"
 
-    def write(self, name: str, content: bytes) -> None:
+    def write(self, name: str, *content: bytes | memoryview) -> None:
         with _plainly():
             files, root = self._there
             with files.open_output_stream(f"{root}/{name}") as stream:
-                stream.write(content)
+                for each in content:
+                    stream.write(each)
 
     def write_soon(self, name: str, content: bytes) -> None:
         """It is left."""

@@ -10,7 +10,7 @@ from coordinator.protocol import ContributionId, Fragment
 
 def save_contribution(depot: Depot, said: ContributionId, payload: Payload, layout: str) -> None:
     """Keep what was handed in, as it was encoded."""
-    depot.write(_contribution_name(said), seal({"payload": payload}, layout))
+    depot.write(_contribution_name(said), *seal({"payload": payload}, layout))
 
 
 def load_contribution(depot: Depot, said: ContributionId, layout: str) -> Payload:

@@ -63,8 +63,9 @@ class Depot(Protocol):
     slow: bool
     """Whether it is so far away that an event loop should not wait for it."""
 
-    def write(self, name: str, content: bytes) -> None:
-        """Put this in place of what was there; it survives a crash once this returns."""
+    def write(self, name: str, *content: bytes | memoryview) -> None:
+        """Put this, one behind the other, in place of what was there; it survives a crash once this
+        returns."""
         ...
 
     def write_soon(self, name: str, content: bytes) -> None:

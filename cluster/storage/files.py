@@ -8,7 +8,9 @@ import logging
 import math
 import os
 import re
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,14 @@ NAMED = 8
 _ASIDE = re.compile(r"\..+\.[0-9]+")
 
 
-def write(path: Path, content: bytes) -> None:
+def write(path: Path, *content: bytes | memoryview) -> None:
     """Replace a file as a whole; it survives a crash of the machine once this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = aside_of(path)
     try:
         with aside.open("wb") as file:
-            file.write(content)
+            for each in content:
+                file.write(each)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
@@ -136,4 +139,54 @@ class Lines:
         """Each line is written at once."""
 
     def close(self) -> None:
+        self._file.close()
+
+
+class LateLines:
+    """A file that grows line by line, over several processes, where a write may take long: lines
+    wait until they are flushed, and what is younger dies with its process."""
+
+    def __init__(self, path: Path) -> None:
+        """Errors: `OSError` if there cannot even be a file."""
+        self._file = path.open("ab+", buffering=0)
+        self._there = self._length = self._file.seek(0, os.SEEK_END)
+        self._waiting = b""
+        self._lock = threading.Lock()  # they are written by one thread and flushed by another
+        if self._there:
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":  # its last line was torn
+                self._wait(b"\n")
+
+    def write(self, line: str) -> None:
+        self._wait(line.encode() + b"\n")
+
+    def _wait(self, content: bytes) -> None:
+        with self._lock:
+            self._waiting += content
+            self._length += len(content)
+
+    @property
+    def length(self) -> int:
+        """Bytes so far, with those that wait."""
+        return self._length
+
+    def flush(self) -> None:
+        """Errors: `OSError`; then nothing of it is there, and it goes on waiting."""
+        with self._lock:
+            content, self._waiting = self._waiting, b""
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            with suppress(OSError):
+                self._file.truncate(self._there)
+            with self._lock:
+                self._waiting = content + self._waiting
+            raise
+        self._there += len(content)
+
+    def close(self) -> None:
+        self.flush()
         self._file.close()

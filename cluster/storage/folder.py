@@ -8,28 +8,30 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from cluster.storage.depot import Depot, Growing, GrowingLines, Grown
-from cluster.storage.files import Lines, aside_of, is_aside, sync_folder, write
+from cluster.storage.files import LateLines, Lines, aside_of, is_aside, sync_folder, write
 
 log = logging.getLogger("archipelago.depot")
 
 
 @dataclass(frozen=True, slots=True)
 class Folder(Depot):
-    """A folder that every process which may need it sees: on a disk, or on shared storage."""
+    """A folder that every process which may need it sees: on a disk, or on shared storage, where
+    it may be `slow`."""
 
     path: Path
-    slow: ClassVar[bool] = False  # type: ignore[misc] - a Protocol has no way to say so
+    slow: bool = False
 
     def __str__(self) -> str:
         return str(self.path)
 
-    def write(self, name: str, content: bytes) -> None:
-        write(self.path / name, content)
+    def write(self, name: str, *content: bytes | memoryview) -> None:
+        write(self.path / name, *content)
 
     def write_soon(self, name: str, content: bytes) -> None:
+        if self.slow:
+            return
         path = self.path / name
         aside = aside_of(path)
         try:
@@ -91,7 +93,7 @@ class Folder(Depot):
 
     def lines(self, name: str) -> GrowingLines:
         self.path.mkdir(parents=True, exist_ok=True)
-        return Lines(self.path / name)
+        return LateLines(self.path / name) if self.slow else Lines(self.path / name)
 
     def probe(self) -> None:
         """Write and remove a file where the folder shall be: a mount that is missing is not

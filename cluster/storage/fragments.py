@@ -39,7 +39,8 @@ class FragmentStore:
         Errors: `OSError` if the depot will not have it.
         """
         parts = {"master": arrays.master, "momentum": arrays.momentum, "public": arrays.public}
-        self._depot.write(_fragment_name(p, arrays.version), seal(parts, self._layout.fingerprint))
+        content = seal(parts, self._layout.fingerprint)
+        self._depot.write(_fragment_name(p, arrays.version), *content)
         if not first:
             for old in self._files(p)[1 : -self._keep]:
                 self._depot.remove(old)

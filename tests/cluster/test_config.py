@@ -185,7 +185,8 @@ REFUSALS = {
     "a slice 2x4 of TPU-V6E has 8 chips, 4 on a host as islands.0.resources.TPU says: 2 hosts, and "
     "an island of several hosts is not built yet; take a slice of one host, 2x4 at most, and all "
     "of its chips",
-    "durability.every=0": "durability.every: must be at least 1, given 0",
+    "durability.every=0": 'durability.every: must be "auto" or a number of merges, 1 or more, '
+    "given 0",
     "durability.dir=ftp://a/b": "durability.dir: must be an absolute path that every node sees, or "
     "one of s3://, gs://, gcs://, abfs://, abfss://",
     "durability.dir=s3:///runs": "durability.dir: names no bucket: s3://BUCKET/PREFIX",

@@ -315,7 +315,7 @@ def durable(there: Path, *overrides: str) -> Config:
 
 def test_it_is_the_run_directory_unless_there_is_a_place_for_runs(tmp_path: Path) -> None:
     assert depot_of(config(), Path("runs/mine")) == Folder(Path("runs/mine"))
-    assert depot_of(durable(tmp_path), Path("runs/mine")) == Folder(tmp_path / "mine")
+    assert depot_of(durable(tmp_path), Path("runs/mine")) == Folder(tmp_path / "mine", slow=True)
 
 
 def test_two_runs_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
