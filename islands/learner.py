@@ -92,7 +92,8 @@ class Learner:
         Errors: `Rejected` if the syncer refuses the join for good; whatever the task raises.
         """
         while (granted := self._join()) is not None:
-            life = self._begin(granted)
+            if (life := self._begin(granted)) is None:
+                continue
             talker = threading.Thread(
                 target=speak, args=(self._mail, self._link, life), name=f"talk {life}"
             )
@@ -132,18 +133,21 @@ class Learner:
                         self._mail.lock.wait_for(lambda: not self._mail.staying, retry_s)
         return None
 
-    def _begin(self, granted: Granted) -> Life:
+    def _begin(self, granted: Granted) -> Life | None:
         """Start at the current versions: parameters from the public fragments, data from leases.
 
-        The moments of the life before stay, unless the syncer distrusts them.
+        The moments of the life before stay, unless the syncer distrusts them. None if this life was
+        over before it had begun.
         """
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
+        if (whole := self._link.whole(fragments)) is None:
+            return None
+        public = dict(zip(fragments, whole, strict=True))
         moments = self._trainer.moments()
         if self._distrusted:
             moments = None  # nor do they
         if moments is None:
             moments = self._ask_donors(granted.donors)
-        public = dict(zip(fragments, self._link.whole(fragments), strict=True))
         flats = {p: flat for p, (_, flat) in public.items()}
         params = jax.tree.unflatten(self._structure, sew(self._layout, [*flats.values()]))
         stream, habits = self._open_stream(), self._habits
@@ -223,6 +227,14 @@ class Learner:
             donation = self._mail.donations.setdefault(life, Donation())
             self._mail.lock.notify_all()
         return donation.given.result()
+
+    def copied(self, life: Life) -> tuple[int, float]:
+        """How many leaves of its moments this life has copied for whoever asked, and how long its
+        steps take, in seconds."""
+        with self._mail.lock:
+            donation, now = self._mail.donations.get(life), self._mail.now
+            step_s = 0.0 if now is None else now.step_s
+            return 0 if donation is None else len(donation.leaves), step_s
 
     def offer(self, life: Life, publication: Publication, payload: Payload | None) -> None:
         """Take in a newer version at the next step boundary, and learn what was merged; without a

@@ -29,7 +29,6 @@ from cluster.bench.scale import boarded, config_of, ended
 from cluster.bench.stage import BenchStage, staged
 from cluster.bench.stub_actor import CrewActor, pid_of
 from cluster.bench.stub_learner import StubPace
-from cluster.launch.ray_cluster import store_bytes
 from coordinator.codec import Payload
 from coordinator.fragments import Leaf, cut
 from coordinator.protocol import Life, Publication
@@ -164,7 +163,7 @@ def leaks(rounds: int) -> tuple[Leaks, list[str]]:
     count = config.sync.fragments
     layout = cut([Leaf(f"block-{p}", (SIDE, SIDE)) for p in range(count)], count)
     flats = [np.zeros(size, np.float32) for size in layout.sizes]
-    with staged(config, layout, flats, store_bytes(config, layout)) as stage:
+    with staged(config, layout, flats) as stage:
         crews = boarded(stage, LEARNERS, LEARNERS * STEPS_PER_S, DeafCrew)
         watch, began_s = Watch(stage, crews), time.monotonic()
         watch.until(min(FIRST, rounds // 4))

@@ -13,6 +13,8 @@ typed handle for each untyped one, errors told apart by type, nothing retried by
     ring_link  its way to the conductor, the fleet and the other islands
     ports      what the syncer reaches: `syncer.ports` over Ray
     link       what a learner reaches: syncer, shards and fleet, over Ray
+    sharing    a shard's public fragments in the object store, once for all who join
+    fetching   how a learner pulls them: bit by bit, for as long as something comes
     directory  handles of a run's actors, looked up by name
     start      how each actor is started, found and ended, with its options
     calls      what Ray raises where a call should have been answered, told apart by type

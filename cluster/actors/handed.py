@@ -14,8 +14,10 @@ from dataclasses import astuple
 from typing import Any, cast
 
 import numpy as np
+import ray
 from numpy.typing import NDArray
 
+from cluster.actors.sharing import Parts
 from coordinator.errors import Malformed
 from coordinator.protocol import (
     Adopted,
@@ -87,6 +89,20 @@ def check_word(event: object, kind: type[LeaseWanted] | type[Left]) -> None:
     _refuse(_of_life(event.life))
     if isinstance(event, Left):
         _refuse(_of_progress(event.progress))
+
+
+def places_of(given: object) -> Parts | None:
+    """Where a donor says that its moments lie, if it says so.
+
+    Errors: `Malformed`.
+    """
+    if type(given) is not Parts:
+        return None
+    _refuse(_count("nbytes", given.nbytes))
+    places = cast("Sequence[object]", given.parts)
+    if wrong := [each for each in places if not isinstance(each, ray.ObjectRef)]:
+        raise Malformed(f"{_shown(wrong[0])} where moments should lie")
+    return given
 
 
 def moments_of(given: object) -> list[NDArray[Any]] | None:

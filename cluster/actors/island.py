@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import ray
-from numpy.typing import NDArray
 from ray.exceptions import RayError
 
 from cluster.actors.calls import failure_of
 from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.inject import Breakable, Cable
 from cluster.actors.link import RayLink
+from cluster.actors.sharing import Giving, Parts
 from cluster.config.schema import Config
 from cluster.failures import Failure, Reason
 from cluster.host.process import IslandProcess
@@ -77,6 +77,7 @@ class IslandActor(Breakable):
         plain = Config.model_validate_json(config, strict=False)
         mine = plain.group(group)
         self._cable = Cable()
+        self._giving = Giving()
 
         def link() -> RayLink:
             relievable, code = mine.spares > 0, user_sha256(plain.task.target)
@@ -101,9 +102,18 @@ class IslandActor(Breakable):
         return None if learner is None else learner.hand_in(life, fragment, known)
 
     @_its_own("asking", Reason.MOMENTS)
-    def moments(self, life: Life) -> list[NDArray[Any]] | None:
+    def moments(self, life: Life) -> Parts | None:
+        """Where they lie in this node's object store."""
+        if (learner := self._learner) is None:
+            return None
+        return self._giving.once(life, lambda: learner.moments(life))
+
+    @_its_own("control", Reason.MOMENTS)
+    def copied(self, life: Life) -> tuple[int, float]:
+        """How many leaves of its moments are copied for whoever asked, and how long a step takes
+        it, in seconds."""
         learner = self._learner
-        return None if learner is None else learner.moments(life)
+        return (0, 0.0) if learner is None else learner.copied(life)
 
     @_its_own("offering", Reason.OFFER)
     def offer(

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import ray
 from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from cluster.actors.calls import STORE_FULL
 from cluster.actors.directory import AGAIN_S, Directory
-from cluster.actors.handed import moments_of
+from cluster.actors.fetching import Fetching, Lot, lots_of
+from cluster.actors.handed import moments_of, places_of
 from cluster.actors.inject import Cable
+from cluster.actors.sharing import PROBE_BYTES, Shared
 from cluster.failures import Failure, in_short, origin_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, SYNCER, Seat, island_actor, seat_of
 from cluster.source import source_sha256
@@ -32,6 +39,7 @@ from coordinator.protocol import (
     LeaseWanted,
     Left,
     Life,
+    Progress,
     Refused,
     Report,
     Version,
@@ -39,12 +47,18 @@ from coordinator.protocol import (
     Void,
 )
 
-DONOR_TIMEOUT_S = 10.0
-"""A learner that joins waits no longer for a donor's moments."""
+SIGN_S = 2.0
+"""A learner that joins says so often that it goes on, while something comes."""
+DONOR_FLOOR_S, DONOR_STEPS = 10.0, 30.0
+"""A donor that has copied nothing more for so long and so many of its steps is passed over."""
 LAST_WORDS_S = 5.0
 """A process that breaks waits no longer for the syncer to hear of it; its death will be seen."""
 PASSING = (RayActorError, *STORE_FULL)
 """What another process meets, too, and will not meet for ever."""
+
+
+class _Over(Exception):
+    """The life that is joined has been ended by the syncer."""
 
 
 class RayLink:
@@ -66,6 +80,10 @@ class RayLink:
         self._code = code
         self._seat, self._relievable = seat, relievable
         self._others: Mapping[Island, Seat] = {}
+        self._joining: Granted | None = None  # until it has all that it needs
+        self._said_s = -math.inf
+        self._fetching = Fetching(cable, self._goes_on)
+        self._asking = ThreadPoolExecutor(1, "ask")
 
     def join(self, event: Join) -> Granted | Refused:
         """Errors: `Relieved` if the island is somebody else by now."""
@@ -73,9 +91,26 @@ class RayLink:
             raise Relieved(f"a spare is {event.island} now; {self._seat} is {now or 'a spare'}")
         mine = event, source_sha256(), self._seat, self._code
         answer, self._others = self._insist(SYNCER, "join", *mine)
+        self._joining = answer if isinstance(answer, Granted) else None
         return answer
 
+    def _goes_on(self) -> None:
+        """Something has come: while a learner joins that is a sign of life.
+
+        Errors: `_Over` if the life that is joined is over.
+        """
+        if (granted := self._joining) is None or time.monotonic() - self._said_s < SIGN_S:
+            return
+        nothing = Report(granted.life, Progress(0, 0, granted.leases[0]), 0.0)
+        try:
+            if isinstance(self._ask(SYNCER, "report", nothing, Vitals(math.nan), ()), Void):
+                raise _Over
+        except Unreachable as error:
+            logging.info("%s", error)
+        self._said_s = time.monotonic()
+
     def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
+        self._joining = None  # it speaks for itself
         return self._ask(SYNCER, "report", event, vitals, adopted)
 
     def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
@@ -84,36 +119,108 @@ class RayLink:
     def left(self, event: Left) -> None:
         self._ask(SYNCER, "left", event)
 
-    def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
+    def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
+        """Asked for as many at a time as are pulled at once, and for the next ones while these
+        come; mapped where they lie on this node, if they are of one part."""
         found: dict[Fragment, tuple[Version, Flat]] = {}
-        for name in {self._holder[p] for p in fragments}:
-            own = [p for p in fragments if self._holder[p] == name]
-            found |= dict(zip(own, self._fetch(name, "whole", own), strict=True))
+        todo = deque(fragments)
+        try:
+            asked = self._shared(_some(todo, 1))
+            while asked:
+                largest = max(shared.nbytes for shared in asked.values())
+                ahead = _some(todo, int(self._fetching.window_bytes / max(1, largest)))
+                coming = self._asking.submit(self._shared, ahead)
+                found |= self._pulled(asked)
+                asked = coming.result()
+        except _Over:
+            logging.info("this life was over before it had the model")
+            return None
         return [found[p] for p in fragments]
 
     def missed(
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Payload] | tuple[Version, Flat]:
-        return self._fetch(self._holder[p], "missed", p, older, newer)
+        while True:
+            said = self._fetch(self._holder[p], "missed", p, older, newer, self._rate(p))
+            if isinstance(said, Shared):
+                return self._pulled({p: said})[p]
+            try:
+                return self._fetching.pull(lots_of(said))
+            except Unreachable as error:
+                logging.info("%s; trying again", error)
+
+    def _shared(self, fragments: Sequence[Fragment]) -> dict[Fragment, Shared]:
+        """Where public fragments lie."""
+        found: dict[Fragment, Shared] = {}
+        for name in dict.fromkeys(self._holder[p] for p in fragments):
+            own = [p for p in fragments if self._holder[p] == name]
+            said = self._fetch(name, "shared", own, self._rate(own[0]))
+            found |= dict(zip(own, said, strict=True))
+        return found
+
+    def _pulled(self, asked: Mapping[Fragment, Shared]) -> dict[Fragment, tuple[Version, Flat]]:
+        """These fragments; asked for again if they went with their shard."""
+        while True:
+            try:
+                lots = [lot for shared in asked.values() for lot in lots_of(shared)]
+                came = iter(self._fetching.pull(lots))
+            except Unreachable as error:
+                logging.info("%s; trying again", error)
+                asked = self._shared([*asked])
+                continue
+            return {
+                p: (shared.version, _whole([*islice(came, len(shared.parts))]))
+                for p, shared in asked.items()
+            }
+
+    def _rate(self, p: Fragment) -> float:
+        """Bytes a second that this process pulls."""
+        while self._fetching.bytes_s is None:
+            probe = self._insist(self._holder[p], "probe")
+            try:
+                self._fetching.pull([Lot(probe, PROBE_BYTES)])
+            except Unreachable as error:
+                logging.info("%s; trying again", error)
+        return self._fetching.bytes_s
 
     def _fetch(self, shard: str, method: str, *arguments: object) -> Any:
         """Ask again until the shard has a model."""
         while (found := self._insist(shard, method, *arguments)) is None:
+            self._goes_on()  # it is heard
             time.sleep(AGAIN_S)
         return found
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
-        """A donor that does not answer in time, or answers with an error, is passed over.
+        """A donor that copies nothing more, or answers with an error, is passed over.
 
         Errors: `Unreachable`; `Malformed`.
         """
         name = island_actor(self._others.get(donor.island, seat_of(donor.island)))
         try:
-            return moments_of(self._ask(name, "moments", donor, timeout_s=DONOR_TIMEOUT_S))
+            return self._donated(name, donor)
+        except _Over as error:
+            raise Unreachable("this life is over") from error
         except RayError as error:  # which is the donor's affair
             origin = origin_of(error)
             why = f"{type(origin).__name__}: {in_short(str(origin))}"
             raise Unreachable(f"{donor} could not give its moments: {why}") from error
+
+    def _donated(self, name: str, donor: Life) -> list[NDArray[Any]] | None:
+        """Wait for as long as the donor comes further, and pull what it has put in its store."""
+        if not self._cable.passes(DONOR_FLOOR_S):
+            raise Unreachable(f"the {name} cannot be heard: the cable is cut")
+        call, copied, further_s = self._actors[name].moments.remote(donor), -1, time.monotonic()
+        while not ray.wait([call], timeout=SIGN_S)[0]:
+            count, step_s = self._ask(name, "copied", donor, timeout_s=DONOR_FLOOR_S)
+            if count > copied:
+                copied, further_s = count, time.monotonic()
+                self._goes_on()
+            elif time.monotonic() - further_s > max(DONOR_FLOOR_S, DONOR_STEPS * step_s):
+                raise Unreachable(f"{donor} has copied {count} of its moments and no more")
+        given = ray.get(call)
+        if (places := places_of(given)) is not None:
+            given = self._fetching.pull(lots_of(places))
+        return moments_of(given)
 
     def starting(self) -> float:
         return self._insist(FLEET, "starting", self._seat)
@@ -151,3 +258,12 @@ class RayLink:
                 raise
             self._actors.forget(actor)
             raise Unreachable(f"the {actor} cannot be heard: {type(origin).__name__}") from error
+
+
+def _some(todo: deque[Fragment], count: int) -> list[Fragment]:
+    """The next ones, one at least while there is one."""
+    return [todo.popleft() for _ in range(min(len(todo), max(1, count)))]
+
+
+def _whole(parts: Sequence[Flat]) -> Flat:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

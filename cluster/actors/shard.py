@@ -19,6 +19,7 @@ from cluster.actors.calls import STORE_FULL, failure_of
 from cluster.actors.directory import Directory, setup_logging
 from cluster.actors.handed import flaw
 from cluster.actors.inject import Breakable
+from cluster.actors.sharing import Parts, Shared, Sharing
 from cluster.config.schema import Config
 from cluster.failures import Failure, Losses, Reason
 from cluster.names import Seat, island_actor
@@ -82,6 +83,7 @@ class ShardActor(Breakable):
         self._storing = StoringThread(StoringPace(self._config.durability.every == "auto"))
         self._gatherer = Gatherer()
         self._shard = shard_over(self._config, self._means, self._spread)  # on `_arithmetic` alone
+        self._sharing = Sharing(lambda p: self._shard.whole([p])[0])
         self._fates = Fates()  # of what this process has heard of; on its event loop alone
         self._offers: set[asyncio.Task[None]] = set()
         self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
@@ -135,6 +137,7 @@ class ShardActor(Breakable):
             return self._shard.recover(wanted, generation)
 
         found = await self._alone(recover)
+        self._sharing.forget()
         self._fates.died(deaths)
         self._fates.published(merged)
         return found
@@ -245,7 +248,8 @@ class ShardActor(Breakable):
         self._fates.published(order.merged)
         if said is not None:
             publication, payload = said
-            boxed = self._boxed(publication, payload)
+            self._sharing.forget(order.fragment)
+            boxed = await self._boxed(publication, payload)
             for life, seat in zip(order.to, seats, strict=True):
                 task = asyncio.create_task(self._offer(life, seat, publication, boxed))
                 self._offers.add(task)
@@ -253,10 +257,14 @@ class ShardActor(Breakable):
         failed, self._failed = self._failed, []
         return failed
 
-    def _boxed(self, said: Publication, payload: Payload) -> Sequence[Payload | ray.ObjectRef]:
+    async def _boxed(
+        self, said: Publication, payload: Payload
+    ) -> Sequence[Payload | ray.ObjectRef]:
         """Where learners find it; nothing if there is no room: then each asks for what it lacks."""
+        if payload.nbytes < INLINE_BYTES:
+            return [payload]
         try:
-            return [payload if payload.nbytes < INLINE_BYTES else ray.put(payload)]
+            return (await self._sharing.differences([payload])).parts
         except STORE_FULL as error:
             kind = type(error).__name__
             logging.error("no room to publish %s of %d: %s", said.version, said.fragment, error)
@@ -286,14 +294,31 @@ class ShardActor(Breakable):
         self._fates.freed(order.contribution.id)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
-        """Public fragments; None while there is no model yet."""
-        return self._shard.whole(fragments) if self._shard.has_model else None
+        """Public fragments, for one who judges or saves them; None while there is no model yet."""
+        if not self._shard.has_model:
+            return None
+        return await asyncio.to_thread(self._shard.whole, fragments)
+
+    async def probe(self) -> ray.ObjectRef:
+        return await self._sharing.probe()
+
+    async def shared(self, fragments: Sequence[Fragment], bytes_s: float) -> list[Shared] | None:
+        """Where a learner that joins, and pulls so many bytes a second, finds public fragments;
+        None as in `whole`."""
+        if not self._shard.has_model:
+            return None
+        return [await self._sharing.fragment(p, bytes_s) for p in fragments]
 
     async def missed(
-        self, p: Fragment, older: Version, newer: Version
-    ) -> list[Payload] | tuple[Version, Flat] | None:
-        """What leads from one version to another, or the public fragment; None as in `whole`."""
-        return self._shard.missed(p, older, newer) if self._shard.has_model else None
+        self, p: Fragment, older: Version, newer: Version, bytes_s: float
+    ) -> Parts | Shared | None:
+        """Where what leads from one version to another lies, or the public fragment; None as in
+        `whole`."""
+        if not self._shard.has_model:
+            return None
+        if (payloads := self._shard.links(p, older, newer)) is None:
+            return await self._sharing.fragment(p, bytes_s)
+        return await self._sharing.differences(payloads)
 
     def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
         """Large fragments occupy all cores, small ones the arithmetic's own thread."""

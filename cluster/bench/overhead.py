@@ -29,7 +29,6 @@ from cluster.bench.stage import START_S, BenchStage, Onlookers, staged
 from cluster.bench.stats import median, told
 from cluster.config.load import parse
 from cluster.config.schema import Config
-from cluster.launch.ray_cluster import store_bytes
 from cluster.names import seat_of
 from coordinator.errors import RunFailed
 
@@ -102,7 +101,7 @@ def _row(
     evaluator = Evaluator(config)
     layout, flats = evaluator.layout, evaluator.initial()
     with_us, without = list[OverheadWindow](), list[OverheadWindow]()
-    with staged(config, layout, flats, store_bytes(config, layout)) as stage:
+    with staged(config, layout, flats) as stage:
         looking = Onlookers(stage).looking if setting.watched else nullcontext
         solos = [
             start_island(config, group, seat_of(island), stage.home, None, SoloActor)

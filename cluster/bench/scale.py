@@ -24,7 +24,6 @@ from cluster.bench.stub_learner import Material, StubPace
 from cluster.config.load import parse
 from cluster.config.rule import schedule_of
 from cluster.config.schema import Config
-from cluster.launch.ray_cluster import store_bytes
 from coordinator.errors import RunFailed
 from coordinator.fragments import Layout, Leaf, cut
 from coordinator.protocol import Island
@@ -155,7 +154,7 @@ def _row(
     config = config_of(learners, overrides)
     layout = layout_of(config)
     flats = [np.zeros(size, np.float32) for size in layout.sizes]
-    with staged(config, layout, flats, store_bytes(config, layout)) as stage:
+    with staged(config, layout, flats) as stage:
         crews = boarded(stage, learners, rates[0])
 
         def look(rate: float) -> LoadWindow:

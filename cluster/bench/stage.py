@@ -23,7 +23,7 @@ from cluster.actors.calls import answer
 from cluster.actors.start import Home, start_evaluator, start_shard, start_syncer
 from cluster.bench import procfs, stub_actor
 from cluster.config.schema import Config
-from cluster.launch.ray_cluster import cluster_of
+from cluster.launch.ray_cluster import Stores, cluster_of
 from cluster.names import group_name, shards_of
 from cluster.status import RunStatus
 from cluster.storage.files import Lines, json_text
@@ -55,13 +55,11 @@ class BenchStage:
 
 
 @contextmanager
-def staged(
-    config: Config, layout: Layout, flats: Sequence[Flat], need_bytes: int
-) -> Generator[BenchStage]:
-    """Everything is ended with the block; `need_bytes`: in the object store at once."""
+def staged(config: Config, layout: Layout, flats: Sequence[Flat]) -> Generator[BenchStage]:
+    """Everything is ended with the block."""
     with TemporaryDirectory(prefix="archipelago-bench-") as folder, redirect_stdout(sys.stderr):
         run_dir, home = Path(folder), Home(RUN, detached=False)
-        with cluster_of(config, "local", RUN, need_bytes):
+        with cluster_of(config, "local", RUN, Stores.of(config, layout)):
             logging.getLogger("ray").setLevel(logging.ERROR)
             held = shards_of(config.sync.shards, config.sync.fragments)
             shards = [start_shard(config, name, home, run_dir) for name in held]
@@ -73,7 +71,7 @@ def staged(
 @contextmanager
 def back_on_stage(config: Config, layout: Layout, run_dir: Path) -> Generator[BenchStage]:
     """A run that was there before, from what it has left in its directory."""
-    home, need = Home(RUN, detached=False), layout.parameters * 4
+    home, need = Home(RUN, detached=False), Stores.of(config, layout)
     with redirect_stdout(sys.stderr), cluster_of(config, "local", RUN, need):
         logging.getLogger("ray").setLevel(logging.ERROR)
         names = shards_of(config.sync.shards, config.sync.fragments)

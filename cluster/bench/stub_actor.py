@@ -7,15 +7,18 @@ way of the bytes. All of a process runs on one event loop, so that many fit on o
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import ray
 
 from cluster.actors.directory import holder_of, setup_logging
+from cluster.actors.sharing import Shared
 from cluster.actors.start import Home, find_actor
 from cluster.bench.stub_learner import LightLearner, Material, StubPace
 from cluster.config.schema import Config
@@ -77,14 +80,21 @@ class CrewLink:
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
         found: list[Any] = await asyncio.gather(
-            *(self._shard_of[p].whole.remote([p]) for p in fragments)
+            *(self._shard_of[p].shared.remote([p], math.inf) for p in fragments)
         )
-        return [public for (public,) in found]
+        return [(shared.version, await _whole(shared)) for (shared,) in found]
 
     async def missed(
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Payload] | tuple[Version, Flat]:
-        return await self._shard_of[p].missed.remote(p, older, newer)
+        said = await self._shard_of[p].missed.remote(p, older, newer, math.inf)
+        if isinstance(said, Shared):
+            return said.version, await _whole(said)
+        return [await part for part in said.parts]
+
+
+async def _whole(shared: Shared) -> Flat:
+    return np.concatenate([await part for part in shared.parts])
 
 
 class CrewActor:

@@ -102,8 +102,8 @@ class Services:
         """The public fragments of the run, in order."""
         whole: dict[Fragment, tuple[Version, Flat]] = {}
         for name, own in self._fragments_of.items():
-            found = self._cluster.ask(self._shards[name], "whole", own)
-            whole |= dict(zip(own, found, strict=True))
+            for p in own:  # each in its own time
+                (whole[p],) = self._cluster.ask(self._shards[name], "whole", [p])
         versions = [whole[p][0] for p in sorted(whole)]
         return versions, [whole[p][1] for p in sorted(whole)]
 

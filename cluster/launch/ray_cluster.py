@@ -6,13 +6,16 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import ray
 
-from cluster.config.schema import Config
+from cluster.config.schema import Config, SyncConfig
+from cluster.fleet.over_ray import cluster_nodes
+from cluster.fleet.placement import NODE_ID, Node, hosts
 from cluster.launch.connect import connect
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.fragments import Layout
@@ -29,22 +32,35 @@ STORE_SLACK = 1.5
 """Of what must be in the object store at once, so much is asked for."""
 
 
-def store_bytes(config: Config, layout: Layout) -> int:
-    """What the object store must hold at once, in bytes.
+PUBLISHED = 2
+"""Versions of a fragment that lie in a shard's object store for who joins: the present one, and the
+one before for as long as somebody reads it."""
 
-    Each learner that joins reads the model whole in f32; a round keeps one contribution of each
-    learner and one publication.
-    """
-    learners, model = len(config.island_names), 4 * layout.parameters
-    largest = max(layout.sizes)
-    up, down = config.sync.wire_up.bytes_of(largest), config.sync.wire_down.bytes_of(largest)
-    rounds = 2 * (learners * up + down)
-    return math.ceil(STORE_SLACK * (learners * model + rounds))
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What object stores must hold at once, in bytes: all `shards` together, on their nodes; and
+    that of another node with an `island`, however many. On one node islands map what shards have
+    put."""
+
+    shards: int
+    island: int
+
+    @staticmethod
+    def of(config: Config, layout: Layout) -> Stores:
+        """Whoever joins maps the model in f32, one copy a node; a round keeps one contribution of
+        each learner and one publication."""
+        learners, model = len(config.island_names), 4 * layout.parameters
+        largest = max(layout.sizes)
+        up, down = config.sync.wire_up.bytes_of(largest), config.sync.wire_down.bytes_of(largest)
+        rounds = 2 * (learners * up + down)
+        shards = math.ceil(STORE_SLACK * (PUBLISHED * model + rounds))
+        return Stores(shards, math.ceil(STORE_SLACK * (model + 2 * down)))
 
 
 @contextmanager
 def cluster_of(
-    config: Config, address: str | None, namespace: str, need_bytes: int
+    config: Config, address: str | None, namespace: str, stores: Stores
 ) -> Generator[str]:
     """A Ray cluster to run on: an embedded one, ended with the block, or one that is there already.
 
@@ -57,14 +73,14 @@ def cluster_of(
     if address in (None, "local"):
         cpus = sum((g.count + g.spares) * g.devices.get("CPU", 0.0) for g in config.islands)
         cpus += config.monitor.evaluate_on.get("CPU", 0.0)
-        _fits_here(need_bytes)
+        _fits_here(stores.shards)
         try:
             ray.init(
                 address="local",
                 num_cpus=max(os.cpu_count() or 1, math.ceil(cpus)),
                 resources=_other_resources(config),
                 include_dashboard=config.monitor.dashboard,
-                object_store_memory=max(STORE_FLOOR_BYTES, need_bytes),
+                object_store_memory=max(STORE_FLOOR_BYTES, stores.shards),
                 namespace=namespace,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
@@ -76,18 +92,45 @@ def cluster_of(
             ) from error
     else:
         connect(address, namespace)
-        room = ray.cluster_resources().get("object_store_memory", 0.0)
-        if room < need_bytes:
+        here = ray.get_runtime_context().get_node_id()
+        if (lacking := lack(config.sync, stores, cluster_nodes(), here)) is not None:
             ray.shutdown()
             raise UserMistake(
-                f"no room in the object store of {address}: {need_bytes / 2**20:.0f} MiB are "
-                f"needed, it has {room / 2**20:.0f} MiB; start Ray with --object-store-memory, "
-                "or use more fragments or fewer islands"
+                f"no room in the object stores of {address}: {lacking}; start Ray with "
+                "--object-store-memory, or use more fragments or fewer islands"
             )
     try:
         yield ray.get_runtime_context().gcs_address
     finally:
         ray.shutdown()
+
+
+def lack(sync: SyncConfig, stores: Stores, nodes: Sequence[Node], here: str) -> str | None:
+    """Which object store is too small for what will lie there; None if there is room.
+
+    Shards are on the node of this process, `here`, or in turn on those that their labels name;
+    islands on any.
+    """
+    named, need = {here}, float(stores.shards)
+    if sync.shard_labels is not None:
+        named = set(hosts(sync.shard_labels, nodes)[: sync.shards])
+        need *= math.ceil(sync.shards / max(1, len(named))) / sync.shards
+    for node in nodes:
+        if node.labels.get(NODE_ID) in named and _room(node) < need:
+            return _needed(need, "for the shards", node)
+    roomiest = max(nodes, key=_room, default=None)
+    if roomiest is not None and _room(roomiest) < stores.island:
+        return _needed(stores.island, "for an island", roomiest)
+    return None
+
+
+def _room(node: Node) -> float:
+    return node.total.get("object_store_memory", 0.0)
+
+
+def _needed(need: float, what: str, node: Node) -> str:
+    mib = 2**20
+    return f"{need / mib:.0f} MiB {what} are needed on {node.name}, it has {_room(node) / mib:.0f}"
 
 
 def _other_resources(config: Config) -> dict[str, float]:

@@ -23,7 +23,7 @@ from cluster.config.schema import Config
 from cluster.fleet.actor import start_fleet
 from cluster.fleet.outcome import Outcome
 from cluster.launch.interrupts import Interrupts
-from cluster.launch.ray_cluster import cluster_of, store_bytes
+from cluster.launch.ray_cluster import Stores, cluster_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, namespace_of
 from cluster.status import RunStatus
 from cluster.storage import runs
@@ -60,10 +60,10 @@ def run(
     """
     namespace = namespace_of(run_dir.name)
     with ExitStack() as stack:
-        need_bytes = store_bytes(config, layout)
+        stores = Stores.of(config, layout)
         nobody = stack.enter_context(Path(os.devnull).open("w"))
         stack.enter_context(redirect_stdout(nobody))  # what Ray says of processes that we ended
-        stack.enter_context(cluster_of(config, address, namespace, need_bytes))
+        stack.enter_context(cluster_of(config, address, namespace, stores))
         interrupts.listen()
         _name_is_free(run_dir.name, namespace)
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def keep_as_job(
     Errors: as `run`.
     """
     namespace = namespace_of(run_dir.name)
-    with cluster_of(config, "auto", namespace, store_bytes(config, layout)):
+    with cluster_of(config, "auto", namespace, Stores.of(config, layout)):
         interrupts.listen()
         _name_is_free(run_dir.name, namespace)
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -343,8 +343,13 @@ class Shard(Generic[P, D, W, S]):
     def missed(self, p: Fragment, older: Version, newer: Version) -> list[D] | tuple[Version, W]:
         """The differences that lead from one version to another, in order; the public fragment as
         it is now, if they are not kept."""
-        found = between(self._holding(p).chain, older, newer)
+        found = self.links(p, older, newer)
         return self.whole([p])[0] if found is None else found
+
+    def links(self, p: Fragment, older: Version, newer: Version) -> list[D] | None:
+        """The differences that lead from one version to another, in order; None if they are not
+        kept."""
+        return between(self._holding(p).chain, older, newer)
 
     @property
     def bytes_held(self) -> int:

@@ -17,6 +17,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from cluster.actors.directory import Directory
 from cluster.actors.ports import RayPorts
 from cluster.actors.shard import ShardActor
+from cluster.actors.sharing import Shared
 from cluster.actors.syncer import SyncerActor
 from cluster.config.load import load
 from cluster.names import Seat
@@ -101,13 +102,17 @@ def test_an_outdated_syncer_makes_a_shard_forget_nothing(played: Played) -> None
     assert asked == ["forget"]
 
 
-def test_a_shard_without_a_model_has_nothing_for_who_missed_something(played: Played) -> None:
+def test_a_shard_without_a_model_has_nothing_for_who_missed_something(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.put", lambda array: array)
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shard, f0 = ShardActor(config_of(played), "nowhere", str(played.run_dir)), Fragment(0)
     older = Version(0, wanted[f0].number - 1)
-    assert asyncio.run(shard.missed(f0, older, wanted[f0])) is None
+    assert asyncio.run(shard.missed(f0, older, wanted[f0], 1e9)) is None
+    assert asyncio.run(shard.shared([f0], 1e9)) is None
     asyncio.run(shard.recover(wanted, 1))
-    assert isinstance(asyncio.run(shard.missed(f0, older, wanted[f0])), tuple)
+    assert isinstance(asyncio.run(shard.missed(f0, older, wanted[f0], 1e9)), Shared)
 
 
 class Hasty:

@@ -16,10 +16,12 @@ import ray
 
 from cluster.cli.main import main
 from cluster.config.load import load
+from cluster.config.schema import SyncConfig
+from cluster.fleet.placement import NODE_ID, Node
 from cluster.fleet.shown import nothing_yet
 from cluster.host.build import task_of
 from cluster.host.evaluator import Evaluator
-from cluster.launch.ray_cluster import store_bytes
+from cluster.launch.ray_cluster import Stores, lack
 from coordinator.errors import UserMistake
 from islands.adopt import layout_of
 
@@ -314,9 +316,31 @@ def test_no_room_in_the_object_store(cli: Cli, here: Path) -> None:
 def test_room_for_the_model_and_for_everything_in_flight(here: Path) -> None:
     config = load(here / "run.toml")
     layout = layout_of(task_of(config), config.sync.fragments)
-    models = 2 * 4 * layout.parameters
-    bf16 = 2 * max(layout.sizes)
-    assert store_bytes(config, layout) == pytest.approx(1.5 * (models + 2 * (2 + 1) * bf16), abs=1)
+    model, bf16 = 4 * layout.parameters, 2 * max(layout.sizes)
+    stores = Stores.of(config, layout)
+    assert stores.shards == pytest.approx(1.5 * (2 * model + 2 * (2 + 1) * bf16), abs=1)
+    assert stores.island == pytest.approx(1.5 * (model + 2 * bf16), abs=1)
+
+
+def test_room_is_asked_for_where_the_bytes_will_lie() -> None:
+    """Not for the sum over a cluster."""
+
+    def node(name: str, mib: float, zone: str = "a") -> Node:
+        labels = {NODE_ID: f"id-{name}", "zone": zone}
+        return Node(name, {"object_store_memory": mib * 2**20}, labels)
+
+    sync, stores = SyncConfig(), Stores(shards=100 * 2**20, island=40 * 2**20)
+    nodes = [node("head", 100), node("b", 10), node("c", 70, "c"), node("d", 70, "c")]
+    assert lack(sync, stores, nodes, "id-head") is None
+    said = lack(sync, stores, nodes, "id-c")
+    assert said == "100 MiB for the shards are needed on c, it has 70"
+    spread = SyncConfig(shards=2, shard_labels={"zone": "c"})
+    assert lack(spread, stores, nodes, "id-b") is None, "half of them on each"
+    more = SyncConfig(shards=3, shard_labels={"zone": "c"})
+    said = lack(more, Stores(120 * 2**20, 0), nodes, "id-b")
+    assert said == "80 MiB for the shards are needed on c, it has 70"
+    said = lack(sync, Stores(0, 101 * 2**20), nodes, "id-head")
+    assert said == "101 MiB for an island are needed on head, it has 100"
 
 
 @pytest.mark.parametrize(

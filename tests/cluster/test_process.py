@@ -24,6 +24,7 @@ from ray.exceptions import (
 from cluster.actors.inject import Cable
 from cluster.actors.island import THREADS, IslandActor
 from cluster.actors.link import RayLink
+from cluster.actors.sharing import Giving, Parts, Shared
 from cluster.config.load import load
 from cluster.failures import Failure, Reason
 from cluster.host.process import IslandProcess
@@ -57,6 +58,7 @@ count = 2
 CALLS: dict[str, tuple[Reason, tuple[object, ...]]] = {
     "hand_in": (Reason.HAND_IN, (LIFE, F0, UNKNOWN)),
     "moments": (Reason.MOMENTS, (LIFE,)),
+    "copied": (Reason.MOMENTS, (LIFE,)),
     "offer": (Reason.OFFER, (LIFE, SAID, [np.ones(3, np.float32)])),
     "refused": (Reason.WORDS, (ContributionId(LIFE, F0, 0, 4),)),
     "cease": (Reason.WORDS, (Void(LIFE, "enough"),)),
@@ -121,7 +123,7 @@ def island(
 
     def made(learner: Any) -> IslandActor:
         actor = IslandActor.__new__(IslandActor)
-        actor._cable = Cable()
+        actor._cable, actor._giving = Cable(), Giving()
         link = cast("Any", lambda: None)
         actor.process = IslandProcess(config, config.islands[0], lambda: fleet, link)
         actor.process.learner = learner
@@ -265,6 +267,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> RayLink:
             return SimpleNamespace(remote=lambda *_: method)
 
     monkeypatch.setattr("ray.get_actor", lambda *_, **__: Anyone())
+    monkeypatch.setattr("ray.wait", lambda calls, **_: (calls, []))
     return RayLink("nowhere", Cable(), Seat("local-1"), {F0: "shard-0"}, relievable=False)
 
 
@@ -288,7 +291,17 @@ def test_a_donor_that_raises_is_no_affair_of_whoever_joins(
         link.moments(LIFE)
 
 
-@pytest.mark.parametrize("given", [7, (np.ones(3),), [np.ones(3), None], [np.array([None])]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        7,
+        (np.ones(3),),
+        [np.ones(3), None],
+        [np.array([None])],
+        Parts(8, [cast("Any", "here")]),
+        Parts(cast("Any", "many"), []),
+    ],
+)
 def test_a_donor_that_sends_something_else_is_passed_over(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, given: object
 ) -> None:
@@ -309,16 +322,18 @@ def test_a_full_store_is_waited_for_by_who_fetches_the_model(
     link: RayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = iter([remotely(OutOfDiskError("full")), ObjectStoreFullError("full")])
-    model = [(Version(0, 1), np.ones(3, np.float32))]
+    flat = np.ones(3, np.float32)
 
-    def get(*_: object, **__: object) -> object:
-        if (error := next(full, None)) is not None:
+    def get(asked: object, **__: object) -> object:
+        if asked == "shared" and (error := next(full, None)) is not None:
             raise error
-        return model
+        return [Shared(Version(0, 1), 12, [cast("Any", flat)])] if asked == "shared" else asked
 
     monkeypatch.setattr("ray.get", get)
     monkeypatch.setattr("cluster.actors.link.AGAIN_S", 0.001)
-    assert link.whole([F0]) == model
+    link._fetching._get = lambda where: where
+    assert link.whole([F0]) == [(Version(0, 1), flat)]
+    assert next(full, None) is None
 
 
 def test_what_the_syncer_refuses_is_no_matter_of_trying_again(

@@ -201,6 +201,7 @@ class Script(Link):
         self.answer: Callable[[Report], Answer | Void] | None = None
         self.donations: dict[Island, list[np.ndarray] | ArchipelagoError | None] = {}
         self.asked: list[Life] = []
+        self.over_early = 0  # lives that end before they have the model
         self.joins: list[Life] = []
         self.deaf = threading.Event()
         self.reports: list[tuple[Report, Vitals]] = []
@@ -268,7 +269,10 @@ class Script(Link):
     def left(self, event: Left) -> None:
         raise AssertionError("the shell says so, not the learner")
 
-    def whole(self, fragments: Sequence[Fragment]) -> list[Public]:
+    def whole(self, fragments: Sequence[Fragment]) -> list[Public] | None:
+        if self.over_early:
+            self.over_early -= 1
+            return None
         return [self.public[p] for p in fragments]
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> Public:
@@ -826,8 +830,12 @@ def test_an_offer_to_a_life_that_has_ended_meanwhile_changes_nothing(
 def test_a_life_that_is_voided_joins_again_at_the_public_versions(
     begin: Begin, inner: Inner, distrusted: bool
 ) -> None:
-    """It keeps its moments, unless they are distrusted; nothing of the old life is left."""
+    """It keeps its moments, unless they are distrusted; nothing of the old life is left.
+
+    A life that is over before it has the model changes nothing of that.
+    """
     alive = begin()
+    alive.script.over_early = 1
     alive.script.step(3)
     alive.hand_in(F0)
     alive.adopted(F1, alive.publish(F1, flats_of(init(5))[F1]))
@@ -835,7 +843,7 @@ def test_a_life_that_is_voided_joins_again_at_the_public_versions(
     alive.learner.cease(Void(first, "for a reason", distrusted))
     alive.script.nothing_more()
     alive.script.all_read()
-    assert alive.script.life == Life(Island("a"), Incarnation(2))
+    assert alive.script.life == Life(Island("a"), Incarnation(3))
     alive.script.step(2)
     report, _ = alive.script.reports[-1]
     assert (report.life, report.progress.steps) == (alive.script.life, 2)

@@ -1,0 +1,95 @@
+"""How a learner pulls what is large: bit by bit, for as long as something comes.
+
+Nothing here has a number of seconds. What is pulled at once is what the link carries in a few, by
+the rate that was measured; whatever arrives is progress, and is told to whoever waits for a sign of
+life.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayError
+
+from cluster.actors.inject import Cable
+from cluster.actors.sharing import PART_S, Parts, Shared
+from coordinator.errors import Unreachable
+
+AHEAD_S = PART_S / 2
+"""So many seconds of its link a learner has on the way, of more than one object: what else is on
+that link has as much again before Ray sends anything anew."""
+PULLS = 8
+"""Objects on their way at once, at most."""
+
+
+class Lot(NamedTuple):
+    """An object to be pulled, and about how many bytes it has."""
+
+    reference: ray.ObjectRef
+    nbytes: float
+
+
+def lots_of(said: Parts | Shared) -> list[Lot]:
+    return [Lot(reference, said.nbytes / len(said.parts)) for reference in said.parts]
+
+
+class Fetching:
+    """Pulls objects for one learner, on any of its threads."""
+
+    def __init__(
+        self,
+        cable: Cable,
+        progressed: Callable[[], None],
+        now_s: Callable[[], float] = time.monotonic,
+        get: Callable[[ray.ObjectRef], Any] | None = None,
+    ) -> None:
+        """`progressed`: called when something has come; what it raises ends the pull."""
+        self._cable, self._progressed, self._now_s = cable, progressed, now_s
+        self._get: Callable[[ray.ObjectRef], Any] = get or ray.get
+        self._threads = ThreadPoolExecutor(PULLS, "pull")
+        self.bytes_s: float | None = None  # of what was pulled last; None: nothing was
+
+    @property
+    def window_bytes(self) -> float:
+        """How much is pulled at once."""
+        return 0.0 if self.bytes_s is None else AHEAD_S * self.bytes_s
+
+    def pull(self, lots: Iterable[Lot]) -> list[Any]:
+        """The objects, in order; mapped, not copied, where they are arrays.
+
+        Errors: `Unreachable` if one is not to be had any more.
+        """
+        todo, flying = deque(enumerate(lots)), dict[Future[Any], tuple[int, Lot]]()
+        found: dict[int, Any] = {}
+        began_s, came_bytes = self._now_s(), 0.0
+        while todo or flying:
+            self._cable.passes()
+            for number, lot in self._next(todo, [lot for _, lot in flying.values()]):
+                flying[self._threads.submit(self._get, lot.reference)] = number, lot
+            for done in wait(flying, return_when=FIRST_COMPLETED).done:
+                number, lot = flying.pop(done)
+                try:
+                    found[number] = done.result()
+                except RayError as error:
+                    raise Unreachable(f"lost on its way: {type(error).__name__}") from error
+                came_bytes += lot.nbytes
+                self.bytes_s = came_bytes / max(self._now_s() - began_s, 1e-6)
+                self._progressed()
+        return [found[number] for number in sorted(found)]
+
+    def _next(
+        self, todo: deque[tuple[int, Lot]], flying: Sequence[Lot]
+    ) -> Iterator[tuple[int, Lot]]:
+        """What is to be asked for beside what is on its way: one object at least."""
+        count, nbytes = len(flying), sum(lot.nbytes for lot in flying)
+        while todo and count < PULLS:
+            lot = todo[0][1]
+            if count and nbytes + lot.nbytes > self.window_bytes:
+                return
+            count, nbytes = count + 1, nbytes + lot.nbytes
+            yield todo.popleft()

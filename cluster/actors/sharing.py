@@ -1,0 +1,153 @@
+"""Public fragments for those who join: published once for all, in parts that a link can carry.
+
+A shard puts a fragment into the object store once a version, and hands out references. Ray brings
+the object to each node once, however many learners of it ask, and they map it there. Ray sends anew
+what was not pulled in ten seconds, so a fragment is cut into parts of which each takes five at
+most, by the slowest rate that those who ask have told of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from coordinator.codec import Payload
+from coordinator.fragments import Flat
+from coordinator.protocol import Fragment, Life, Version
+
+PART_S = 5.0
+"""What one object may take of the link of whoever pulls it: half of what Ray waits for it."""
+RECENT_S = 60.0
+"""A rate that was told longer ago is forgotten."""
+PROBE_BYTES = 2**20
+"""Of the object by which whoever joins measures its link before it asks for anything large."""
+T = TypeVar("T")
+
+
+class Parts(NamedTuple):
+    """Where arrays of so many bytes in all lie in the object store, in order."""
+
+    nbytes: int
+    parts: Sequence[ray.ObjectRef]
+
+
+class Shared(NamedTuple):
+    """Where a public fragment of so many bytes lies: f32 arrays, one behind the other."""
+
+    version: Version
+    nbytes: int
+    parts: Sequence[ray.ObjectRef]
+
+
+@dataclass(slots=True)
+class Rates:
+    """Bytes a second that learners have lately told of; `now_s`: a steady clock."""
+
+    now_s: Callable[[], float] = time.monotonic
+    _told: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+
+    def tell(self, bytes_s: float) -> None:
+        self._told.append((self.now_s(), bytes_s))
+
+    def parts_of(self, nbytes: int) -> int:
+        """Into how many parts so many bytes are to be cut."""
+        since_s = self.now_s() - RECENT_S
+        self._told = [each for each in self._told if each[0] >= since_s]
+        slowest = min((bytes_s for _, bytes_s in self._told), default=math.inf)
+        return max(1, math.ceil(nbytes / (PART_S * slowest)))
+
+
+class Sharing:
+    """What a shard has in the object store for who joins; for one event loop."""
+
+    def __init__(self, whole: Callable[[Fragment], tuple[Version, Flat]]) -> None:
+        """`whole`: a copy of the public fragment; called on another thread."""
+        self._whole, self._rates = whole, Rates()
+        self._there: dict[Fragment, asyncio.Task[Shared]] = {}
+        self._probe: asyncio.Task[ray.ObjectRef] | None = None
+        self._thread = ThreadPoolExecutor(1, "sharing")
+
+    async def probe(self) -> ray.ObjectRef:
+        """A small object to measure one's link with."""
+        if self._probe is None:
+            zeros = np.zeros(PROBE_BYTES, np.uint8)
+            self._probe = asyncio.create_task(self._off(lambda: ray.put(zeros)))
+        return await asyncio.shield(self._probe)
+
+    async def fragment(self, p: Fragment, bytes_s: float) -> Shared:
+        """Where the public fragment lies, for whoever pulls so many bytes a second.
+
+        Errors: Ray's, if there is no room for it.
+        """
+        self._rates.tell(bytes_s)
+        if p not in self._there:
+            self._there[p] = asyncio.create_task(self._off(lambda: self._shared(p)))
+        task = self._there[p]
+        try:
+            return await asyncio.shield(task)
+        except Exception:
+            if self._there.get(p) is task:
+                del self._there[p]  # whoever asks next may find room
+            raise
+
+    def _shared(self, p: Fragment) -> Shared:
+        version, flat = self._whole(p)
+        cuts = np.array_split(flat, self._rates.parts_of(flat.nbytes))
+        return Shared(version, flat.nbytes, [ray.put(each) for each in cuts])
+
+    async def differences(self, payloads: Sequence[Payload]) -> Parts:
+        """Errors: as `fragment`."""
+        return await self._off(lambda: put(payloads))
+
+    async def _off(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def forget(self, p: Fragment | None = None) -> None:
+        """There is a newer version of it, or of all; who has the references keeps the objects."""
+        if p is None:
+            self._there.clear()
+        else:
+            self._there.pop(p, None)
+
+
+class Giving:
+    """Moments that a donor gives, once for all who ask meanwhile; whoever asked has what keeps them
+    in the object store, and the donor nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._given: dict[Life, Future[Parts | None]] = {}
+
+    def once(self, life: Life, copied: Callable[[], Sequence[NDArray[Any]] | None]) -> Parts | None:
+        """Where they lie once they are `copied`; None if there are none.
+
+        Errors: its own, and Ray's, if there is no room.
+        """
+        with self._lock:
+            if mine := life not in self._given:
+                self._given[life] = Future()
+            given = self._given[life]
+        if mine:
+            try:
+                leaves = copied()
+                given.set_result(None if leaves is None else put(leaves))
+            finally:
+                with self._lock:
+                    del self._given[life]
+                given.cancel()  # nothing, unless that was raised
+        return given.result()
+
+
+def put(arrays: Sequence[NDArray[Any]]) -> Parts:
+    """Errors: Ray's, if there is no room."""
+    return Parts(sum(each.nbytes for each in arrays), [ray.put(each) for each in arrays])

@@ -1,0 +1,339 @@
+"""A learner that joins: it takes as long as its bytes do, and says so while something comes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.exceptions import OwnerDiedError, RayActorError
+
+from cluster.actors import link, sharing
+from cluster.actors.fetching import AHEAD_S, Fetching, Lot
+from cluster.actors.inject import Cable
+from cluster.actors.link import RayLink
+from cluster.actors.sharing import PART_S, RECENT_S, Parts, Rates, Shared, Sharing
+from cluster.names import Seat
+from coordinator.errors import Unreachable
+from coordinator.fragments import Flat
+from coordinator.protocol import (
+    Answer,
+    Fragment,
+    Granted,
+    Island,
+    Join,
+    Lease,
+    Report,
+    Version,
+    Vitals,
+    Void,
+)
+from tests.coordinator.given import life
+
+MODEL = {Fragment(p): np.full(1000, float(p), np.float32) for p in range(6)}
+V3 = Version(0, 3)
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 10**12), st.lists(st.floats(1e4, 1e12), min_size=1, max_size=5))
+def test_no_part_takes_longer_than_five_seconds_of_the_slowest_link(
+    nbytes: int, told: list[float]
+) -> None:
+    rates = Rates(lambda: 0.0)
+    for bytes_s in told:
+        rates.tell(bytes_s)
+    parts = rates.parts_of(nbytes)
+    assert nbytes / parts <= PART_S * min(told) * (1 + 1e-9)
+    assert parts == 1 or nbytes / (parts - 1) > PART_S * min(told) * (1 - 1e-9), "no more than that"
+
+
+def test_a_slow_link_of_long_ago_cuts_nothing() -> None:
+    now_s = [0.0]
+    rates = Rates(lambda: now_s[0])
+    rates.tell(1e3)
+    now_s[0] = RECENT_S + 1
+    rates.tell(1e9)
+    assert rates.parts_of(10**6) == 1
+
+
+def test_a_version_is_put_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    put: list[Any] = []
+    monkeypatch.setattr("ray.put", lambda array: put.append(array) or len(put) - 1)
+    version = [V3]
+
+    async def story() -> None:
+        shares = Sharing(lambda p: (version[0], MODEL[p]))
+        asked = [shares.fragment(Fragment(1), 1e9) for _ in range(16)]
+        found = await asyncio.gather(*asked)
+        assert {(each.version, each.nbytes, tuple(each.parts)) for each in found} == {
+            (V3, 4000, (0,))
+        }
+        assert len(put) == 1
+        version[0] = Version(0, 4)
+        shares.forget(Fragment(1))
+        newer = await shares.fragment(Fragment(1), 1000 / PART_S)
+        assert (newer.version, len(newer.parts)) == (version[0], 4)
+        np.testing.assert_array_equal(np.concatenate(put[1:]), MODEL[Fragment(1)])
+
+    asyncio.run(story())
+
+
+def test_where_there_was_no_room_who_asks_later_may_find_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = [True]
+
+    def put(array: Flat) -> int:
+        if full[0]:
+            raise MemoryError("full")
+        return 0
+
+    monkeypatch.setattr("ray.put", put)
+
+    async def story() -> None:
+        shares = Sharing(lambda p: (V3, MODEL[p]))
+        with pytest.raises(MemoryError):
+            await shares.fragment(Fragment(0), 1e9)
+        full[0] = False
+        assert (await shares.fragment(Fragment(0), 1e9)).parts == [0]
+
+    asyncio.run(story())
+
+
+# --- pulling --------------------------------------------------------------------------------------
+
+
+class Wire:
+    """A link of so many bytes a second by a clock of its own, shared by what is on its way."""
+
+    def __init__(self, bytes_s: float) -> None:
+        self.bytes_s, self.now_s, self.most = bytes_s, 0.0, 0.0
+        self._lock, self._flying = threading.Lock(), 0.0
+
+    def get(self, nbytes: Any) -> Any:
+        with self._lock:
+            self._flying += nbytes
+            self.most = max(self.most, self._flying)
+        with self._lock:
+            self.now_s += nbytes / self.bytes_s
+            self._flying -= nbytes
+        return nbytes
+
+
+def test_what_is_on_its_way_at_once_is_what_the_link_carries_in_a_few_seconds() -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    dice, wire, told = random.Random(seed), Wire(1e6), list[float]()
+    fetching = Fetching(Cable(), lambda: told.append(wire.now_s), lambda: wire.now_s, wire.get)
+    sizes = [dice.randint(1, 3_000_000) for _ in range(100)]
+    lots: list[Any] = [Lot(size, size) for size in sizes]  # type: ignore[arg-type]
+    assert fetching.pull(lots) == sizes
+    assert wire.most <= max(AHEAD_S * wire.bytes_s * 1.01, *sizes)
+    assert fetching.bytes_s == pytest.approx(wire.bytes_s, rel=0.01)
+    assert len(told) == len(sizes), "each is a sign of life"
+
+
+def test_what_went_with_its_owner_is_said_to_be_gone() -> None:
+    def get(_: object) -> None:
+        raise OwnerDiedError("", None, "")
+
+    with pytest.raises(Unreachable, match="OwnerDiedError"):
+        Fetching(Cable(), lambda: None, get=get).pull([Lot(None, 1.0)])  # type: ignore[arg-type]
+
+
+# --- a join ---------------------------------------------------------------------------------------
+
+
+class Run:
+    """Stands where the syncer, two shards and a donor would, for one link."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.granted = Granted(life(), 0, (V3,) * 6, (Lease(4), Lease(5)), ())
+        self.reports: list[Report] = []
+        self.over_after = 10**9
+        self.pulls = 0
+        self.lost = 0  # objects that are gone when they are pulled
+        self.calls: list[tuple[str, object]] = []
+        self.leaves = [np.ones(3), np.zeros(2)]
+        self.copied: list[tuple[int, float]] = []
+        self.pending = 0  # looks at moments that are not there yet
+        monkeypatch.setattr("ray.get_actor", lambda name, **_: Handle(self, name))
+        monkeypatch.setattr("ray.get", self.get)
+        monkeypatch.setattr("ray.wait", self.wait)
+        monkeypatch.setattr(link, "SIGN_S", 0.0)
+        monkeypatch.setattr(link, "AGAIN_S", 0.0)
+        holder = {p: f"shard-{p % 2}" for p in MODEL}
+        self.link = RayLink("run", Cable(), Seat("a-0"), holder, relievable=False)
+        fetching = self.link._fetching
+        fetching._get, fetching._now_s = self.pulled, lambda: float(self.pulls * 3600)
+
+    def get(self, value: Any, timeout: float | None = None) -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    def wait(self, calls: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        self.pending -= 1
+        return ([], calls) if self.pending >= 0 else (calls, [])
+
+    def pulled(self, reference: Any) -> Any:
+        self.pulls += 1
+        if self.lost:
+            self.lost -= 1
+            raise OwnerDiedError("", None, "")
+        return reference
+
+    def answer(self, who: str, method: str, *arguments: Any) -> Any:
+        self.calls.append((method, arguments[0] if arguments else None))
+        match method:
+            case "join":
+                return self.granted, {}
+            case "report":
+                self.reports.append(arguments[0])
+                over = len(self.reports) > self.over_after
+                return Void(life(), "given up", False) if over else Answer(0, 0, False)
+            case "probe":
+                return np.zeros(1, np.uint8)
+            case "shared":
+                assert all(f"shard-{p % 2}" == who for p in arguments[0])
+                cuts = [np.array_split(MODEL[p], 1 + p % 2) for p in arguments[0]]
+                return [Shared(V3, 4000, parts) for parts in cuts]  # type: ignore[arg-type]
+            case "missed":
+                return Parts(8, [np.ones(2, np.float32)])  # type: ignore[list-item]
+            case "moments":
+                return self.leaves
+            case "copied":
+                return self.copied.pop(0) if self.copied else RayActorError()
+            case _:
+                raise AssertionError(method)
+
+    def join(self) -> None:
+        self.link.join(Join(Island("a-0"), "a", "L"))
+
+
+class Handle:
+    def __init__(self, run: Run, who: str) -> None:
+        self._run, self._who = run, who
+
+    def __getattr__(self, method: str) -> SimpleNamespace:
+        def call(*arguments: Any) -> Any:
+            return self._run.answer(self._who, method, *arguments)
+
+        return SimpleNamespace(remote=call)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(monkeypatch)
+
+
+def test_a_learner_that_joins_gets_the_model_and_says_that_it_goes_on(run: Run) -> None:
+    run.join()
+    found = run.link.whole([*MODEL])
+    assert found is not None
+    for (version, flat), wanted in zip(found, MODEL.values(), strict=True):
+        assert version == V3
+        np.testing.assert_array_equal(flat, wanted)
+    assert found[0][1].base is MODEL[Fragment(0)], "of one part: it is where it was"
+    assert len(run.reports) >= 9, "of each part, and the probe"
+    assert {each.life for each in run.reports} == {life()}
+    assert {(each.progress.steps, each.progress.lease) for each in run.reports} == {(0, Lease(4))}
+    run.link.report(run.reports[-1], Vitals(0.0), ())
+    said = len(run.reports)
+    assert len(run.link.missed(Fragment(0), V3, Version(0, 4))) == 1
+    assert len(run.reports) == said, "it speaks for itself by now"
+
+
+def test_a_life_that_is_over_before_it_has_the_model_fetches_no_more_of_it(run: Run) -> None:
+    run.join()
+    run.over_after = 2
+    assert run.link.whole([*MODEL]) is None
+    assert run.pulls <= 3, "of ten"
+    run.over_after = 10**9
+    run.join()
+    assert run.link.whole([*MODEL]) is not None
+
+
+def test_fragments_that_went_with_their_shard_are_asked_for_again(run: Run) -> None:
+    run.join()
+    run.lost = 3
+    found = run.link.whole([*MODEL])
+    assert found is not None
+    np.testing.assert_array_equal(found[5][1], MODEL[Fragment(5)])
+
+
+def test_a_donor_is_waited_for_while_it_copies(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+
+    def wait(calls: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        now_s[0] += 100.0
+        return ([], calls) if run.copied else (calls, [])
+
+    monkeypatch.setattr("ray.wait", wait)
+    run.join()
+    run.copied = [(n, 0.1) for n in range(50)]
+    given = run.link.moments(life("b"))
+    assert given is not None
+    assert len(given) == 2
+    assert now_s[0] > 5000.0, "for as long as that takes"
+    assert len(run.reports) >= 50, "and it says so"
+    run.copied = [(7, 0.1)] * 3
+    with pytest.raises(Unreachable, match="has copied 7 of its moments and no more"):
+        run.link.moments(life("b"))
+    run.copied = [(7, 10.0)] * 3  # steps of ten seconds
+    assert run.link.moments(life("b")) is not None
+
+
+def test_a_donor_that_dies_or_is_over_is_passed_over(run: Run) -> None:
+    run.join()
+    run.pending = 1
+    with pytest.raises(Unreachable):
+        run.link.moments(life("b"))
+    run.leaves = None  # type: ignore[assignment]
+    assert run.link.moments(life("b")) is None
+
+
+Begin = Callable[..., Any]
+
+
+def test_a_shard_publishes_for_who_joins_what_is_public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while versions follow one another."""
+    from cluster.actors.shard import ShardActor
+    from cluster.config.load import load
+    from tests.cluster.played import CONFIG, LAYOUT
+
+    monkeypatch.setattr("ray.put", np.array)
+    (tmp_path / "run.toml").write_text(CONFIG)
+    config = load(tmp_path / "run.toml").model_dump_json()
+    shard = ShardActor(config, "nowhere", str(tmp_path))
+    flats = {Fragment(p): np.full(n, p, np.float32) for p, n in enumerate(LAYOUT.sizes)}
+
+    async def story() -> None:
+        await shard.seed(LAYOUT, flats)
+        both = await shard.shared([*flats], 1e9)
+        assert both is not None
+        for p, (version, nbytes, parts) in zip(flats, both, strict=True):
+            assert (version, nbytes) == (Version(0, 0), flats[p].nbytes)
+            np.testing.assert_array_equal(np.concatenate(parts), flats[p])  # type: ignore[arg-type]
+        assert await shard.shared([*flats], 1e9) == both, "the same objects"
+        await shard.recover({p: Version(0, 0) for p in flats}, 1)
+        again = await shard.shared([*flats], 1e9)
+        assert again is not None
+        assert again[0].parts[0] is not both[0].parts[0]
+        assert isinstance(await shard.probe(), np.ndarray)
+        assert sharing.PROBE_BYTES == 2**20
+
+    asyncio.run(story())
