@@ -7,6 +7,7 @@ life.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ import ray
 from ray.exceptions import RayError
 
 from cluster.actors.inject import Cable
-from cluster.actors.sharing import PART_S, Parts, Shared
+from cluster.actors.sharing import PART_S, PROBE_BYTES, PROBE_GROWS, Parts, Probe, Shared
 from coordinator.errors import Unreachable
 
 AHEAD_S = PART_S / 2
@@ -25,6 +26,8 @@ AHEAD_S = PART_S / 2
 that link has as much again before Ray sends anything anew."""
 PULLS = 8
 """Objects on their way at once, at most."""
+PROBE_S = 1.0
+RECENT = 3
 
 
 class Lot(NamedTuple):
@@ -34,7 +37,7 @@ class Lot(NamedTuple):
     nbytes: float
 
 
-def lots_of(said: Parts | Shared) -> list[Lot]:
+def lots_of(said: Parts | Probe | Shared) -> list[Lot]:
     return [Lot(reference, said.nbytes / len(said.parts)) for reference in said.parts]
 
 
@@ -52,12 +55,39 @@ class Fetching:
         self._cable, self._progressed, self._now_s = cable, progressed, now_s
         self._get: Callable[[ray.ObjectRef], Any] = get or ray.get
         self._threads = ThreadPoolExecutor(PULLS, "pull")
-        self.bytes_s: float | None = None  # of what was pulled last; None: nothing was
+        self._rates = deque[float](maxlen=RECENT)
+
+    @property
+    def bytes_s(self) -> float | None:
+        """The best of the last few rates, since a busy machine makes a link look slower, and
+        nothing makes it look quicker; None before anything was pulled."""
+        return max(self._rates, default=None)
 
     @property
     def window_bytes(self) -> float:
         """How much is pulled at once."""
-        return 0.0 if self.bytes_s is None else AHEAD_S * self.bytes_s
+        return AHEAD_S * max(self._rates, default=0.0)
+
+    def measure(self, probed: Callable[[int], Probe]) -> float:
+        """Bytes a second of the link, for whoever knows nothing of it; infinite where all that
+        there is to pull is small. `probed`: asks for an object of so many bytes.
+
+        An object that takes a second says what a link carries; a smaller one, how long it takes to
+        answer.
+
+        Errors: `Unreachable`.
+        """
+        nbytes = PROBE_BYTES
+        while (probe := probed(nbytes)).parts:
+            began_s = self._now_s()
+            self.pull(lots_of(probe))
+            took_s = max(self._now_s() - began_s, 1e-6)
+            if took_s >= PROBE_S or PART_S * nbytes / took_s >= PROBE_GROWS * probe.largest:
+                return nbytes / took_s
+            nbytes *= PROBE_GROWS
+        if not self._rates:
+            self._rates.append(math.inf)
+        return max(self._rates)
 
     def pull(self, lots: Iterable[Lot]) -> list[Any]:
         """The objects, in order; mapped, not copied, where they are arrays.
@@ -78,8 +108,9 @@ class Fetching:
                 except RayError as error:
                     raise Unreachable(f"lost on its way: {type(error).__name__}") from error
                 came_bytes += lot.nbytes
-                self.bytes_s = came_bytes / max(self._now_s() - began_s, 1e-6)
                 self._progressed()
+        if found:
+            self._rates.append(came_bytes / max(self._now_s() - began_s, 1e-6))
         return [found[number] for number in sorted(found)]
 
     def _next(

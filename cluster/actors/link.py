@@ -18,10 +18,10 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from cluster.actors.calls import STORE_FULL
 from cluster.actors.directory import AGAIN_S, Directory
-from cluster.actors.fetching import Fetching, Lot, lots_of
+from cluster.actors.fetching import Fetching, lots_of
 from cluster.actors.handed import moments_of, places_of
 from cluster.actors.inject import Cable
-from cluster.actors.sharing import PROBE_BYTES, Shared
+from cluster.actors.sharing import Shared
 from cluster.failures import Failure, in_short, origin_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, SYNCER, Seat, island_actor, seat_of
 from cluster.source import source_sha256
@@ -128,7 +128,7 @@ class RayLink:
             asked = self._shared(_some(todo, 1))
             while asked:
                 largest = max(shared.nbytes for shared in asked.values())
-                ahead = _some(todo, int(self._fetching.window_bytes / max(1, largest)))
+                ahead = _some(todo, self._fetching.window_bytes / max(1, largest))
                 coming = self._asking.submit(self._shared, ahead)
                 found |= self._pulled(asked)
                 asked = coming.result()
@@ -175,13 +175,14 @@ class RayLink:
 
     def _rate(self, p: Fragment) -> float:
         """Bytes a second that this process pulls."""
-        while self._fetching.bytes_s is None:
-            probe = self._insist(self._holder[p], "probe")
+        while (bytes_s := self._fetching.bytes_s) is None:
             try:
-                self._fetching.pull([Lot(probe, PROBE_BYTES)])
+                return self._fetching.measure(
+                    lambda nbytes: self._fetch(self._holder[p], "probe", nbytes)
+                )
             except Unreachable as error:
                 logging.info("%s; trying again", error)
-        return self._fetching.bytes_s
+        return bytes_s
 
     def _fetch(self, shard: str, method: str, *arguments: object) -> Any:
         """Ask again until the shard has a model."""
@@ -260,9 +261,9 @@ class RayLink:
             raise Unreachable(f"the {actor} cannot be heard: {type(origin).__name__}") from error
 
 
-def _some(todo: deque[Fragment], count: int) -> list[Fragment]:
+def _some(todo: deque[Fragment], count: float) -> list[Fragment]:
     """The next ones, one at least while there is one."""
-    return [todo.popleft() for _ in range(min(len(todo), max(1, count)))]
+    return [todo.popleft() for _ in range(int(min(len(todo), max(1.0, count))))]
 
 
 def _whole(parts: Sequence[Flat]) -> Flat:

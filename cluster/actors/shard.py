@@ -19,7 +19,7 @@ from cluster.actors.calls import STORE_FULL, failure_of
 from cluster.actors.directory import Directory, setup_logging
 from cluster.actors.handed import flaw
 from cluster.actors.inject import Breakable
-from cluster.actors.sharing import Parts, Shared, Sharing
+from cluster.actors.sharing import Parts, Probe, Shared, Sharing
 from cluster.config.schema import Config
 from cluster.failures import Failure, Losses, Reason
 from cluster.names import Seat, island_actor
@@ -83,7 +83,9 @@ class ShardActor(Breakable):
         self._storing = StoringThread(StoringPace(self._config.durability.every == "auto"))
         self._gatherer = Gatherer()
         self._shard = shard_over(self._config, self._means, self._spread)  # on `_arithmetic` alone
-        self._sharing = Sharing(lambda p: self._shard.whole([p])[0])
+        self._sharing = Sharing(
+            lambda p: self._shard.whole([p])[0], lambda: self._storing.pace.sizes
+        )
         self._fates = Fates()  # of what this process has heard of; on its event loop alone
         self._offers: set[asyncio.Task[None]] = set()
         self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
@@ -299,8 +301,9 @@ class ShardActor(Breakable):
             return None
         return await asyncio.to_thread(self._shard.whole, fragments)
 
-    async def probe(self) -> ray.ObjectRef:
-        return await self._sharing.probe()
+    async def probe(self, nbytes: int) -> Probe | None:
+        """An object of so many bytes to measure one's link with; None as in `whole`."""
+        return await self._sharing.probe(nbytes) if self._shard.has_model else None
 
     async def shared(self, fragments: Sequence[Fragment], bytes_s: float) -> list[Shared] | None:
         """Where a learner that joins, and pulls so many bytes a second, finds public fragments;

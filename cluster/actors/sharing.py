@@ -12,7 +12,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -29,8 +29,9 @@ PART_S = 5.0
 """What one object may take of the link of whoever pulls it: half of what Ray waits for it."""
 RECENT_S = 60.0
 """A rate that was told longer ago is forgotten."""
-PROBE_BYTES = 2**20
-"""Of the object by which whoever joins measures its link before it asks for anything large."""
+PROBE_BYTES, PROBE_GROWS = 2**20, 4
+"""Of the object by which whoever joins measures its link before it asks for anything large; another
+one is so many times as large."""
 T = TypeVar("T")
 
 
@@ -39,6 +40,14 @@ class Parts(NamedTuple):
 
     nbytes: int
     parts: Sequence[ray.ObjectRef]
+
+
+class Probe(NamedTuple):
+    """An object to be pulled for the time that takes. `largest`: bytes of the largest fragment."""
+
+    nbytes: int
+    parts: Sequence[ray.ObjectRef]
+    largest: int
 
 
 class Shared(NamedTuple):
@@ -70,19 +79,30 @@ class Rates:
 class Sharing:
     """What a shard has in the object store for who joins; for one event loop."""
 
-    def __init__(self, whole: Callable[[Fragment], tuple[Version, Flat]]) -> None:
-        """`whole`: a copy of the public fragment; called on another thread."""
+    def __init__(
+        self,
+        whole: Callable[[Fragment], tuple[Version, Flat]],
+        sizes: Callable[[], Mapping[Fragment, int]],
+    ) -> None:
+        """`whole`: a copy of the public fragment; called on another thread. `sizes`: elements of
+        each fragment."""
+        self._sizes = sizes
         self._whole, self._rates = whole, Rates()
         self._there: dict[Fragment, asyncio.Task[Shared]] = {}
-        self._probe: asyncio.Task[ray.ObjectRef] | None = None
+        self._probes: dict[int, asyncio.Task[Parts]] = {}
         self._thread = ThreadPoolExecutor(1, "sharing")
 
-    async def probe(self) -> ray.ObjectRef:
-        """A small object to measure one's link with."""
-        if self._probe is None:
-            zeros = np.zeros(PROBE_BYTES, np.uint8)
-            self._probe = asyncio.create_task(self._off(lambda: ray.put(zeros)))
-        return await asyncio.shield(self._probe)
+    async def probe(self, nbytes: int) -> Probe:
+        """One object for all who measure their links within a minute; none of them is needed where
+        all that there is to pull is no larger."""
+        largest = 4 * max(self._sizes().values())
+        if largest <= nbytes:
+            return Probe(nbytes, (), largest)
+        if nbytes not in self._probes:
+            zeros = np.zeros(nbytes, np.uint8)
+            self._probes[nbytes] = asyncio.create_task(self._off(lambda: put([zeros])))
+            asyncio.get_running_loop().call_later(RECENT_S, self._probes.pop, nbytes)
+        return Probe(*await asyncio.shield(self._probes[nbytes]), largest)
 
     async def fragment(self, p: Fragment, bytes_s: float) -> Shared:
         """Where the public fragment lies, for whoever pulls so many bytes a second.

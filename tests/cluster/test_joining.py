@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -16,11 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import OwnerDiedError, RayActorError
 
-from cluster.actors import link, sharing
+from cluster.actors import link
 from cluster.actors.fetching import AHEAD_S, Fetching, Lot
 from cluster.actors.inject import Cable
 from cluster.actors.link import RayLink
-from cluster.actors.sharing import PART_S, RECENT_S, Parts, Rates, Shared, Sharing
+from cluster.actors.sharing import (
+    PART_S,
+    PROBE_BYTES,
+    RECENT_S,
+    Parts,
+    Probe,
+    Rates,
+    Shared,
+    Sharing,
+)
 from cluster.names import Seat
 from coordinator.errors import Unreachable
 from coordinator.fragments import Flat
@@ -72,7 +82,10 @@ def test_a_version_is_put_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) 
     version = [V3]
 
     async def story() -> None:
-        shares = Sharing(lambda p: (version[0], MODEL[p]))
+        shares = Sharing(lambda p: (version[0], MODEL[p]), lambda: {Fragment(0): 10**9})
+        assert await shares.probe(PROBE_BYTES) == await shares.probe(PROBE_BYTES)
+        assert len(put) == 1
+        put.clear()
         asked = [shares.fragment(Fragment(1), 1e9) for _ in range(16)]
         found = await asyncio.gather(*asked)
         assert {(each.version, each.nbytes, tuple(each.parts)) for each in found} == {
@@ -101,7 +114,7 @@ def test_where_there_was_no_room_who_asks_later_may_find_some(
     monkeypatch.setattr("ray.put", put)
 
     async def story() -> None:
-        shares = Sharing(lambda p: (V3, MODEL[p]))
+        shares = Sharing(lambda p: (V3, MODEL[p]), dict)
         with pytest.raises(MemoryError):
             await shares.fragment(Fragment(0), 1e9)
         full[0] = False
@@ -143,6 +156,33 @@ def test_what_is_on_its_way_at_once_is_what_the_link_carries_in_a_few_seconds() 
     assert len(told) == len(sizes), "each is a sign of life"
 
 
+@pytest.mark.parametrize(
+    ("bytes_s", "late_s", "largest"),
+    [(25e6, 0.05, 67e6), (25e6, 0.3, 30e6), (1e9, 0.01, 67e6), (1e5, 0.2, 1e9), (1e9, 0.0, 1e4)],
+)
+def test_a_link_is_known_to_within_a_factor_of_two_before_anything_large_is_asked_for(
+    bytes_s: float, late_s: float, largest: float
+) -> None:
+    """Or else to be so quick that nothing is cut, however long an answer takes."""
+    now_s, sizes = [0.0], list[int]()
+
+    def get(nbytes: Any) -> None:
+        now_s[0] += late_s + nbytes / bytes_s
+
+    def probed(nbytes: int) -> Probe:
+        parts: list[Any] = [nbytes] if nbytes < largest else []
+        sizes.extend(parts)
+        return Probe(nbytes, parts, int(largest))
+
+    fetching = Fetching(Cable(), lambda: None, lambda: now_s[0], get)
+    found = fetching.measure(probed)
+    rates = Rates(lambda: 0.0)
+    rates.tell(found)
+    parts, wanted = rates.parts_of(int(largest)), largest / (PART_S * bytes_s)
+    assert max(1, wanted) <= parts <= max(1.0, 2 * wanted) + 1e-9 or parts == math.ceil(wanted)
+    assert sum(sizes) < largest or not sizes
+
+
 def test_what_went_with_its_owner_is_said_to_be_gone() -> None:
     def get(_: object) -> None:
         raise OwnerDiedError("", None, "")
@@ -161,7 +201,7 @@ class Run:
         self.granted = Granted(life(), 0, (V3,) * 6, (Lease(4), Lease(5)), ())
         self.reports: list[Report] = []
         self.over_after = 10**9
-        self.pulls = 0
+        self.pulls, self.small = 0, False
         self.lost = 0  # objects that are gone when they are pulled
         self.calls: list[tuple[str, object]] = []
         self.leaves = [np.ones(3), np.zeros(2)]
@@ -203,7 +243,8 @@ class Run:
                 over = len(self.reports) > self.over_after
                 return Void(life(), "given up", False) if over else Answer(0, 0, False)
             case "probe":
-                return np.zeros(1, np.uint8)
+                parts = [] if self.small else [np.zeros(1, np.uint8)]
+                return Probe(arguments[0], parts, 1000)  # type: ignore[arg-type]
             case "shared":
                 assert all(f"shard-{p % 2}" == who for p in arguments[0])
                 cuts = [np.array_split(MODEL[p], 1 + p % 2) for p in arguments[0]]
@@ -333,7 +374,8 @@ def test_a_shard_publishes_for_who_joins_what_is_public(
         again = await shard.shared([*flats], 1e9)
         assert again is not None
         assert again[0].parts[0] is not both[0].parts[0]
-        assert isinstance(await shard.probe(), np.ndarray)
-        assert sharing.PROBE_BYTES == 2**20
+        probe = await shard.probe(PROBE_BYTES)
+        assert probe is not None
+        assert probe.parts == (), "nothing here is as large"
 
     asyncio.run(story())

@@ -24,7 +24,7 @@ from ray.exceptions import (
 from cluster.actors.inject import Cable
 from cluster.actors.island import THREADS, IslandActor
 from cluster.actors.link import RayLink
-from cluster.actors.sharing import Giving, Parts, Shared
+from cluster.actors.sharing import Giving, Parts, Probe, Shared
 from cluster.config.load import load
 from cluster.failures import Failure, Reason
 from cluster.host.process import IslandProcess
@@ -327,7 +327,11 @@ def test_a_full_store_is_waited_for_by_who_fetches_the_model(
     def get(asked: object, **__: object) -> object:
         if asked == "shared" and (error := next(full, None)) is not None:
             raise error
-        return [Shared(Version(0, 1), 12, [cast("Any", flat)])] if asked == "shared" else asked
+        there: dict[object, object] = {
+            "probe": Probe(12, (), 12),
+            "shared": [Shared(Version(0, 1), 12, [cast("Any", flat)])],
+        }
+        return there[asked]
 
     monkeypatch.setattr("ray.get", get)
     monkeypatch.setattr("cluster.actors.link.AGAIN_S", 0.001)
