@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -73,16 +73,18 @@ class RayLink:
         *,
         relievable: bool,
         code: str = "",
+        get: Callable[[ray.ObjectRef], Any] | None = None,
     ) -> None:
         """`holder`: the shard that has it, for each fragment. `relievable`: a spare may have taken
-        its island over. `code`: what its task was made of (`user_sha256`)."""
+        its island over. `code`: what its task was made of (`user_sha256`). `get`: pulls an object;
+        None: Ray does."""
         self._actors, self._cable, self._holder = Directory(namespace), cable, holder
         self._code = code
         self._seat, self._relievable = seat, relievable
         self._others: Mapping[Island, Seat] = {}
         self._joining: Granted | None = None  # until it has all that it needs
         self._said_s = -math.inf
-        self._fetching = Fetching(cable, self._goes_on)
+        self._fetching = Fetching(cable, self._goes_on, get=get)
         self._asking = ThreadPoolExecutor(1, "ask")
 
     def join(self, event: Join) -> Granted | Refused:

@@ -20,6 +20,10 @@ user would, or over an actor of its own (`stub_actor`, `baseline_actor`).
     stage           a syncer and a shard on an embedded Ray, and nobody else
     large           do costs follow what happened, however long a run is?
     long_tape       a tape as a long run leaves it, played once and kept
+    joins           many learners join a large model over a thin link; then its shard is killed
+    joiner          a learner that joins and then only holds the model
+    hosts           two hosts with a thin link between them: network namespaces
+    memory          how much memory each process takes, as formulas
     merge           how near a merge comes to the speed of memory
     wire            what each encoding costs, in bytes, in time and in what is learned
     goals           what the figures are meant to be, and whether they are

@@ -359,7 +359,7 @@ def _plan(config: Config, times: Times) -> SimPlan:
         stop_s=math.inf,
         merge_s=times.merge_s,
         store_s=times.store_s,
-        store_every=config.durability.every,
+        store_every=config.durability.counted,
         anchor=Anchor(config.sync.anchor),
         lock_step=None,
         most_events=ENOUGH_EVENTS,

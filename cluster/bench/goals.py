@@ -45,6 +45,7 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
     "large": {
         "syncer_gap_s": Goal(at_most=5.0),
         "syncer_peak_bytes": Goal(at_most=500e6),
+        "join_of_bytes": Goal(at_most=1.5),
     },
     "faults": {
         "retained_of_possible": Goal(at_least=0.98),

@@ -3,6 +3,9 @@
 The long tape: a syncer is killed whose tape has the events of up to a million steps of 64 learners.
 `syncer_gap_s` is from the SIGKILL to its first answer, with its state, as a new generation; what it
 takes until islands have joined again is in `bench recovery`.
+
+The joins: many learners at once, over a thin link, a model of a gigabyte; then its shard is killed
+(`joins`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from ray.exceptions import RayError
 
 from cluster.actors.calls import answer
 from cluster.bench import procfs, stub_actor
+from cluster.bench.joins import JoinPlan, joins
 from cluster.bench.long_tape import config_for, left_by_a_run, prepared
 from cluster.bench.scale import layout_of
 from cluster.bench.stage import BenchStage, back_on_stage
@@ -46,13 +50,23 @@ QUICK = TapeLengths(64, (100, 1_000), 10)
 
 
 def large(
-    *, lengths: TapeLengths, repeats: int, home: Path, say: Callable[[str], None]
+    *,
+    lengths: TapeLengths,
+    repeats: int,
+    home: Path,
+    plan: JoinPlan,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """The figures of all parts; `home`: where the tape is kept for the next time.
 
-    Errors: `RunFailed` if somebody who was killed does not come back.
+    Errors: `RunFailed` if somebody who was killed does not come back, or does not join.
     """
-    return long_tape(lengths, repeats, home, say)
+    figures = long_tape(lengths, repeats, home, say)
+    joined = joins(plan, say)
+    both = ("peak_bytes", "learners")
+    peaks = joined["peak_bytes"] | figures["peak_bytes"]
+    here = {name: value for name, value in joined.items() if name not in both}
+    return figures | here | {"joining": plan.learners, "peak_bytes": peaks}
 
 
 def long_tape(

@@ -45,6 +45,7 @@ class BenchStage:
     syncer: Any
     syncer_pid: int
     shard_pids: list[int]
+    run_dir: Path
 
     def status(self) -> RunStatus:
         return answer(self.syncer.status.remote())
@@ -55,16 +56,18 @@ class BenchStage:
 
 
 @contextmanager
-def staged(config: Config, layout: Layout, flats: Sequence[Flat]) -> Generator[BenchStage]:
-    """Everything is ended with the block."""
+def staged(
+    config: Config, layout: Layout, flats: Sequence[Flat], address: str | None = None
+) -> Generator[BenchStage]:
+    """Everything is ended with the block. `address`: of a cluster; None: an embedded one."""
     with TemporaryDirectory(prefix="archipelago-bench-") as folder, redirect_stdout(sys.stderr):
         run_dir, home = Path(folder), Home(RUN, detached=False)
-        with cluster_of(config, "local", RUN, Stores.of(config, layout)):
+        with cluster_of(config, address, RUN, Stores.of(config, layout)):
             logging.getLogger("ray").setLevel(logging.ERROR)
             held = shards_of(config.sync.shards, config.sync.fragments)
             shards = [start_shard(config, name, home, run_dir) for name in held]
             for shard, own in zip(shards, held.values(), strict=True):
-                answer(shard.seed.remote(layout, {p: flats[p] for p in own}))
+                answer(shard.seed.remote(layout, {p: flats[p] for p in own}), START_S)
             yield _opened(config, layout, home, run_dir, shards)
 
 
@@ -85,7 +88,7 @@ def _opened(
     syncer = start_syncer(config, RUN, home, run_dir)
     answer(syncer.open.remote(layout), START_S)
     pids = [answer(stub_actor.pid_of(actor)) for actor in (syncer, *shards)]
-    return BenchStage(config, layout, home, syncer, pids[0], pids[1:])
+    return BenchStage(config, layout, home, syncer, pids[0], pids[1:], run_dir)
 
 
 class Onlookers:
