@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def replace(value: T, **changes: Any) -> T:
-    """As `dataclasses.replace`, for frozen dataclasses with slots; six times as fast.
+    """As `dataclasses.replace`, for frozen dataclasses with slots; four times as fast.
 
     Neither `__init__` nor `__post_init__` is called.
     """
