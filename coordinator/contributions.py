@@ -150,6 +150,15 @@ def _answered(state: State, life: Life, p: Fragment) -> State:
     return with_fragment(state, p, replace(fragment, asked=asked))
 
 
+def _uncalled(state: State, c: Contribution) -> State:
+    """As if its life had not been asked yet in the open round of its fragment."""
+    fragment = state.fragments[c.id.fragment]
+    if (round_ := fragment.round) is None or round_.stage is not Stage.OPEN:
+        return state
+    round_ = replace(round_, called=round_.called - {c.id.life})
+    return with_fragment(state, c.id.fragment, replace(fragment, round=round_))
+
+
 def refused(
     rule: Rule,
     state: State,
@@ -161,11 +170,12 @@ def refused(
     """Count a refusal by the gate; so many in a row and the learner must recover.
 
     Where learners wait for adoption (overlap 0) the first one counts: nobody could go on. An island
-    for which that does not help, time after time, is let back in after ever longer times only.
+    for which that does not help, time after time, is let back in after ever longer times only. One
+    whose contribution was merely too old is asked for more there, since all wait for it.
     """
     discard = Discard(c, refusal.fate, refusal.why, refusal.cause)
     if refusal.fate is not Fate.GATE:
-        return state, (discard,)
+        return state if rule.overlap > 0 else _uncalled(state, c), (discard,)
     member = replace(member, refusals=member.refusals + 1)
     state = with_member(state, member)
     if rule.overlap > 0 and member.refusals < REFUSALS_UNTIL_QUARANTINE:

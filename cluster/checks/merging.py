@@ -109,6 +109,9 @@ def discarded(memory: Memory, after: State, discard: Discard) -> None:
         fragment.version.number - c.base.number <= memory.rule.max_staleness
     ):
         raise Violation("only the stale is stale", f"{discard} at {fragment.version}")
+    if discard.fate is Fate.STALE and memory.rule.overlap == 0:  # all wait for more of it
+        opened_s, lives = memory.asked[c.id.fragment]
+        memory.asked[c.id.fragment] = opened_s, lives - {c.id.life}
     memory.freed.add(c.reference)
 
 
