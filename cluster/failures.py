@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from coordinator.errors import Malformed
-from coordinator.protocol import Life
+from coordinator.protocol import Life, Reached
 
 WORDS = 160
 """Characters of a `why`: some errors are a page long, and `status` and tape repeat them."""
@@ -48,6 +49,14 @@ class Failure:
 
 Losses = Sequence[tuple[Life | None, Failure]]
 """Failures, each with the life that it is of; None: of nobody in particular."""
+
+
+class Answered(NamedTuple):
+    """What is known of publications when another one is sent: which islands `failed` to take one
+    in since, and whom the last one of the fragment has `reached`, if anybody."""
+
+    failed: Losses = ()
+    reached: Reached | None = None
 
 
 def raised(reason: Reason, error: BaseException) -> Failure:

@@ -24,6 +24,7 @@ from coordinator.protocol import (
     Lost,
     Merged,
     Missing,
+    Reached,
     Report,
     Resume,
     ShardBack,
@@ -76,6 +77,8 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
             return rounds.unsound(rule, state, event, now_s)
         case Stored():
             return rounds.stored(state, event, now_s)
+        case Reached():
+            return lives.reached(state, event), ()
         case Stop():
             return rounds.stop(state, event.why, now_s), ()
         case Resume():

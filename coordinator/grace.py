@@ -1,8 +1,9 @@
 """How long a round with its quorum still waits for the others.
 
-grace <= share * slack, slack = overlap * step - (time to quorum + time to merge and publish), all
-moving averages (arXiv:2604.21428). The default is long enough to meet every learner that keeps
-pace at its next step boundary, if the slack allows it, and never longer than one such step.
+grace <= share * slack, slack = overlap * step - (time to quorum + time to merge, publish and reach
+the learners), all moving averages (arXiv:2604.21428). The default is long enough to meet every
+learner that keeps pace at its next step boundary, if the slack allows it, and never longer than one
+such step.
 
 When the run ends nobody steps on, so there is no slack to keep: who keeps pace is waited for.
 """
@@ -28,16 +29,26 @@ SMOOTHING = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Moving averages in seconds: opening to quorum, and closing to publication; None = unseen."""
+    """Moving averages in seconds: opening to quorum, closing to publication, and from there until
+    it is with the last learner that keeps pace; None = unseen."""
 
     quorum_s: float | None = None
     sync_s: float | None = None
+    down_s: float | None = None
 
     def saw_quorum(self, after_s: float) -> Pace:
         return replace(self, quorum_s=smooth(self.quorum_s, after_s))
 
     def saw_sync(self, after_s: float) -> Pace:
         return replace(self, sync_s=smooth(self.sync_s, after_s))
+
+    def saw_down(self, after_s: float) -> Pace:
+        return replace(self, down_s=smooth(self.down_s, after_s))
+
+    @property
+    def spent_s(self) -> float:
+        """What a round takes of the overlap without any grace."""
+        return sum(each or 0.0 for each in (self.quorum_s, self.sync_s, self.down_s))
 
 
 def smooth(average: float | None, sample: float) -> float:
@@ -63,8 +74,7 @@ def window_s(*, fixed_s: float | None, overlap: int, step_s: Sequence[float], pa
     if fixed_s is not None:
         return fixed_s
     step = slowest_in_pace(step_s)
-    slack = overlap * step - (pace.quorum_s or 0.0) - (pace.sync_s or 0.0)
-    return min(step, max(0.0, SHARE_OF_SLACK * slack))
+    return min(step, max(0.0, SHARE_OF_SLACK * (overlap * step - pace.spent_s)))
 
 
 def last_window_s(*, fragments: int, step_s: Sequence[float], pace: Pace) -> float:

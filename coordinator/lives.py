@@ -6,6 +6,7 @@ import math
 
 from coordinator import leases, ledger
 from coordinator.frozen import replace
+from coordinator.grace import slowest_in_pace
 from coordinator.membership import (
     SPEAKING,
     Member,
@@ -29,6 +30,7 @@ from coordinator.protocol import (
     Life,
     Lost,
     Progress,
+    Reached,
     Refused,
     Release,
     Report,
@@ -148,6 +150,17 @@ def lose(rule: Rule, state: State, life: Life, why: str, status: Status = Status
             asked = {i: other for i, other in fragment.asked.items() if i != life.island}
             state = with_fragment(state, Fragment(p), replace(fragment, asked=asked))
     return with_member(state, replace(member, status=status, why=why, held=()))
+
+
+def reached(state: State, event: Reached) -> State:
+    """Learn how long the way down takes to the last learner that keeps pace."""
+    limit_s = slowest_in_pace(state.members.steps_s)
+    live = {m.life for m in state.members.values() if m.status is Status.LIVE}
+    pacing = {life for life in live if state.members[life.island].step_s <= limit_s}
+    after_s = [after_s for life, after_s in event.after_s if life in pacing]
+    if not after_s:
+        return state
+    return replace(state, pace=state.pace.saw_down(max(after_s)))
 
 
 def lost(rule: Rule, state: State, event: Lost) -> Step:

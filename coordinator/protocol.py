@@ -229,6 +229,15 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """Whom a publication has reached, each after so many seconds: ready to be adopted there."""
+
+    fragment: Fragment
+    version: Version
+    after_s: tuple[tuple[Life, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Adopted:
     """A learner took in `version` at the boundary `progress`.
 
@@ -310,8 +319,8 @@ class ShardBack:
 
 
 Event = (
-    Join | Report | Arrived | Missing | Merged | Unsound | Stored | Adopted | Lost | LeaseWanted
-    | Drain | Left | Tick | Stop | Resume | ShardLost | ShardBack
+    Join | Report | Arrived | Missing | Merged | Unsound | Stored | Reached | Adopted | Lost
+    | LeaseWanted | Drain | Left | Tick | Stop | Resume | ShardLost | ShardBack
 )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from coordinator.protocol import (
     Lost,
     Merged,
     Missing,
+    Reached,
     Refused,
     Report,
     Resume,
@@ -96,8 +97,8 @@ ROUND = Machine(
     tuple(
         kind.__name__
         for kind in (
-            Report, Arrived, Missing, Merged, Unsound, Stored, Tick, Join, Adopted, LeaseWanted,
-            Drain, Left, Lost, Stop, Resume, ShardLost, ShardBack,
+            Report, Arrived, Missing, Merged, Unsound, Stored, Reached, Tick, Join, Adopted,
+            LeaseWanted, Drain, Left, Lost, Stop, Resume, ShardLost, ShardBack,
         )
     ),
     NO_ROUND,
@@ -164,7 +165,7 @@ def _rounds(before: State, event: Event, after: State) -> Iterator[Move]:
     kind = type(event).__name__
     subjects: tuple[int, ...] = ()
     match event:
-        case Merged(p) | Unsound(p) | Stored(p) | Missing(_, p) | Adopted(_, p):
+        case Merged(p) | Unsound(p) | Stored(p) | Reached(p) | Missing(_, p) | Adopted(_, p):
             subjects = (p,)
         case Arrived(contribution):
             subjects = (contribution.id.fragment,)

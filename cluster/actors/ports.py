@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from cluster.actors.calls import failure_of
 from cluster.actors.directory import AGAIN_S, Directory
-from cluster.failures import Losses, Reason, in_short, origin_of
+from cluster.failures import Answered, Reason, in_short, origin_of
 from cluster.names import Seat, island_actor, seat_of
 from cluster.shard.fates import Fates
 from cluster.storage.open import PATIENCE_S
@@ -136,13 +136,13 @@ class RayPorts(Ports):
         """Done with the merge: a fragment has one version under way at a time."""
         return self._durable.pop(order.fragment)
 
-    async def publish(self, order: Publish) -> Losses:
+    async def publish(self, order: Publish) -> Answered:
         self._fates.published(order.merged)
         seats = [*map(self._seat, order.to)]
         with suppress(Away):
             async with self._turns[order.fragment]:
                 return await self._order(order.fragment, "publish", order, seats)
-        return ()
+        return Answered()
 
     async def discard(self, order: Discard) -> None:
         with suppress(Away):

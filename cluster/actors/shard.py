@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,9 +22,10 @@ from cluster.actors.handed import flaw
 from cluster.actors.inject import Breakable
 from cluster.actors.sharing import Parts, Probe, Shared, Sharing
 from cluster.config.schema import Config
-from cluster.failures import Failure, Losses, Reason
+from cluster.failures import Answered, Failure, Reason
 from cluster.names import Seat, island_actor
 from cluster.shard.arrays import warm_up
+from cluster.shard.arrivals import Arrivals
 from cluster.shard.build import first_of, shard_over
 from cluster.shard.fates import Fates
 from cluster.shard.files import DepotFiles
@@ -87,6 +89,7 @@ class ShardActor(Breakable):
             lambda p: self._shard.whole([p])[0], lambda: self._storing.pace.sizes
         )
         self._fates = Fates()  # of what this process has heard of; on its event loop alone
+        self._arrivals = Arrivals()  # the same
         self._offers: set[asyncio.Task[None]] = set()
         self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
         self._broken: BaseException | None = None
@@ -236,11 +239,11 @@ class ShardActor(Breakable):
             p, version = order.fragment, self._shard.version(order.fragment)
             start_over(f"{version} of fragment {p} cannot be had again: {error}")
 
-    async def publish(self, order: Publish, seats: Sequence[Seat]) -> Losses:
+    async def publish(self, order: Publish, seats: Sequence[Seat]) -> Answered:
         """Put the difference into the object store once, and tell every learner where it is; a
         small one goes along with the words.
 
-        `seats`: where those are to whom it goes. Returns which islands failed since the last one.
+        `seats`: where those are to whom it goes.
 
         Errors: what of ours broke when an earlier publication was offered.
         """
@@ -248,8 +251,10 @@ class ShardActor(Breakable):
             raise self._broken
         said = await self._compute(self._obeying(order, self._shard.publish))
         self._fates.published(order.merged)
+        reached = None
         if said is not None:
             publication, payload = said
+            reached = self._arrivals.sent(order.fragment, order.version, time.monotonic())
             self._sharing.forget(order.fragment)
             boxed = await self._boxed(publication, payload)
             for life, seat in zip(order.to, seats, strict=True):
@@ -257,7 +262,7 @@ class ShardActor(Breakable):
                 self._offers.add(task)
                 task.add_done_callback(self._offered)
         failed, self._failed = self._failed, []
-        return failed
+        return Answered(failed, reached)
 
     async def _boxed(
         self, said: Publication, payload: Payload
@@ -285,6 +290,8 @@ class ShardActor(Breakable):
             failure = self._unanswered(life, name, failure_of(Reason.OFFER, error), error)
         if isinstance(failure, Failure):
             self._failed.append((life, failure))
+        elif failure is None:
+            self._arrivals.reached(said.fragment, said.version, life, time.monotonic())
 
     def _offered(self, task: asyncio.Task[None]) -> None:
         self._offers.discard(task)

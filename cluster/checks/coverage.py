@@ -25,6 +25,7 @@ from coordinator.protocol import (
     Lost,
     Merged,
     Missing,
+    Reached,
     Refused,
     Report,
     ShardLost,
@@ -41,7 +42,7 @@ OF_A_LIFE: tuple[type[Event], ...] = (
 )  # fmt: skip
 OF_AN_ISLAND: tuple[type[Event], ...] = (Join, Drain)
 OF_A_FRAGMENT: tuple[type[Event], ...] = (
-    Arrived, Missing, Adopted, Merged, Unsound, Stored, ShardLost,
+    Arrived, Missing, Adopted, Merged, Unsound, Stored, Reached, ShardLost,
 )  # fmt: skip
 
 Pair = tuple[str, str]
@@ -102,7 +103,7 @@ class Coverage:
             case Missing(life, p) | Adopted(life, p):
                 met((_standing(before, life), kind))
                 met((_stage(before, p), kind))
-            case Merged(p) | Unsound(p) | Stored(p):
+            case Merged(p) | Unsound(p) | Stored(p) | Reached(p):
                 met((_stage(before, p), kind))
             case ShardLost(fragments):
                 for p in fragments:

@@ -18,6 +18,7 @@ from coordinator.protocol import (
     Effect,
     Event,
     Merged,
+    Reached,
     Resume,
     ShardLost,
     Unsound,
@@ -39,6 +40,8 @@ class Judge:
         memory.coverage.saw(before, event, effects)
         if isinstance(event, Resume):
             memory.forget(after)
+        if isinstance(event, Reached):
+            rounds.reached(memory, before, event)
         if isinstance(event, ShardLost):
             memory.forget_fragments(before, event.fragments)
         if isinstance(event, Unsound) and _is_merging(before, event):

@@ -66,7 +66,7 @@ class Memory:
         self.norms: list[list[tuple[float, bool]]] = [[] for _ in range(count)]  # healthy?
         self.against: dict[Life, int] = {}  # merges in a row in which it pointed away
         self.trial: dict[Island, int] = {}
-        self.pace: list[float | None] = [None, None]  # to the quorum; from closing to public
+        self.pace: list[float | None] = [None] * 3  # to the quorum; closing to public; the way down
         self.live_since: dict[Life, float] = {}
         self.last: list[Seen | None] = [None] * count
         self.durable: list[Version] = [Version(0, 0)] * count
@@ -79,7 +79,7 @@ class Memory:
         """The syncer had died; what it did since its last promise did not happen."""
         self.last = [None] * len(self.last)
         self.void = [0] * len(self.void)
-        self.live_since, self.against, self.pace = {}, {}, [None, None]
+        self.live_since, self.against, self.pace = {}, {}, [None] * 3
         for p, norms in enumerate(self.norms):
             last = after.fragments[p].norms.recent[-1:]
             while norms and norms[-1][0] not in [sample.norm for sample in last]:

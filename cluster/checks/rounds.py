@@ -25,6 +25,7 @@ from coordinator.protocol import (
     Fragment,
     Island,
     Publish,
+    Reached,
     Resume,
     ShardLost,
     Stop,
@@ -168,14 +169,32 @@ def _grace_s(memory: Memory, after: State) -> float:
     """The grace window as docs/protocol.md has it, from what was seen here."""
     if memory.rule.grace_s is not None:
         return memory.rule.grace_s
-    living = [m.step_s for m in after.members.values() if m.status is Status.LIVE]
+    slowest_s = _slowest_s(after)
+    slack_s = memory.rule.overlap * slowest_s - sum(s for s in memory.pace if s is not None)
+    return min(slowest_s, max(0.0, GAMMA * slack_s))
+
+
+def _slowest_s(state: State) -> float:
+    """A step of the slowest learner that keeps pace; 0 if nobody has stepped."""
+    living = [m.step_s for m in state.members.values() if m.status is Status.LIVE]
     steps = sorted(step_s for step_s in living if step_s > 0)
     if not steps:
         return 0.0
     middle = (steps[(len(steps) - 1) // 2] + steps[len(steps) // 2]) / 2
-    slowest_s = max(step_s for step_s in steps if step_s <= IN_PACE * middle)
-    slack_s = memory.rule.overlap * slowest_s - sum(s for s in memory.pace if s is not None)
-    return min(slowest_s, max(0.0, GAMMA * slack_s))
+    return max(step_s for step_s in steps if step_s <= IN_PACE * middle)
+
+
+def reached(memory: Memory, before: State, event: Reached) -> None:
+    """How long the way down takes to the last learner that keeps pace."""
+    slowest_s, last_s = _slowest_s(before), -1.0
+    for life, after_s in event.after_s:
+        member = before.members.get(life.island)
+        if member is None or member.life != life or member.status is not Status.LIVE:
+            continue
+        if member.step_s <= slowest_s:
+            last_s = max(last_s, after_s)
+    if last_s >= 0:
+        memory.pace[2] = averaged(memory.pace[2], last_s)
 
 
 def closes(memory: Memory, p: Fragment, after: State, now_s: float) -> None:

@@ -10,5 +10,6 @@
     storing      when a version is stored, and the thread that does it beside gate and merge
     build        a shard and its outer optimizer, as a configuration has them
     outer_optax  any optax transformation as outer optimizer
+    arrivals     how long publications were on their way
     fates        what became of contributions, for learners that are asked for more
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 
-from cluster.failures import Losses
+from cluster.failures import Answered
 from cluster.sim.learner import HandedIn
 from cluster.sim.network import CALL_TIMEOUT_S, NOTICED_S, SLOWNESS, Network, Site
 from cluster.sim.shard import SimShard
@@ -102,13 +102,15 @@ class SimPorts(Ports):
             return "the disk fails"
         return place.process.store(order.fragment, order.version)
 
-    async def publish(self, order: Publish) -> Losses:
+    async def publish(self, order: Publish) -> Answered:
         self.shards.published(order.merged)
         self.site.told.published(order.merged)
         shard = await self._reached(order.fragment, 0)
         if shard is None or (done := shard.publish(order)) is None:
-            return ()
+            return Answered()
         said, payload = done
+        arrivals = self.shards.of(order.fragment).arrivals
+        reached = arrivals.sent(order.fragment, order.version, self.loop.now_s)
         self.shards.of(order.fragment).fates.published(order.merged)
         self.shards.made_public(said)
         for life in order.to:
@@ -125,7 +127,10 @@ class SimPorts(Ports):
                     said,
                     payload,
                 )
-        return ()
+                heard_s = self.loop.now_s + 2 * delay_s
+                here = said.fragment, said.version, life, heard_s
+                self.loop.at(heard_s, arrivals.reached, *here)
+        return Answered(reached=reached)
 
     async def discard(self, order: Discard) -> None:
         place, said = self.shards.of(order.contribution.id.fragment), order.contribution

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.checks.truth import Violation
+from cluster.shard.arrivals import Arrivals
 from cluster.shard.fates import Fates
 from cluster.shard.shard import Keeping, Shard
 from cluster.sim.loop import VirtualLoop
@@ -25,12 +26,13 @@ from coordinator.protocol import (
 @dataclass(slots=True)
 class ShardPlace:
     """One shard's fragments, and the process that has them: None while it is dead. `fates`: what
-    the process knows has become of contributions; `gatherer`: whom it asks. `deaths`: of its
-    processes, in this generation; `died`: ever."""
+    the process knows has become of contributions; `arrivals`: and of publications; `gatherer`: whom
+    it asks. `deaths`: of its processes, in this generation; `died`: ever."""
 
     fragments: tuple[Fragment, ...]
     process: SimShard | None = None
     fates: Fates = field(default_factory=Fates)
+    arrivals: Arrivals = field(default_factory=Arrivals)
     gatherer: Gatherer = field(default_factory=Gatherer)
     deaths: int = 0
     died: int = 0
@@ -81,7 +83,7 @@ class Shards:
 
     def die(self, place: ShardPlace) -> None:
         """Its process is gone, with all that was handed in and not stored."""
-        place.process = None
+        place.process, place.arrivals = None, Arrivals()
         place.gatherer.forget()
         place.deaths += 1
         place.died += 1
@@ -109,6 +111,7 @@ class Shards:
             place.gatherer.forget()
             if dies or place.process is None:
                 place.process, place.fates, place.died = self._begun(), Fates(), place.died + 1
+                place.arrivals = Arrivals()
             wanted = {p: versions[p] for p in place.fragments}
             found |= place.process.recover(wanted, generation)
             place.deaths = 0

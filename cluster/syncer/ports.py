@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from cluster.failures import Failure, Losses
+from cluster.failures import Answered, Failure
 from coordinator.protocol import (
     Contribution,
     Discard,
@@ -45,9 +45,8 @@ class Ports(Protocol):
         None if the shard has died."""
         ...
 
-    async def publish(self, order: Publish) -> Losses:
-        """If the shard has died, the version is public as soon as it is back. Returns which islands
-        have failed to take in an earlier one."""
+    async def publish(self, order: Publish) -> Answered:
+        """If the shard has died, the version is public as soon as it is back."""
         ...
 
     async def discard(self, order: Discard) -> None: ...

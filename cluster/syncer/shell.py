@@ -295,8 +295,11 @@ class Syncer:
         self.feed(Stored(order.fragment, order.version, durable=said is True))
 
     async def _publish(self, order: Publish) -> None:
-        for life, failure in await self._ports.publish(order):
+        failed, reached = await self._ports.publish(order)
+        for life, failure in failed:
             self._found(life, failure)
+        if reached is not None:
+            self.feed(reached)
 
     async def _release(self, order: Release) -> None:
         """Collect everything the learner has, then let it go."""

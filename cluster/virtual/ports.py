@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.failures import Losses
+from cluster.failures import Answered
+from cluster.shard.arrivals import Arrivals
 from cluster.shard.fates import Fates
 from cluster.syncer.ports import Ports
 from cluster.virtual.network import NOTICED_S, Network
@@ -26,7 +27,7 @@ class VirtualPorts(Ports):
 
     def __init__(self, network: Network) -> None:
         self._network, self._loop, self._shard = network, network.loop, network.shard
-        self._fates, self._free_s = Fates(), 0.0
+        self._fates, self._arrivals, self._free_s = Fates(), Arrivals(), 0.0
 
     async def watch(self, life: Life) -> str:
         if self._network.places[life.island].process is None:
@@ -61,19 +62,23 @@ class VirtualPorts(Ports):
     async def store(self, order: Store) -> bool:
         return False  # nothing here outlives its process
 
-    async def publish(self, order: Publish) -> Losses:
+    async def publish(self, order: Publish) -> Answered:
         done = self._shard.publish(order)
         assert done is not None, f"{order.version} of fragment {order.fragment} is public already"
         said, payload = done
         self._fates.published(order.merged)
-        now_s = self._loop.now_s
+        now_s, arrivals = self._loop.now_s, self._arrivals
+        latency_s = self._network.timing.latency_s
+        reached = arrivals.sent(order.fragment, order.version, now_s)
         for life in order.to:
             place = self._network.places[life.island]
             if (process := place.process) is None or now_s < place.cut_s:
                 continue
             there_s = now_s + place.down.takes_s(now_s, payload.nbytes)
             self._loop.at(there_s, process.reached, process.offer, life, said, payload)
-        return ()
+            heard_s = there_s + latency_s
+            self._loop.at(heard_s, arrivals.reached, said.fragment, said.version, life, heard_s)
+        return Answered(reached=reached)
 
     async def discard(self, order: Discard) -> None:
         said = order.contribution.id

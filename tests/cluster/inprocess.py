@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from cluster.failures import Losses
+from cluster.failures import Answered
 from cluster.shard.arrays import ArrayShard
 from cluster.shard.fates import Fates
 from cluster.syncer.measures import Measures
@@ -176,7 +176,7 @@ class LocalCluster:
     async def store(self, order: Store) -> bool | str:
         return False  # nothing of this shell outlives its process
 
-    async def publish(self, order: Publish) -> Losses:
+    async def publish(self, order: Publish) -> Answered:
         loop = asyncio.get_running_loop()
         said = await loop.run_in_executor(self._arithmetic, self.shard.publish, order)
         self._fates.published(order.merged)
@@ -184,7 +184,7 @@ class LocalCluster:
         for life in order.to:
             learner = self.learners[life.island]
             await loop.run_in_executor(self._hands, learner.offer, life, *said)
-        return ()
+        return Answered()
 
     async def discard(self, order: Discard) -> None:
         self.shard.drop(order.contribution.reference)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.failures import Failure, Losses
+from cluster.failures import Answered, Failure
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Ports
 from cluster.syncer.shell import Syncer
@@ -36,6 +36,7 @@ from coordinator.protocol import (
     Merged,
     Progress,
     Publish,
+    Reached,
     Refused,
     Report,
     Store,
@@ -72,6 +73,7 @@ class World(Ports):
     shard_lives: bool = True
     durable: bool = True
     slow: bool = False
+    tells: Reached | None = None
     losses: list[tuple[Life | None, Failure]] = field(
         default_factory=list[tuple[Life | None, Failure]]
     )
@@ -124,10 +126,11 @@ class World(Ports):
         self.did("store", order.fragment, order.version)
         return self.durable
 
-    async def publish(self, order: Publish) -> Losses:
+    async def publish(self, order: Publish) -> Answered:
         self.did("publish", order.fragment, order.version)
         losses, self.losses = self.losses, []
-        return losses
+        reached, self.tells = self.tells, None
+        return Answered(losses, reached)
 
     async def discard(self, order: Discard) -> None:
         self.did("discard", order.contribution.id, order.fate)
@@ -514,6 +517,16 @@ def test_a_merge_that_was_held_back_while_its_shard_died_is_not_ordered() -> Non
         assert "merge 0 v1" not in world.log
 
     plays(scene, every=4)
+
+
+def test_the_rules_hear_how_long_a_publication_was_on_its_way() -> None:
+    async def scene(stage: Stage) -> None:
+        a = stage.joins(A)
+        stage.world.tells = Reached(Fragment(0), Version(0, 0), ((a, 0.7),))
+        stage.steps(a, 4)
+        await stage.comes_to("write Reached")
+
+    assert plays(scene, every=4).state.pace.down_s == 0.7
 
 
 # --- failures -------------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ from coordinator.protocol import (
     Missing,
     Progress,
     Publish,
+    Reached,
     Reference,
     Refused,
     Region,
@@ -183,6 +184,10 @@ class Story:
                 version = self.next_version(p)
                 yield self.merged(p, version, options)
                 yield Stored(fragment(p), version, durable=True)
+            case "reached", [p]:
+                version = self.state.fragments[fragment(p)].version
+                after_s = tuple((self.life(name), float(s)) for name, s in options.items())
+                yield Reached(fragment(p), version, after_s)
             case "adopt", [name, p, span]:
                 yield self.adoption(self.life(name), fragment(p), span)
             case "lost", [name]:
