@@ -349,7 +349,7 @@ class Fleet:
             measured,
             check=lambda: own.check(again=True),
             began=self._began,
-            asked=self._wishes.stopping,
+            asked=lambda: self._wishes.stopping,
         )
 
     def _clean_up(self) -> None:

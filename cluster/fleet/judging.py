@@ -113,20 +113,23 @@ class Judging:
             wanted=0 if self._began < 0 else wanted,
         )
 
-    def verdict(self, flats: Sequence[Flat]) -> Judgement:
-        """The figures of the end; waited for as long as batches are judged."""
+    def verdict(
+        self, flats: Sequence[Flat], enough: Callable[[], bool] = lambda: False
+    ) -> Judgement:
+        """The figures of the end; waited for as long as batches are judged, and it is not
+        `enough`."""
         self._pending = None
         self._note()
         self._began = self._batches()
         said = {
-            "heldout_loss": self._insisted("loss", [*flats]),
-            "sample_heldout_loss": self._insisted("sample", [*flats]),
-            "initial_heldout_loss": self._insisted("initial_loss"),
+            "heldout_loss": self._insisted(enough, "loss", [*flats]),
+            "sample_heldout_loss": self._insisted(enough, "sample", [*flats]),
+            "initial_heldout_loss": self._insisted(enough, "initial_loss"),
         }
         missing = [
-            f"there is no {figure}: its evaluation {what}"
+            f"there is no {figure}: its evaluation {what or 'was cut short'}"
             for figure, what in said.items()
-            if isinstance(what, Unjudged)
+            if not isinstance(what, Done)
         ]
         losses = {k: what.value if isinstance(what, Done) else None for k, what in said.items()}
         return Judgement(losses, "; ".join(missing) or None)
@@ -137,13 +140,20 @@ class Judging:
         except RayError:
             return 0
 
-    def _insisted(self, method: str, *arguments: object) -> Done | Unjudged:
-        """Ask, and ask its next process again if the one that was asked dies."""
+    def _insisted(
+        self, enough: Callable[[], bool], method: str, *arguments: object
+    ) -> Done | Unjudged | None:
+        """Ask, and ask its next process again if the one that was asked dies; None once it is
+        `enough`."""
         for _ in range(DEATHS):
+            if enough():
+                return None
             pending, said = self._begun(method, *arguments), None
             while said is None:
                 self._note()
                 said = self._settled(pending, POLL_S)
+                if said is None and enough():
+                    return None
             if said is not Unjudged.DIED:
                 return said
         return Unjudged.DIED

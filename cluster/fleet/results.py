@@ -37,12 +37,13 @@ class Results:
         *,
         check: Callable[[], None],
         began: float,
-        asked: str | None,
+        asked: Callable[[], str | None],
     ) -> Outcome:
         """Save the public model, have it judged, sum up.
 
         `measured`: the syncer's figures. `check`: is the run ours still? `began`: in seconds since
-        1970. `asked`: who wanted it to end.
+        1970. `asked`: who wants it to end; if nobody does as yet, who comes to want that while the
+        model is judged has the end without the verdict.
 
         Errors: `Unavailable`; what `check` raises.
         """
@@ -53,9 +54,10 @@ class Results:
         figures = dict.fromkeys(SUMMARY_KEYS) | measured
         figures["global_sha256"] = fingerprint(flats)
         self._sum_up(figures, began)  # whoever does not wait for the verdict has all but that
-        losses, missing = services.judging.verdict(flats)
+        before = asked()
+        losses, missing = services.judging.verdict(flats, lambda: asked() != before)
         summary = self._sum_up(figures | losses, began)
-        return Outcome(summary, asked=asked, missing=missing)
+        return Outcome(summary, asked=asked(), missing=missing)
 
     def _sum_up(self, figures: Mapping[str, object], began: float) -> dict[str, object]:
         summary = {key: figures[key] for key in SUMMARY_KEYS} | {"wall_s": time.time() - began}

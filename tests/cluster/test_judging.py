@@ -260,7 +260,7 @@ def test_a_last_evaluation_that_is_cut_short_leaves_model_and_summary(
 
     def leave() -> None:
         Results(tmp_path, Folder(tmp_path)).leave(
-            services, layout, measured, check=lambda: None, began=0.0, asked=None
+            services, layout, measured, check=lambda: None, began=0.0, asked=lambda: None
         )
 
     with pytest.raises(Cut):
@@ -280,3 +280,32 @@ def test_a_last_evaluation_that_is_cut_short_leaves_model_and_summary(
         "sample_heldout_loss": 2.4,
         "initial_heldout_loss": 5.5,
     }
+
+
+@pytest.mark.parametrize("before", [None, "SIGTERM"])
+def test_who_presses_ctrl_c_while_the_last_model_is_judged_has_model_and_summary_at_once(
+    evaluator: Evaluator, judging: Judging, tmp_path: Path, before: str | None
+) -> None:
+    """Who has asked for the end before that has asked for this evaluation, too."""
+    evaluator.does["loss"] = [(60.0, 2.5)]
+
+    def asked() -> str | None:
+        return before or ("Ctrl-C" if evaluator.now_s > 3 else None)
+
+    layout = cut([Leaf("w", (3,))], 1)
+    services: Any = SimpleNamespace(public=lambda: ([Version(0, 7)], FLATS), judging=judging)
+    measured: dict[str, object] = {key: 7 for key in SUMMARY_KEYS if "loss" not in key}
+    outcome = Results(tmp_path, Folder(tmp_path)).leave(
+        services, layout, measured, check=lambda: None, began=0.0, asked=asked
+    )
+    assert load_file(tmp_path / MODEL).keys() == {"w"}
+    summary = json.loads((tmp_path / SUMMARY).read_text())
+    assert summary["merges"] == 7
+    assert outcome.asked == (before or "Ctrl-C")
+    if before is None:
+        assert evaluator.now_s < 10
+        assert summary["heldout_loss"] is summary["sample_heldout_loss"] is None
+        assert outcome.missing is not None
+        assert outcome.missing.count("was cut short") == 3
+    else:
+        assert (summary["heldout_loss"], outcome.missing) == (2.5, None)
