@@ -100,6 +100,10 @@ class ShardActor(Breakable):
         store = FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
         return layout, DepotFiles(store, self._fence, self._storing.pace)
 
+    async def progress(self) -> int:
+        """How many versions it has stored: a sign of life while it takes in a large model."""
+        return self._storing.pace.count
+
     async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> str:
         """Take in these fragments of the initial model, and make them durable; what that will cost
         from now on.

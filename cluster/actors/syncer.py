@@ -54,6 +54,8 @@ from coordinator.protocol import (
 )
 from coordinator.state import initial
 
+END_S = 30.0
+"""The last snapshot is not waited for longer, nor the end of the tape."""
 SNAPSHOT_EVERY_S = 10.0
 """What a syncer that comes back has to hear again at most."""
 
@@ -345,7 +347,7 @@ class SyncerActor(Breakable):
         syncer.close()
         assert self._tape is not None
         for ending in (self._keep_snapshot(syncer), asyncio.to_thread(self._tape.close)):
-            _, late = await asyncio.wait({asyncio.ensure_future(ending)}, timeout=PATIENCE_S)
+            _, late = await asyncio.wait({asyncio.ensure_future(ending)}, timeout=END_S)
             if late:
-                logging.error("the depot has not taken the end of the run for %g s", PATIENCE_S)
+                logging.error("the depot has not taken the end of the run for %g s", END_S)
         return syncer.measures.summary(syncer.state, self._now_s())

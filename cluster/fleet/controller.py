@@ -76,6 +76,7 @@ class Fleet:
         self._depot = depot_of(config, run_dir)
         self._detached, self._auth = detached, auth
         self._lock = threading.RLock()  # of the islands, and of the wishes below
+        self._keeping = threading.Lock()  # taken before the other one
         self._islands = Islands(config, cluster, self._lock)
         self._wishes = Wishes(run_dir.name, config, cluster.nodes)
         self._told_to_stop = False
@@ -104,7 +105,8 @@ class Fleet:
         self._up.wait(UP_TIMEOUT_S)  # a fleet that comes back does not know yet what it wants
         with self._lock:
             self._wishes.scale(counts)
-            self._begin_anew()
+            self._islands.forgive()
+        self._keep_in_mind()
 
     def drain(self, island: Island) -> None:
         """Let this island hand in what it has and leave, and have none in its place.
@@ -114,11 +116,7 @@ class Fleet:
         self._up.wait(UP_TIMEOUT_S)
         with self._lock:
             self._wishes.drain(island)
-            self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        """Who changes a fleet gives failed islands another chance. The lock is held."""
-        self._islands.forgive()
+            self._islands.forgive()
         self._keep_in_mind()
 
     def harm(self, harm: Harm) -> None:
@@ -132,14 +130,14 @@ class Fleet:
         """Have the run end."""
         with self._lock:
             self._wishes.stop(why)
-            self._keep_in_mind()
+        self._keep_in_mind()
 
     def starting(self, seat: Seat) -> float:
         """A process begins here; for how many seconds it shall wait before it does."""
         with self._lock:
             wait_s, taken_over = self._islands.starting(seat, helps=self._wishes.stopping is None)
-            if taken_over:
-                self._keep_in_mind()
+        if taken_over:
+            self._keep_in_mind()
         return wait_s
 
     def role(self, seat: Seat, *, warm: bool) -> Island | None:
@@ -364,19 +362,21 @@ class Fleet:
 
     def _keep_in_mind(self, outcome: Outcome | None = None) -> None:
         """Write down what a process that comes after this one must know; before there is anything
-        to take over, there is nothing to keep."""
+        to take over, there is nothing to keep. A depot that does not answer holds nobody up who
+        only looks, so the islands' lock is not held."""
         if not self._up.is_set() or not self._writes():
             return
-        with self._lock:
-            kept = runs.FleetMemory(
-                desired=sorted(self._wishes.desired),
-                held={island: it.seat for island, it in self._islands.all().items()},
-                spares=self._islands.spares.seats,
-                stopping=self._wishes.stopping,
-                faults=self._injection.done,
-                began=self._began,
-                outcome=None if outcome is None else asdict(outcome),
-            )
+        with self._keeping:
+            with self._lock:
+                kept = runs.FleetMemory(
+                    desired=sorted(self._wishes.desired),
+                    held={island: it.seat for island, it in self._islands.all().items()},
+                    spares=self._islands.spares.seats,
+                    stopping=self._wishes.stopping,
+                    faults=self._injection.done,
+                    began=self._began,
+                    outcome=None if outcome is None else asdict(outcome),
+                )
             try:
                 runs.keep(self._depot, kept)
             except OSError as error:  # the run goes on; only a fleet that died now would not know

@@ -45,6 +45,7 @@ class StoringPace:
 
     measured: bool
     sizes: Mapping[Fragment, int] = field(default_factory=dict[Fragment, int])
+    count: int = 0
     _took: dict[Fragment, tuple[float, float]] = field(
         default_factory=dict[Fragment, tuple[float, float]]
     )
@@ -54,6 +55,7 @@ class StoringPace:
 
     def stored(self, p: Fragment, began_s: float, took_s: float) -> None:
         self._took[p] = began_s, took_s
+        self.count += 1
 
     def turn_of(self, p: Fragment, now_s: float) -> bool:
         """Each fragment has an equal part of the share, so that none is left out for good."""

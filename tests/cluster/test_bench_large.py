@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from cluster.actors.sharing import PART_S
+from cluster.bench import joiner, joins
 from cluster.bench.long_tape import WHOLE, config_for, left_by_a_run, prepared
 from cluster.bench.scale import layout_of
 from cluster.checks.judge import Judge
 from cluster.checks.truth import Truth
-from cluster.config.rule import rule_of
+from cluster.config.rule import rule_of, schedule_of
 from cluster.storage.folder import Folder
 from cluster.storage.history import relive
 from cluster.storage.playback import Playback
@@ -74,3 +76,37 @@ def test_it_is_played_once(folder: Path, tmp_path: Path) -> None:
     (folder / WHOLE).unlink()
     with pytest.raises(AssertionError, match="playing 40 steps of 3 learners"):
         prepared(tmp_path / "home", LEARNERS, STEPS, fails)
+
+
+@pytest.mark.parametrize("plan", [joins.LARGE, joins.QUICK])
+def test_who_joins_is_measured_and_nothing_else(plan: joins.JoinPlan) -> None:
+    config, layout = joins.config_of(plan), joins.layout_of(plan)
+    assert 4 * layout.parameters == plan.model_bytes
+    assert {len(pieces) for pieces in layout.fragments} == {1}
+    assert not schedule_of(config).due(after=0, upto=10_000), "no round in hours"
+    alone_s = 8 * 4 * max(layout.sizes) / plan.bits_s
+    assert alone_s < PART_S / 3, "a fragment is mapped as it is, also if the machine is busy"
+
+
+def test_the_large_model_has_a_gigabyte() -> None:
+    assert 1.0e9 < joins.LARGE.model_bytes < 1.1e9
+    assert joins.LARGE.learners == 16
+
+
+def test_a_pacer_carries_one_thing_after_another_and_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [10.0]
+
+    def sleep(for_s: float) -> None:
+        now_s[0] += for_s
+
+    monkeypatch.setattr(joiner.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(joiner.time, "sleep", sleep)
+    pacer = joiner.Pacer(1e6)
+    pacer.carry("a", 2_000_000)
+    assert now_s[0] == 12.0
+    pacer.carry("a", 2_000_000)
+    assert now_s[0] == 12.0, "it is there"
+    pacer.carry("b", 500_000)
+    assert now_s[0] == 12.5

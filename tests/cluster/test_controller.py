@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -570,3 +572,34 @@ def test_a_call_that_is_never_answered_ends_the_run(tmp_path: Path) -> None:
     assert (outcome.summary, outcome.mistake) == ({}, False)
     assert "has not answered" in str(outcome.error)
     assert (cluster.actors, cluster.places) == ({}, {})
+
+
+def test_who_only_looks_is_answered_while_the_depot_takes_no_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeCluster(config_of(2))
+    fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
+    writing, go, was = threading.Event(), threading.Event(), runs.keep
+
+    def keep(depot: Any, kept: Any) -> None:
+        if kept["stopping"] is not None and kept["outcome"] is None:
+            writing.set()
+            assert go.wait(60)
+        was(depot, kept)
+
+    monkeypatch.setattr(runs, "keep", keep)
+
+    def stops() -> View:
+        with ThreadPoolExecutor(2) as pool:
+            stopping = pool.submit(fleet.stop, "Ctrl-C")
+            assert writing.wait(60)
+            assert pool.submit(fleet.status).result(60)["run"] == "run"
+            assert pool.submit(fleet.starting, Seat("eu-0")).result(60) >= 0
+            assert not stopping.done(), "that it is to stop is not written down yet"
+            go.set()
+        return seen(eu_0="live", eu_1="live")()
+
+    cluster.script = [seen(), seen(), stops, FINISHED]
+    fleet.keep()
+    assert fleet.outcome is not None
+    assert fleet.outcome.asked == "Ctrl-C"

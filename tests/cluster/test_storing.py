@@ -112,7 +112,8 @@ def test_a_store_that_hangs_is_given_up_and_so_is_what_waits_behind_it() -> None
             assert given_up == "the depot has not answered for 6 s"
         assert hanging.calls == 1, "what waited was taken out of the queue"
         hanging.go.set()
-        assert await thread.store(F1, store) is True, "it answers again"
+        await thread.alone(lambda: None)  # it answers again
+        assert await thread.store(F1, store) is True
 
     asyncio.run(story())
 
@@ -194,6 +195,7 @@ def test_gate_and_merges_of_other_fragments_go_on_while_one_is_stored(
         versions = [version for version, _ in await shard.whole([F0, F1]) or ()]
         assert versions == [v[2], v[1]]
         hung.go.set()
+        await shard._storing.alone(lambda: None)
         assert await merged(F1, 2) is True
         assert await merged(F0, 3) is True
 
@@ -230,7 +232,7 @@ def test_a_depot_that_hangs_does_not_stop_the_syncers_event_loop(
         monkeypatch.setattr(folder._GrowingFile, "write", hanging)
         monkeypatch.setattr(folder, "write", hanging)
         monkeypatch.setattr("cluster.syncer.shell.FLUSH_TIMEOUT_S", 0.5)
-        monkeypatch.setattr("cluster.actors.syncer.PATIENCE_S", 0.2)
+        monkeypatch.setattr("cluster.actors.syncer.END_S", 0.2)
         stopping = asyncio.create_task(syncer.stop("enough"))
         await asyncio.get_running_loop().run_in_executor(None, hanging.begun.wait)
         for _ in range(20):
