@@ -74,7 +74,8 @@ def window_s(*, fixed_s: float | None, overlap: int, step_s: Sequence[float], pa
     if fixed_s is not None:
         return fixed_s
     step = slowest_in_pace(step_s)
-    return min(step, max(0.0, SHARE_OF_SLACK * (overlap * step - pace.spent_s)))
+    slack = overlap * step - pace.spent_s
+    return min(step, max(0.0, SHARE_OF_SLACK * slack))
 
 
 def last_window_s(*, fragments: int, step_s: Sequence[float], pace: Pace) -> float:

@@ -682,6 +682,18 @@ MUTANTS = (
     ),
     # grace, alarms, the syncer's return
     Mutant(
+        "the way down takes no time",
+        "coordinator/grace.py",
+        "(self.quorum_s, self.sync_s, self.down_s)",
+        "(self.quorum_s, self.sync_s)",
+    ),
+    Mutant(
+        "the way down to who keeps no pace counts",
+        "coordinator/lives.py",
+        "if life in pacing]",
+        "if life]",
+    ),
+    Mutant(
         "grace longer than a step",
         GRACE,
         "return min(step, max(0.0, SHARE_OF_SLACK * slack))",

@@ -33,6 +33,7 @@ from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.launch.ray_cluster import Stores
 from cluster.names import SHARD
+from cluster.storage.files import json_text
 from coordinator.errors import RunFailed
 from coordinator.fragments import Layout, Leaf, cut
 
@@ -93,7 +94,7 @@ def joins(plan: JoinPlan, say: Callable[[str], None]) -> dict[str, Any]:
     with two_hosts(plan.bits_s, stores.shards + room, stores.island + room) as (hosts, address):
         own = asdict(plan) | {"address": address}
         process = hosts.start(
-            hosts.near, "-m", "cluster.bench.joins", json.dumps(own), into=subprocess.PIPE
+            hosts.near, "-m", "cluster.bench.joins", json_text(own), into=subprocess.PIPE
         )
         try:
             out, err = process.communicate(timeout=2 * WITHIN_S)
@@ -249,7 +250,7 @@ class Peaks:
 def main() -> None:
     plan = JoinPlan(**json.loads(sys.argv[1]))
     figures = _there(plan, lambda words: print(words, file=sys.stderr, flush=True))
-    print(json.dumps(figures))
+    print(json_text(figures))
 
 
 if __name__ == "__main__":
