@@ -145,7 +145,6 @@ def _measured(
     config, layout = stage.config, stage.layout
     near, far = (total(store_terms(config, layout, shards=s)) for s in (True, False))
     return {
-        "learners": plan.learners,
         "model_bytes": plan.model_bytes,
         "link_bits_s": plan.bits_s,
         "link": "paced" if plan.address is None else "token buckets between two hosts",

@@ -15,6 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,12 +29,19 @@ from cluster.bench.long_tape import config_for, left_by_a_run, prepared
 from cluster.bench.scale import layout_of
 from cluster.bench.stage import BenchStage, back_on_stage
 from cluster.bench.stats import Median, median, told
-from coordinator.errors import RunFailed
+from coordinator.errors import RunFailed, UserMistake
 
 CACHE = Path.home() / ".cache" / "archipelago" / "bench"
 BACK_S = 600.0
 """Within which a killed syncer must be back."""
 POLL_S = 0.02
+
+
+class Part(StrEnum):
+    """What is measured, one after the other."""
+
+    TAPE = "tape"
+    JOINS = "joins"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,18 @@ LONG = TapeLengths(64, (1_000, 10_000, 100_000), 10)
 QUICK = TapeLengths(64, (100, 1_000), 10)
 
 
+def parts_of(only: str | None) -> tuple[Part, ...]:
+    """All, or the one that somebody asked for.
+
+    Errors: `UserMistake` if there is none of that name.
+    """
+    if only is None:
+        return tuple(Part)
+    if only not in {*map(str, Part)}:
+        raise UserMistake(f"--only {only}: the parts are {' and '.join(Part)}")
+    return (Part(only),)
+
+
 def large(
     *,
     lengths: TapeLengths,
@@ -56,17 +76,21 @@ def large(
     home: Path,
     plan: JoinPlan,
     say: Callable[[str], None],
+    parts: Sequence[Part] = tuple(Part),
 ) -> dict[str, Any]:
     """The figures of all parts; `home`: where the tape is kept for the next time.
 
     Errors: `RunFailed` if somebody who was killed does not come back, or does not join.
     """
-    figures = long_tape(lengths, repeats, home, say)
-    joined = joins(plan, say)
-    both = ("peak_bytes", "learners")
-    peaks = joined["peak_bytes"] | figures["peak_bytes"]
-    here = {name: value for name, value in joined.items() if name not in both}
-    return figures | here | {"joining": plan.learners, "peak_bytes": peaks}
+    figures, peaks = dict[str, Any](), dict[str, int]()
+    if Part.TAPE in parts:
+        figures = long_tape(lengths, repeats, home, say)
+        peaks = figures["peak_bytes"]
+    if Part.JOINS in parts:
+        joined = joins(plan, say)
+        peaks = joined["peak_bytes"] | peaks
+        figures = {"joining": plan.learners} | joined | figures
+    return figures | {"peak_bytes": peaks}
 
 
 def long_tape(

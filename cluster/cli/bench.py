@@ -238,6 +238,7 @@ def overhead(
 @bench.command("large")
 def large_(
     repeats: Annotated[int, typer.Option(min=1, help="Kills at each length of the tape.")] = 6,
+    only: Annotated[str | None, typer.Option(help="One part: tape, or joins.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -260,6 +261,7 @@ def large_(
         home=bench_large.CACHE,
         plan=bench_joins.QUICK if quick else bench_joins.LARGE,
         say=talk.print,
+        parts=bench_large.parts_of(only),
     )
     tell("large", figures, talk, as_json=as_json)
 

@@ -8,6 +8,7 @@ import pytest
 
 from cluster.actors.sharing import PART_S
 from cluster.bench import joiner, joins
+from cluster.bench.large import Part, parts_of
 from cluster.bench.long_tape import WHOLE, config_for, left_by_a_run, prepared
 from cluster.bench.scale import layout_of
 from cluster.checks.judge import Judge
@@ -19,6 +20,7 @@ from cluster.storage.playback import Playback
 from cluster.storage.segments import segments
 from cluster.syncer.measures import Measures
 from cluster.syncer.restore import come_back
+from coordinator.errors import UserMistake
 from coordinator.state import initial
 
 LEARNERS, STEPS = 3, (20, 40)
@@ -110,3 +112,10 @@ def test_a_pacer_carries_one_thing_after_another_and_each_once(
     assert now_s[0] == 12.0, "it is there"
     pacer.carry("b", 500_000)
     assert now_s[0] == 12.5
+
+
+def test_one_part_can_be_asked_for() -> None:
+    assert parts_of(None) == (Part.TAPE, Part.JOINS)
+    assert parts_of("joins") == (Part.JOINS,)
+    with pytest.raises(UserMistake, match="--only all: the parts are tape and joins"):
+        parts_of("all")
