@@ -1,8 +1,10 @@
-"""A learner that hangs when its run is stopped, where every learner is needed, on real Ray."""
+"""A learner that hangs when its run is stopped, and an evaluation that does, on real Ray."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -65,3 +67,51 @@ def test_a_run_that_needs_all_ends_though_one_hangs_when_it_is_stopped() -> None
         assert finished.json == json.loads((here.run_dir / "summary.json").read_text())
         assert (here.run_dir / "model.safetensors").exists()
         assert finished.json["heldout_loss"] is not None
+
+
+ENDLESS_TASK = '''
+"""The last evaluation takes for ever."""
+import threading
+from pathlib import Path
+
+from cluster.host.evaluator import Evaluator
+from islands.task import load_task
+
+FOLDER = Path(__file__).parent
+
+
+def task(data):
+    loss = Evaluator.loss
+
+    def endless(self, flats, *windows):
+        if "initial_loss" in self.__dict__:  # that is known already
+            (FOLDER / "judges").touch()
+            threading.Event().wait()
+        return loss(self, flats, *windows)
+
+    Evaluator.loss = endless
+    return load_task("byte-tiny", None, {}, data)
+'''
+
+
+@pytest.mark.long
+def test_ctrl_c_while_the_last_model_is_judged_leaves_model_and_summary_at_once() -> None:
+    with place() as here:
+        (here.folder / "endless.py").write_text(ENDLESS_TASK)
+        config = here.folder / "endless.toml"
+        config.write_text(
+            TINY.read_text().replace('preset = "byte-tiny"', 'target = "endless:task"')
+        )
+        process = here.start(
+            "run", str(config), "--json", "--run-dir", str(here.run_dir), "--set", "run.steps=20",
+        )  # fmt: skip
+        until(lambda: process.poll() is not None or (here.folder / "judges").exists())
+        assert process.poll() is None, process.communicate()
+        os.killpg(process.pid, signal.SIGINT)
+        finished = finish(process)
+        assert finished.code == 130, finished.err
+        assert "there is no heldout_loss: its evaluation was cut short" in finished.err
+        assert finished.json == json.loads((here.run_dir / "summary.json").read_text())
+        assert finished.json["heldout_loss"] is None
+        assert finished.json["merges"] > 0
+        assert (here.run_dir / "model.safetensors").exists()
