@@ -38,6 +38,10 @@ class Relieved(ArchipelagoError):
     """A spare has taken this learner's island over while it could not be heard."""
 
 
+class HostLost(ArchipelagoError):
+    """A host of an island of several is gone, or hangs: the whole island begins another life."""
+
+
 class Malformed(ArchipelagoError):
     """What an island says is nothing that the protocol has words for: it is that island's fault."""
 

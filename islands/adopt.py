@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 
 from coordinator.fragments import Layout, Leaf, Piece, cut
 from coordinator.protocol import Fragment
+from islands.mesh import Devices
 from islands.task import Params, Task, leaf_path
 
 
@@ -41,24 +43,37 @@ def layout_of(task: Task, fragments: int, shapes: Params | None = None) -> Layou
 
 
 class FragmentPort:
-    """Takes fragments out of a parameter tree and puts them in; flat f32 arrays of [size]."""
+    """Takes fragments out of a parameter tree and puts them in; flat f32 arrays of [size].
 
-    def __init__(self, layout: Layout, rule: AdoptRule, blend: float = 0.0) -> None:
+    On several devices the flat form is split over all of them, filled up with zeros to whole
+    quantisation blocks on each.
+    """
+
+    def __init__(
+        self, layout: Layout, rule: AdoptRule, blend: float = 0.0, devices: Devices | None = None
+    ) -> None:
+        """`devices`: where the parameters lie; None: on one device."""
         self.rule, self._blend = rule, blend
+        self._sizes = layout.sizes
+        self._shared = devices is not None and devices.shared
         self._touched = [sorted({piece.leaf for piece in pieces}) for pieces in layout.fragments]
-        self._takes = [
-            jax.jit(lambda leaves, p=p: _take(layout.fragments[p], self._touched[p], leaves))
-            for p in range(len(layout.fragments))
-        ]
-        self._puts = [
-            jax.jit(
-                lambda leaves, public, origin, p=p: self._put(
-                    layout.fragments[p], self._touched[p], leaves, public, origin
-                ),
-                donate_argnums=0,
+        self._takes, self._puts, self._fills = list[Any](), list[Any](), list[Any]()
+        for pieces, touched, size in zip(layout.fragments, self._touched, self._sizes, strict=True):
+            take = partial(
+                _take, pieces, touched, size if devices is None else devices.padded(size)
             )
-            for p in range(len(layout.fragments))
-        ]
+            put = partial(self._put, pieces, touched, take)
+            flat = leaves = None
+            if devices is not None:
+                flat, leaves = devices.flat, [devices.leaves[i] for i in touched]
+            fill = partial(_put, pieces, touched)
+            self._takes.append(jax.jit(take, out_shardings=flat))
+            self._puts.append(jax.jit(put, donate_argnums=0, out_shardings=leaves))
+            self._fills.append(jax.jit(fill, donate_argnums=0, out_shardings=leaves))
+
+    def size(self, p: Fragment) -> int:
+        """Elements of the fragment, without what fills it up."""
+        return self._sizes[p]
 
     def compile(self, task: Task, place: Callable[[Params], Params]) -> None:
         """Run every `take` and `put` once, so that none is compiled while training; `place` puts
@@ -67,6 +82,8 @@ class FragmentPort:
         for p in map(Fragment, range(len(self._takes))):
             flat = self.take(params, p)
             params = self.put(params, p, flat, flat)
+            if self._shared:  # a life begins so
+                params = self.fill(params, p, flat)
 
     def take(self, params: Params, p: Fragment) -> jax.Array:
         """A fresh copy of the fragment as it is after the steps dispatched so far."""
@@ -78,8 +95,15 @@ class FragmentPort:
 
         `origin`: the fragment as it was handed in last, or adopted if nothing was handed in since.
         """
+        return self._replaced(params, p, self._puts[p], public, origin)
+
+    def fill(self, params: Params, p: Fragment, public: jax.Array) -> Params:
+        """Parameters with this in the fragment's place, whatever the rule; `params` is used up."""
+        return self._replaced(params, p, self._fills[p], public)
+
+    def _replaced(self, params: Params, p: Fragment, put: Any, *flats: jax.Array) -> Params:
         leaves, structure = jax.tree.flatten(params)
-        fresh = self._puts[p]([leaves[i] for i in self._touched[p]], public, origin)
+        fresh = put([leaves[i] for i in self._touched[p]], *flats)
         for i, leaf in zip(self._touched[p], fresh, strict=True):
             leaves[i] = leaf
         return jax.tree.unflatten(structure, leaves)
@@ -88,6 +112,7 @@ class FragmentPort:
         self,
         pieces: Sequence[Piece],
         touched: Sequence[int],
+        take: Callable[[Sequence[jax.Array]], jax.Array],
         leaves: list[jax.Array],
         public: jax.Array,
         origin: jax.Array,
@@ -96,20 +121,31 @@ class FragmentPort:
             case AdoptRule.OVERWRITE:
                 flat = public
             case AdoptRule.CARRY:
-                flat = public + (_take(pieces, touched, leaves) - origin)
+                flat = public + (take(leaves) - origin)
             case AdoptRule.BLEND:
-                mine = _take(pieces, touched, leaves)
+                mine = take(leaves)
                 flat = self._blend * mine + (1 - self._blend) * public
-        fresh = dict(zip(touched, leaves, strict=True))
-        offset = 0
-        for piece in pieces:
-            block = flat[offset : offset + piece.size].reshape(piece.shape)
-            fresh[piece.leaf] = fresh[piece.leaf].at[piece.index].set(block)
-            offset += piece.size
-        return [fresh[i] for i in touched]
+        return _put(pieces, touched, leaves, flat)
 
 
-def _take(pieces: Sequence[Piece], touched: Sequence[int], leaves: Sequence[Any]) -> jax.Array:
+def _put(
+    pieces: Sequence[Piece], touched: Sequence[int], leaves: Sequence[Any], flat: jax.Array
+) -> list[jax.Array]:
+    fresh = dict(zip(touched, leaves, strict=True))
+    offset = 0
+    for piece in pieces:
+        block = flat[offset : offset + piece.size].reshape(piece.shape)
+        fresh[piece.leaf] = fresh[piece.leaf].at[piece.index].set(block)
+        offset += piece.size
+    return [fresh[i] for i in touched]
+
+
+def _take(
+    pieces: Sequence[Piece], touched: Sequence[int], padded: int, leaves: Sequence[Any]
+) -> jax.Array:
     held = dict(zip(touched, leaves, strict=True))
-    flat = jnp.concatenate([held[piece.leaf][piece.index].reshape(-1) for piece in pieces])
+    blocks = [held[piece.leaf][piece.index].reshape(-1) for piece in pieces]
+    if fill := padded - sum(piece.size for piece in pieces):
+        blocks.append(jnp.zeros(fill, jnp.float32))
+    flat = jnp.concatenate(blocks)
     return jnp.array(flat, jnp.float32, copy=True)  # never the leaf itself: a step donates that

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from coordinator.codec import Payload, Wire, decode, encode
+from coordinator.codec import Payload, Wire, blocks_of, decode, encode
 from coordinator.fragments import Flat
 from coordinator.kernels import (
     BLOCK,
@@ -32,6 +32,7 @@ from coordinator.kernels import (
     NOTHING,
     SCALES,
 )
+from islands.mesh import on_host
 
 Numbers: TypeAlias = Flat | jax.Array
 """A flat fragment, [size] f32, on the host or on the device."""
@@ -41,10 +42,11 @@ class Encoder(Protocol):
     """Writes flat - origin + taken; `taken`: what earlier messages left behind."""
 
     def __call__(
-        self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float
+        self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float, size: int
     ) -> tuple[Payload, Numbers | None]:
         """The payload, and what it leaves behind (None: nothing). `spoil`: a factor that a fault
-        plan puts on the difference."""
+        plan puts on the difference. `size`: elements to be written, the first ones of what this
+        host has; others fill the devices up."""
         ...
 
 
@@ -55,9 +57,9 @@ class OnHost:
         self._wire = wire
 
     def __call__(
-        self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float
+        self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float, size: int
     ) -> tuple[Payload, Numbers | None]:
-        delta = np.asarray(flat) - np.asarray(origin)
+        delta = _read(flat)[:size] - _read(origin)[:size]
         if spoil != 1.0:
             delta *= np.float32(spoil)
         if taken is not None:
@@ -69,6 +71,10 @@ class OnHost:
             return payload, delta - decode(payload, delta.size)
 
 
+def _read(numbers: Numbers) -> Flat:
+    return on_host(numbers) if isinstance(numbers, jax.Array) else numbers
+
+
 class OnDevice:
     """Encodes the fragment where it is, and copies the payload to the host."""
 
@@ -76,35 +82,59 @@ class OnDevice:
         self._wire = wire
 
     def __call__(
-        self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float
+        self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float, size: int
     ) -> tuple[Payload, Numbers | None]:
-        payload, left = _written(flat, origin, taken, np.float32(spoil), wire=self._wire)
-        return np.asarray(payload), left
+        where, factor = flat.sharding, np.float32(spoil)
+        parts, left = _written(flat, origin, taken, factor, wire=self._wire, where=where)
+        count = blocks_of(size) if len(parts) > 1 else size
+        return np.concatenate([on_host(part)[:count].reshape(-1) for part in parts]), left
 
 
-@partial(jax.jit, static_argnames="wire")
+@partial(jax.jit, static_argnames=("wire", "where"))
 def _written(
-    flat: jax.Array, origin: jax.Array, taken: jax.Array | None, spoil: jax.Array, *, wire: Wire
-) -> tuple[jax.Array, jax.Array | None]:
+    flat: jax.Array,
+    origin: jax.Array,
+    taken: jax.Array | None,
+    spoil: jax.Array,
+    *,
+    wire: Wire,
+    where: jax.sharding.Sharding,
+) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
+    """What is written, [size], or [n, 1] exponents and [n, ...] codes of n blocks; what is left.
+
+    `where`: the fragment lies, and with it all that is made of it: a block stays on its device.
+    """
+    parts, left = _parts(wire, _delta(flat, origin, taken, spoil))
+    if len(where.device_set) > 1:
+        parts, left = jax.lax.with_sharding_constraint((parts, left), where)
+    return parts, left
+
+
+def _delta(
+    flat: jax.Array, origin: jax.Array, taken: jax.Array | None, spoil: jax.Array
+) -> jax.Array:
     delta = (flat - origin) * spoil
-    if taken is not None:
-        delta = delta + taken
+    return delta if taken is None else delta + taken
+
+
+def _parts(wire: Wire, delta: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
     match wire:
         case Wire.F32:
-            return delta, None
+            return (delta,), None
         case Wire.BF16:
             rounded = delta.astype(jnp.bfloat16)
             payload = jax.lax.bitcast_convert_type(rounded, jnp.uint16)
-            return payload, delta - rounded.astype(jnp.float32)
+            return (payload,), delta - rounded.astype(jnp.float32)
         case Wire.INT8 | Wire.INT4 | Wire.E3M0:
             blocks = jnp.pad(delta, (0, -delta.size % BLOCK)).reshape(-1, BLOCK)
-            payload, decoded = _in_blocks(wire, blocks)
+            parts, decoded = _in_blocks(wire, blocks)
             decoded = decoded.reshape(-1)[: delta.size]
-            return payload, jnp.where(decoded == 0, delta, delta - decoded)  # a -0 stays one
+            return parts, jnp.where(decoded == 0, delta, delta - decoded)  # a -0 stays one
 
 
-def _in_blocks(wire: Wire, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Payload and decoded values of whole blocks, [n, BLOCK]: coordinator.kernels, in JAX."""
+def _in_blocks(wire: Wire, values: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    """Exponents, codes and decoded values of whole blocks, [n, BLOCK]: coordinator.kernels, in
+    JAX."""
     bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
     if wire is Wire.E3M0:
         exponents = _scales(bits, E3M0_DOWN, NEAREST)
@@ -120,10 +150,10 @@ def _in_blocks(wire: Wire, values: jax.Array) -> tuple[jax.Array, jax.Array]:
         codes, decoded = rounded + (most + 1), rounded.astype(jnp.float32)  # which has no -0
     if wire is not Wire.INT8:
         codes = codes[:, :HALF] | (codes[:, HALF:] << 4)
-    payload = jnp.concatenate([exponents, codes.reshape(-1)]).astype(jnp.uint8)
+    parts = exponents[:, None].astype(jnp.uint8), codes.astype(jnp.uint8)
     if wire is Wire.E3M0:
-        payload = jax.lax.bitcast_convert_type(payload, jnp.int8)
-    return payload, decoded * jnp.asarray(SCALES)[exponents][:, None]
+        parts = tuple(jax.lax.bitcast_convert_type(part, jnp.int8) for part in parts)
+    return parts, decoded * jnp.asarray(SCALES)[exponents][:, None]
 
 
 def _scales(bits: jax.Array, down: int, up: np.uint32) -> jax.Array:

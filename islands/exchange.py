@@ -46,7 +46,8 @@ class Basis:
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """A fragment at a step boundary, still on the device; what it is in words, and its basis.
+    """A fragment at a step boundary, still on the devices (filled up as `FragmentPort` says); what
+    it is in words, and its basis.
 
     `written`: what was made of it when it was first encoded, under its `lock`.
     """
@@ -113,7 +114,8 @@ class Uplink:
         with self._lock:
             rounding = self._roundings[fragment]
             taken, rounding.ready = rounding.ready, None
-            payload, left = self._encoder(snapshot.flat, origin, taken, spoil)
+            size = basis.public.size
+            payload, left = self._encoder(snapshot.flat, origin, taken, spoil, size)
             if left is not None:
                 rounding.sent[said] = (taken, left)
         facts = HandIn(said, track.base, since_step, word.tokens, self._fingerprint, word.progress)

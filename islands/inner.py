@@ -17,15 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
-from coordinator.errors import UserMistake
+from coordinator.fragments import Flat
+from islands.mesh import Devices
 from islands.optimizer import OptimizerSpec, direction
 from islands.task import Batch, Params, Task
 
-Device: TypeAlias = Any
-"""A `jax.Device`, a type that lives in jaxlib, out of the type checker's sight."""
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
 
 
@@ -49,32 +48,31 @@ class Measures:
 
 
 class Inner:
-    """Compiles and runs a task's inner step on this process's devices.
+    """Compiles and runs a task's inner step on an island's devices.
 
-    On several devices the batch is split along its first axis and the parameters are held by each
-    (data-parallel; the compiler inserts the sums). Nothing here waits for the devices.
+    On several devices the batch is split along its first axis, and parameters and moments as the
+    island's mesh says (the compiler inserts the sums). Nothing here waits for the devices.
     """
 
-    def __init__(
-        self, task: Task, spec: OptimizerSpec, devices: Sequence[Device] | None = None
-    ) -> None:
+    def __init__(self, task: Task, spec: OptimizerSpec, devices: Devices | None = None) -> None:
+        """`devices`: None for all of this process, with everything split over them."""
         self._task, self._spec = task, spec
-        mesh = Mesh(np.asarray(devices or jax.local_devices()), ("batch",))
-        self._everywhere = NamedSharding(mesh, PartitionSpec())
-        self._split = NamedSharding(mesh, PartitionSpec("batch"))
+        self.devices = devices or Devices(task)
         self._compiled: dict[Shapes, Any] = {}
         self._direction = direction(spec, task)
-        self._moments = jax.jit(self._direction.init, out_shardings=self._everywhere)
 
     def start(self, params: Params, moments: optax.OptState | None = None) -> InnerState:
         """A state on the devices, with a copy of the parameters; moments are zero unless given.
 
         Moments that are on the devices already are taken over: the first step uses them up.
         """
-        params = self.place(params)
+        return self.started(self.place(params), moments)
+
+    def started(self, params: Params, moments: optax.OptState | None) -> InnerState:
+        """The same of parameters that are on the devices already, which are taken over."""
         if moments is None:
-            return InnerState(params, self._moments(params))
-        return InnerState(params, jax.tree.map(self._put, moments))
+            return InnerState(params, self._fresh(params))
+        return InnerState(params, jax.tree.map(self._put, moments, self._where.opt_state))
 
     def moments(self, state: InnerState, after: int = 0) -> Iterator[NDArray[Any]]:
         """Copies of the optimizer's moments on the host, leaf by leaf: for a learner that has none.
@@ -103,32 +101,49 @@ class Inner:
         shapes = self._task.shapes
         return InnerState(shapes, jax.eval_shape(self._direction.init, shapes))
 
-    def place(self, tree: Params) -> Params:
-        """Copy a pytree of arrays to where the step wants parameters and moments."""
-        return jax.tree.map(lambda x: jax.device_put(jnp.array(x), self._everywhere), tree)
+    @cached_property
+    def _where(self) -> InnerState:
+        """On which devices each leaf of a state lies."""
+        return InnerState(self.devices.params, self.devices.alike(self._like.opt_state))
 
-    def _put(self, leaf: NDArray[Any] | jax.Array) -> jax.Array:
+    @cached_property
+    def _fresh(self) -> Any:
+        return jax.jit(self._direction.init, out_shardings=self._where.opt_state)
+
+    def place(self, tree: Params) -> Params:
+        """Copy parameters to where the step wants them."""
+        return jax.tree.map(self._copy, tree, self.devices.params)
+
+    def place_flat(self, own: Flat, size: int) -> jax.Array:
+        """Copy a fragment of this size, or this host's range of it, to where `FragmentPort` wants
+        it."""
+        return self.devices.place_flat(own, size)
+
+    def _copy(self, leaf: NDArray[Any] | jax.Array, where: NamedSharding) -> jax.Array:
+        if isinstance(leaf, jax.Array):
+            return jax.device_put(jnp.array(leaf), where)
+        return self.devices.put(leaf, where)
+
+    def _put(self, leaf: NDArray[Any] | jax.Array, where: NamedSharding) -> jax.Array:
         """What is on the devices as it is, anything else as a copy."""
-        mine = leaf if isinstance(leaf, jax.Array) else jnp.array(leaf)
-        return jax.device_put(mine, self._everywhere)
+        return (
+            jax.device_put(leaf, where)
+            if isinstance(leaf, jax.Array)
+            else (self.devices.put(leaf, where))
+        )
 
     def compile(self, batch: Batch) -> None:
         """Compile the step for batches shaped like this one, ahead of time; its values are unread.
 
         Errors: `UserMistake` if the batch cannot be split evenly over the devices.
         """
-        ways = len(self._split.device_set)
         for leaf in jax.tree.leaves(batch):
-            if leaf.shape[0] % ways:
-                raise UserMistake(
-                    f"a batch of {leaf.shape[0]} cannot be split over {ways} devices: "
-                    f"make the island's batch_size a multiple of {ways}"
-                )
-        here, split = self._everywhere, self._split
+            self.devices.check_batch(leaf.shape[0])
+        everywhere = self.devices.everywhere
         step = jax.jit(
             self._step,
-            in_shardings=(here, split, here),
-            out_shardings=(here, here),
+            in_shardings=(self._where, self.devices.batch, everywhere),
+            out_shardings=(self._where, everywhere),
             donate_argnums=0,
         )
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
@@ -142,8 +157,8 @@ class Inner:
         """
         if (shapes := _shapes(batch)) not in self._compiled:
             self.compile(batch)
-        batch = jax.device_put(batch, self._split)
-        state, loss = self._compiled[shapes](state, batch, np.int32(clock))
+        batch = self.devices.split(batch)
+        state, loss = self._compiled[shapes](state, batch, self.devices.number(clock))
         return state, Measures(loss)
 
     def _step(

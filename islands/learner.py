@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import jax
@@ -40,6 +41,7 @@ from islands.adopt import AdoptRule, FragmentPort
 from islands.encoder import ENCODERS
 from islands.exchange import Downlink, Missed, Uplink
 from islands.inner import Inner
+from islands.lead import Lead, agreed
 from islands.learner_state import LearnerState, begun
 from islands.learner_words import (
     Asked,
@@ -51,12 +53,17 @@ from islands.learner_words import (
     Terms,
 )
 from islands.link import Habits, Link
-from islands.mailbox import Donation, Mailbox
+from islands.mailbox import Donation, Mailbox, Offer
+from islands.orders import Begin, Fate, Feed, News, Order, Over
 from islands.talker import speak
 from islands.task import Params, StreamLike, Task
 from islands.trainer import Trainer
 
 log = logging.getLogger("archipelago.learner")
+
+
+def _nobody(order: Order) -> None:
+    """Of an island of one host: there is nobody to be told."""
 
 
 class Learner:
@@ -73,15 +80,20 @@ class Learner:
         habits: Habits,
         *,
         now_s: Callable[[], float],
+        lead: Lead | None = None,
     ) -> None:
-        """`stream` makes a reader without leases, for each life anew; `now_s` is a steady clock."""
+        """`stream` makes a reader without leases, for each life anew; `now_s` is a steady clock.
+        `lead`: to the other hosts, if the island has any."""
         self._task, self._layout, self._inner, self._port = task, layout, inner, port
         self._open_stream, self._link, self._habits = stream, link, habits
         self._encoder = ENCODERS[habits.encode](habits.wire_up)
         self.spoil = 1.0  # a fault plan's: what is handed in is multiplied by it
         self._structure = jax.tree.structure(task.shapes)
         self._mail = Mailbox(now_s)
-        self._trainer = Trainer(task, inner, port, habits, self._mail, now_s)
+        self._lead = lead
+        self._awaited: dict[tuple[Fragment, Version], Offer] = {}  # by other hosts
+        tell = _nobody if lead is None else lead.tell
+        self._trainer = Trainer(task, inner, port, habits, self._mail, now_s, tell)
         self._distrusted = False  # is what the last life has left?
 
     # --- lives ------------------------------------------------------------------------------------
@@ -103,6 +115,8 @@ class Learner:
             finally:
                 self._mail.end()
                 talker.join()
+            if self._lead is not None:
+                self._lead.tell(Over())
             if self._mail.mute is not None:
                 raise self._mail.mute
 
@@ -146,13 +160,23 @@ class Learner:
         moments = self._trainer.moments()
         if self._distrusted:
             moments = None  # nor do they
-        if moments is None:
+        if self._lead is not None:
+            self._lead.begin(partial(self._offered, granted.life))
+            self._lead.tell(Begin(granted.life, keep_moments=moments is not None))
+        elif moments is None:
             moments = self._ask_donors(granted.donors)
+        downlink = Downlink(public, self._catch_up)
+        if self._lead is not None:
+            public = agreed(self._lead, public, downlink)
         flats = {p: flat for p, (_, flat) in public.items()}
-        params = jax.tree.unflatten(self._structure, sew(self._layout, [*flats.values()]))
+        params = None
+        if self._lead is None:
+            params = jax.tree.unflatten(self._structure, sew(self._layout, [*flats.values()]))
         stream, habits = self._open_stream(), self._habits
         self._trainer.begin(params, moments, flats, stream)
         for lease in granted.leases:
+            if self._lead is not None:
+                self._lead.tell(Feed(lease))
             stream.add(lease)
         terms = Terms(
             habits.schedule,
@@ -166,7 +190,8 @@ class Learner:
         state = begun(terms, granted, versions, stream.cursor, stream.remaining)
         uplink = Uplink(granted.life, self._encoder, self._layout, habits.anchor)
         with self._mail.lock:
-            self._mail.begin(state, uplink, Downlink(public, self._catch_up))
+            self._mail.begin(state, uplink, downlink)
+            self._awaited = {}
             self._mail.happens(Ready(stream.remaining) if self._mail.staying else LetGo())
         return granted.life
 
@@ -221,6 +246,8 @@ class Learner:
         They are copied to the host, which takes the training thread: some leaves at each boundary,
         so that those of one leaf may be a step or two older than those of another.
         """
+        if self._lead is not None:
+            return None  # no host has all of them
         with self._mail.lock:
             if not self._mail.is_lived(life):
                 return None
@@ -247,16 +274,33 @@ class Learner:
             ):
                 return
             uplink, downlink = self._mail.uplink, self._mail.downlink
+        if self._lead is not None:
+            self._lead.tell(News(life, publication))
         for said in publication.merged:
             if said.life == life:
                 uplink.settle(said, merged=True)
         if (found := downlink.follow(publication, payload)) is None:
             return
         p, (version, flat) = publication.fragment, found
-        placed = self._inner.place(flat)  # which one that comes later may have done before this one
+        # which one that comes later may have done before this one
+        placed = self._inner.place_flat(flat, self._port.size(p))
         with self._mail.lock:
-            if self._mail.is_lived(life):
-                self._mail.offers[p, version] = flat, placed
+            self._awaited[p, version] = flat, placed
+        if self._lead is None:
+            self._offered(life, p, version)
+        else:
+            self._lead.placed(p, version)
+
+    def _offered(self, life: Life, p: Fragment, version: Version) -> None:
+        """All hosts of the island could put this version in place."""
+        with self._mail.lock:
+            offer = self._awaited.pop((p, version), None)
+            if self._lead is not None:  # of older ones some host may not have heard, nor ever will
+                late = [key for key in self._awaited if key[0] == p and key[1] < version]
+                for key in late:
+                    del self._awaited[key]
+            if offer is not None and self._mail.is_lived(life):
+                self._mail.offers[p, version] = offer
                 self._mail.happens(Offered(p, version))
                 self._mail.forget_offers()
 
@@ -267,6 +311,8 @@ class Learner:
 
     def refused(self, said: ContributionId) -> None:
         """A contribution was discarded: what it took along is this learner's again."""
+        if self._lead is not None:
+            self._lead.tell(Fate(said))
         with self._mail.lock:
             uplink = self._mail.uplink if self._mail.is_lived(said.life) else None
         if uplink is not None:

@@ -13,13 +13,16 @@ to the identity. The head starts at zero: the first loss is ln V exactly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 Leaf: TypeAlias = jax.Array | np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -30,6 +33,9 @@ COMPUTE_DTYPES = ("float32", "bfloat16")
 NORM_EPSILON = 1e-6
 ROPE_BASE = 10_000.0
 """Longest wavelength of the rotary positions, in tokens over 2 pi (arXiv:2104.09864)."""
+
+OPEN = PartitionSpec.UNCONSTRAINED
+"""Of a leaf's split over a mesh: see `islands.mesh.OPEN`."""
 
 UNROLLED_LAYERS = 4
 """Layers written out per turn of the scan: a rolled loop is 1.3 times slower on CPU (measured)."""
@@ -89,44 +95,93 @@ class ModelParams(TypedDict):
 
 def init(spec: ModelSpec, seed: int) -> ModelParams:
     """Normal, of deviation 1/sqrt(inputs); what writes to the residual, smaller by sqrt(2 L)."""
-    rng = np.random.Generator(np.random.PCG64(seed))
+    return _leaves(spec, lambda path, made: _drawn(path, made, seed))
 
-    def drawn(shape: tuple[int, ...], scale: float) -> Leaf:
-        if scale == 0:
-            return np.zeros(shape, np.float32)
-        return rng.standard_normal(shape, np.float32) * np.float32(scale)
 
-    return _leaves(spec, drawn)
+def init_leaf(spec: ModelSpec, path: str, seed: int) -> Leaf:
+    """One leaf of `init`, drawn by itself."""
+    return _drawn(path, _plan(spec)[path], seed)
 
 
 def shapes(spec: ModelSpec) -> ModelParams:
     """What `init` gives, as `jax.ShapeDtypeStruct`: nothing is drawn."""
-    return _leaves(spec, lambda shape, scale: jax.ShapeDtypeStruct(shape, np.float32))
+    return _leaves(spec, lambda path, made: jax.ShapeDtypeStruct(made.shape, np.float32))
 
 
-def _leaves(spec: ModelSpec, made: Callable[[tuple[int, ...], float], Any]) -> ModelParams:
-    """`made`: a leaf of this shape, of normal numbers of this deviation; 0: of zeros."""
-    width, hidden, layers = spec.width, spec.hidden, spec.layers
-    inwards, residual = 1 / math.sqrt(width), 1 / math.sqrt(2 * layers)
+def sharding(spec: ModelSpec, path: str) -> PartitionSpec:
+    """How a leaf is split over an island's mesh: heads and hidden units over `tensor`, so that each
+    layer is added up twice; over `fsdp` what is left of it, if that divides."""
+    return _plan(spec)[path].split
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A leaf of normal numbers of this deviation; 0: of zeros. `split`: over a mesh."""
+
+    shape: tuple[int, ...]
+    deviation: float
+    split: PartitionSpec
+
+
+def _drawn(path: str, made: _Made, seed: int) -> Leaf:
+    if made.deviation == 0:
+        return np.zeros(made.shape, np.float32)
+    rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(path.encode())]))
+    drawn = rng.standard_normal(made.shape, np.float32)
+    drawn *= np.float32(made.deviation)
+    return drawn
+
+
+def _leaves(spec: ModelSpec, leaf: Callable[[str, _Made], Any]) -> ModelParams:
+    """The tree of what is called for each leaf."""
+    plan = _plan(spec)
+
+    def of(path: str) -> Any:
+        return leaf(path, plan[path])
+
     return {
-        "embedding": made((spec.vocabulary, width), 1.0),
+        "embedding": of("embedding"),
         "blocks": {
             "attention": {
-                "norm": made((layers, width), 0.0),
-                "query": made((layers, width, width), inwards),
-                "key": made((layers, width, width), inwards),
-                "value": made((layers, width, width), inwards),
-                "output": made((layers, width, width), inwards * residual),
+                "norm": of("blocks/attention/norm"),
+                "query": of("blocks/attention/query"),
+                "key": of("blocks/attention/key"),
+                "value": of("blocks/attention/value"),
+                "output": of("blocks/attention/output"),
             },
             "mlp": {
-                "norm": made((layers, width), 0.0),
-                "gate": made((layers, width, hidden), inwards),
-                "up": made((layers, width, hidden), inwards),
-                "down": made((layers, hidden, width), residual / math.sqrt(hidden)),
+                "norm": of("blocks/mlp/norm"),
+                "gate": of("blocks/mlp/gate"),
+                "up": of("blocks/mlp/up"),
+                "down": of("blocks/mlp/down"),
             },
         },
-        "norm": made((width,), 0.0),
-        "head": made((width, spec.vocabulary), 0.0),
+        "norm": of("norm"),
+        "head": of("head"),
+    }
+
+
+@cache
+def _plan(spec: ModelSpec) -> Mapping[str, _Made]:
+    """Each leaf by its path."""
+    width, hidden, layers = spec.width, spec.hidden, spec.layers
+    inwards, residual = 1 / math.sqrt(width), 1 / math.sqrt(2 * layers)
+    square, wide = (layers, width, width), (layers, width, hidden)
+    outputs, inputs = PartitionSpec(None, OPEN, "tensor"), PartitionSpec(None, "tensor", OPEN)
+    gains, whole = PartitionSpec(None, None), PartitionSpec(OPEN, OPEN)
+    return {
+        "embedding": _Made((spec.vocabulary, width), 1.0, whole),
+        "blocks/attention/norm": _Made((layers, width), 0.0, gains),
+        "blocks/attention/query": _Made(square, inwards, outputs),
+        "blocks/attention/key": _Made(square, inwards, outputs),
+        "blocks/attention/value": _Made(square, inwards, outputs),
+        "blocks/attention/output": _Made(square, inwards * residual, inputs),
+        "blocks/mlp/norm": _Made((layers, width), 0.0, gains),
+        "blocks/mlp/gate": _Made(wide, inwards, outputs),
+        "blocks/mlp/up": _Made(wide, inwards, outputs),
+        "blocks/mlp/down": _Made((layers, hidden, width), residual / math.sqrt(hidden), inputs),
+        "norm": _Made((width,), 0.0, PartitionSpec(None)),
+        "head": _Made((width, spec.vocabulary), 0.0, whole),
     }
 
 

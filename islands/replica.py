@@ -50,11 +50,21 @@ class Replica:
         return None if before is None else before.opt_state
 
     def begin(
-        self, params: Params, moments: OptState | None, public: Mapping[Fragment, Flat]
+        self, params: Params | None, moments: OptState | None, public: Mapping[Fragment, Flat]
     ) -> None:
-        """A new life, from the public fragments and with these moments, or none."""
-        self._state = self._inner.start(params, moments)
-        self._basis = {p: Basis(flat, self._anchor_of(flat)) for p, flat in public.items()}
+        """A new life, from the public fragments and with these moments, or none.
+
+        `params`: the same fragments as a tree; None: they are put together on the devices, since no
+        host of the island has all of them.
+        """
+        if params is None:
+            placed = self._inner.devices.zeros
+            for p, flat in public.items():
+                placed = self._port.fill(placed, p, self._placed(p, flat))
+            self._state = self._inner.started(placed, moments)
+        else:
+            self._state = self._inner.start(params, moments)
+        self._basis = {p: Basis(flat, self._anchor_of(p, flat)) for p, flat in public.items()}
 
     def step(self, batch: Batch, clock: int) -> Measures:
         """One inner step, dispatched; nothing here waits for the devices."""
@@ -81,11 +91,17 @@ class Replica:
     def adopt(self, p: Fragment, flat: Flat, placed: jax.Array) -> None:
         """Put a public fragment in place; `placed`: the same, where the step wants it."""
         carries = self._port.rule is AdoptRule.CARRY
-        origin = self._inner.place(self._basis[p].origin) if carries else placed
+        origin = self._placed(p, self._basis[p].origin) if carries else placed
         params = self._port.put(self.state.params, p, placed, origin)
         self._state = replace(self.state, params=params)
         self._basis[p] = Basis(flat, placed if self._encode == "device" else flat)
 
-    def _anchor_of(self, flat: Flat) -> Numbers:
+    def _anchor_of(self, p: Fragment, flat: Flat) -> Numbers:
         """Where deltas will be counted from."""
-        return self._inner.place(flat) if self._encode == "device" else flat
+        return self._placed(p, flat) if self._encode == "device" else flat
+
+    def _placed(self, p: Fragment, flat: Numbers) -> jax.Array:
+        """A flat fragment on the devices."""
+        if isinstance(flat, jax.Array):
+            return flat
+        return self._inner.place_flat(flat, self._port.size(p))

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
@@ -60,6 +61,11 @@ class StreamLike(Protocol):
         ...
 
 
+def nowhere_special(path: str, shape: tuple[int, ...]) -> PartitionSpec | None:
+    """Of a task that does not care how its leaves are split."""
+    return None
+
+
 @dataclass(frozen=True)
 class Task:
     """A training task; see each field.
@@ -84,6 +90,11 @@ class Task:
     """Leaf path -> does its first axis stack layers? Each layer is then merged by itself."""
     embedding: Callable[[str], bool]
     """Leaf path -> is it an embedding, merged by the mean? (arXiv:2604.21428)"""
+    sharding: Callable[[str, tuple[int, ...]], PartitionSpec | None] = nowhere_special
+    """Leaf path and shape -> how it is split over an island's mesh (`islands.mesh`); None: its
+    largest axis that divides, over fsdp."""
+    init_leaf: Callable[[str, int], Any] | None = None
+    """Leaf path and seed -> that leaf of `init(seed)`: for a model that no host has room for."""
 
     @cached_property
     def shapes(self) -> Params:
@@ -141,6 +152,8 @@ def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
         heldout=lambda batch_size: corpus().heldout_batches(batch_size),
         stacked=lambda path: path.startswith("blocks/"),
         embedding=lambda path: path == "embedding",
+        sharding=lambda path, shape: model.sharding(spec, path),
+        init_leaf=partial(model.init_leaf, spec),
     )
 
 

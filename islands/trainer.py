@@ -34,6 +34,7 @@ from islands.learner_words import (
 )
 from islands.link import Habits
 from islands.mailbox import Mailbox, Todo
+from islands.orders import CutOut, Feed, InnerStep, Order, PutIn
 from islands.replica import Replica
 from islands.task import Params, StreamLike, Task
 
@@ -60,10 +61,12 @@ class Trainer:
         habits: Habits,
         mail: Mailbox,
         now_s: Callable[[], float],
+        tell: Callable[[Order], None],
     ) -> None:
+        """`tell`: to the other hosts of the island, before the same is done here."""
         self._task, self._inner, self._habits = task, inner, habits
         self._replica = Replica(inner, port, habits.encode)
-        self._mail, self._now_s = mail, now_s
+        self._mail, self._now_s, self._tell = mail, now_s, tell
         self.drag = 1.0
         self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
         self._stream: StreamLike
@@ -86,7 +89,7 @@ class Trainer:
 
     def begin(
         self,
-        params: Params,
+        params: Params | None,
         moments: OptState | None,
         public: Mapping[Fragment, Flat],
         stream: StreamLike,
@@ -151,6 +154,7 @@ class Trainer:
             jax.block_until_ready((self._replica.state, self._copying))
             self._copying, self._exchanged = [], False
         began_s, first = self._now_s(), self._running is None
+        self._tell(InnerStep(clock))
         measures = self._replica.step(batch, clock)
         self._settle(fed_s)  # of the step before, if the devices are still at it
         self._running = measures.loss, began_s if first else self._now_s(), 0.0
@@ -240,19 +244,25 @@ class Trainer:
     def _serve(self, word: HandOver | Keep | Adopt | Take) -> None:
         match word:
             case Take(lease):
+                self._tell(Feed(lease))
                 self._stream.add(lease)
                 self._mail.happens(Fed(self._stream.remaining))
             case Keep(hand_over):
                 if hand_over.said is not None:
+                    self._tell(CutOut(hand_over, keep=True))
                     self._taken(self._replica.keep(hand_over))
             case HandOver(p):
-                snapshot = None if word.said is None else self._taken(self._replica.take(word))
+                snapshot = None
+                if word.said is not None:
+                    self._tell(CutOut(word, keep=False))
+                    snapshot = self._taken(self._replica.take(word))
                 # whoever asked is forgotten once answered: if not here, by `Mailbox.end`
                 with self._mail.lock:
                     self._mail.answers[p].popleft().set_result(snapshot)
             case Adopt(p, version):
                 with self._mail.lock:
                     offer, self._mail.adopting = self._mail.offers[p, version], {(p, version)}
+                self._tell(PutIn(p, version))
                 self._replica.adopt(p, *offer)
                 self._exchanged = True
                 with self._mail.lock:

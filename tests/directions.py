@@ -126,7 +126,7 @@ def play(config: Config, sources: list[str | None], fault: Fault | None, seed: i
                 MergeRule.MEAN, pieces, list(admitted.values()), [weight] * len(admitted)
             )
             for i, state in enumerate(states):
-                placed = inner.place(masters[p])
+                placed = inner.place_flat(masters[p], masters[p].size)
                 states[i] = replace(state, params=port.put(state.params, p, placed, sent[i]))
                 bases[i][p] = masters[p].copy()
     seen.loss = evaluator.loss(masters, 64)

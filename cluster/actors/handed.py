@@ -11,7 +11,7 @@ import math
 import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import ray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cluster.actors.sharing import Parts
 from coordinator.errors import Malformed
+from coordinator.parts import Part
 from coordinator.protocol import (
     Adopted,
     ContributionId,
@@ -36,6 +37,13 @@ from coordinator.protocol import (
 
 MOST = 2**53
 """The largest count: above it a float, such as a weight, is not exact any more."""
+
+
+class FirstPart(NamedTuple):
+    """What the first host of several hands in, and the actors that have the other parts."""
+
+    part: Part
+    others: tuple[str, ...]
 
 
 def flaw(handed: object, life: Life, fragment: Fragment) -> str | None:

@@ -16,6 +16,8 @@ from ray.exceptions import RayError
 
 from cluster.actors.calls import failure_of
 from cluster.actors.directory import holder_of, setup_logging
+from cluster.actors.gang import RayGang
+from cluster.actors.handed import FirstPart
 from cluster.actors.inject import Breakable, Cable
 from cluster.actors.link import RayLink
 from cluster.actors.sharing import Giving, Parts
@@ -85,7 +87,14 @@ class IslandActor(Breakable):
                 namespace, self._cable, seat, holder_of(plain), relievable=relievable, code=code
             )
 
-        self.process = IslandProcess(plain, mine, link, link)
+        self._gang: RayGang | None = None
+
+        def gather() -> RayGang:
+            self._gang = RayGang(config, mine, seat, namespace, self.process.end)
+            return self._gang
+
+        gathered = gather if mine.hosts > 1 else None
+        self.process = IslandProcess(plain, mine, link, link, gathered)
 
     @property
     def _learner(self) -> Learner | None:
@@ -97,9 +106,13 @@ class IslandActor(Breakable):
     @_its_own("asking", Reason.HAND_IN)
     def hand_in(
         self, life: Life, fragment: Fragment, known: Known
-    ) -> tuple[HandIn, Payload] | None:
+    ) -> tuple[HandIn, Payload] | FirstPart | None:
+        """Of an island of several hosts, the part of the first."""
         learner = self._learner
-        return None if learner is None else learner.hand_in(life, fragment, known)
+        handed = None if learner is None else learner.hand_in(life, fragment, known)
+        if handed is None or self._gang is None:
+            return handed
+        return self._gang.first_part(fragment, *handed)
 
     @_its_own("asking", Reason.MOMENTS)
     def moments(self, life: Life) -> Parts | None:
@@ -184,6 +197,12 @@ class IslandActor(Breakable):
     @ray.method(concurrency_group="breaking")
     def cut(self, for_s: float) -> None:
         self._cable.cut(for_s)
+
+    @ray.method(concurrency_group="breaking")
+    def hosts(self) -> list[tuple[int, str]]:
+        """Process and node of each of its hosts, this one first."""
+        here = os.getpid(), ray.get_runtime_context().get_node_id()
+        return [here, *(self._gang.others if self._gang else [])]
 
     @ray.method(concurrency_group="breaking")
     def node(self) -> str:

@@ -86,6 +86,7 @@ class RayLink:
         self._said_s = -math.inf
         self._fetching = Fetching(cable, self._goes_on, get=get)
         self._asking = ThreadPoolExecutor(1, "ask")
+        self.ranges: Mapping[Fragment, slice] | None = None  # of a host that has no more of them
 
     def join(self, event: Join) -> Granted | Refused:
         """Errors: `Relieved` if the island is somebody else by now."""
@@ -124,6 +125,10 @@ class RayLink:
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
         """Asked for as many at a time as are pulled at once, and for the next ones while these
         come; mapped where they lie on this node, if they are of one part."""
+        if self.ranges is not None:
+            return [
+                self._fetch(self._holder[p], "whole_range", p, self._range(p)) for p in fragments
+            ]
         found: dict[Fragment, tuple[Version, Flat]] = {}
         todo = deque(fragments)
         try:
@@ -142,6 +147,9 @@ class RayLink:
     def missed(
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Payload] | tuple[Version, Flat]:
+        if self.ranges is not None:
+            own = self._range(p)
+            return self._fetch(self._holder[p], "missed_range", p, older, newer, own)
         while True:
             said = self._fetch(self._holder[p], "missed", p, older, newer, self._rate(p))
             if isinstance(said, Shared):
@@ -150,6 +158,10 @@ class RayLink:
                 return self._fetching.pull(lots_of(said))
             except Unreachable as error:
                 logging.info("%s; trying again", error)
+
+    def _range(self, p: Fragment) -> tuple[int, int]:
+        assert self.ranges is not None
+        return self.ranges[p].start, self.ranges[p].stop
 
     def _shared(self, fragments: Sequence[Fragment]) -> dict[Fragment, Shared]:
         """Where public fragments lie."""

@@ -18,9 +18,10 @@ from ray.exceptions import RayActorError, RayError
 from cluster.actors.again import code_changed, start_over
 from cluster.actors.calls import STORE_FULL, failure_of
 from cluster.actors.directory import Directory, setup_logging
-from cluster.actors.handed import flaw
+from cluster.actors.handed import FirstPart, flaw
 from cluster.actors.inject import Breakable
 from cluster.actors.sharing import Parts, Probe, Shared, Sharing
+from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.failures import Answered, Failure, Reason
 from cluster.names import Seat, island_actor
@@ -41,10 +42,13 @@ from cluster.syncer.collect import Answers, Gatherer, Handed
 from coordinator.codec import Payload
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
+from coordinator.parts import Part, cut_out, joined, misfit
 from coordinator.protocol import (
     ContributionId,
     Discard,
     Fragment,
+    HandIn,
+    Known,
     Life,
     Merge,
     Merged,
@@ -60,6 +64,8 @@ round trips cost more than the bytes."""
 Order = TypeVar("Order", Merge, Publish)
 S = TypeVar("S")
 T = TypeVar("T")
+Range = tuple[int, int]
+"""Elements of a fragment, from the one to before the other."""
 
 
 class ShardActor(Breakable):
@@ -94,9 +100,11 @@ class ShardActor(Breakable):
         self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
         self._broken: BaseException | None = None
         self._seeded: Layout | None = None  # before the syncer has written it down
+        self._sizes: Sequence[int] = ()  # of the fragments
 
     def _means(self) -> tuple[Layout, DepotFiles]:
         layout = self._seeded or load_layout(self._depot)
+        self._sizes = layout.sizes
         store = FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
         return layout, DepotFiles(store, self._fence, self._storing.pace)
 
@@ -180,14 +188,46 @@ class ShardActor(Breakable):
             handed = await island.hand_in.remote(life, fragment, known)
         except RayError as error:
             return self._unanswered(life, name, failure_of(Reason.HAND_IN, error), error)
+        if isinstance(handed, FirstPart):
+            handed = await self._whole_of(handed, life, fragment, known)
         if handed is None:
             return "nothing to hand in"
+        if isinstance(handed, str):
+            return handed
         if (why := flaw(handed, life, fragment)) is not None:
             logging.error("what %s handed in is of no use: %s", life, why)
             return Failure(Reason.SENT, why)
         there = await self._compute(self._shard.receive, *handed)
         self._fates.arrived(there.id)
         return there
+
+    async def _whole_of(
+        self, first: FirstPart, life: Life, fragment: Fragment, known: Known
+    ) -> tuple[HandIn, Payload] | str | None:
+        """What all hosts of an island hand in, put together; why there is nothing.
+
+        A part is held by nobody but this call: if one does not come, none is left.
+        """
+        facts, size = first.part.facts, self._sizes[fragment]
+        if flaw((facts, first.part.payload), life, fragment) is not None:
+            return facts, first.part.payload  # which will be found again
+
+        async def part(name: str) -> Part | None:
+            host = await self._actors.find(name)
+            return await host.part.remote(facts.id, known)
+
+        try:
+            others = await asyncio.gather(*map(part, first.others))
+        except RayError as error:
+            for name in first.others:  # they are of one life of their island
+                self._actors.forget(name)
+            return f"a host of {life} is gone, or has failed: {type(error).__name__}"
+        if None in others:
+            return None
+        parts = [first.part, *(each for each in others if each is not None)]
+        if (why := misfit(parts, size)) is not None:
+            return f"what the hosts of {life} hand in is not one contribution: {why}"
+        return facts, await self._compute(joined, parts, size)
 
     def _unanswered(
         self, life: Life, name: str, said: Failure | str, error: RayError
@@ -287,6 +327,8 @@ class ShardActor(Breakable):
         self, life: Life, seat: Seat, said: Publication, boxed: Sequence[Payload | ray.ObjectRef]
     ) -> None:
         name = island_actor(seat)
+        if group_of(self._config, life.island).hosts > 1:
+            boxed = ()  # each host fetches its own range
         try:
             island = await self._actors.find(name)
             failure = await island.offer.remote(life, said, boxed)
@@ -333,6 +375,24 @@ class ShardActor(Breakable):
         if (payloads := self._shard.links(p, older, newer)) is None:
             return await self._sharing.fragment(p, bytes_s)
         return await self._sharing.differences(payloads)
+
+    async def whole_range(self, p: Fragment, own: Range) -> tuple[Version, Flat] | None:
+        """These elements of a public fragment, for a host that has no more of it; None as in
+        `whole`."""
+        if not self._shard.has_model:
+            return None
+        (version, flat), *_ = await asyncio.to_thread(self._shard.whole, [p])
+        return version, flat[slice(*own)].copy()
+
+    async def missed_range(
+        self, p: Fragment, older: Version, newer: Version, own: Range
+    ) -> list[Payload] | tuple[Version, Flat] | None:
+        """What leads from one version to another, of these elements; or they as they are now."""
+        if not self._shard.has_model:
+            return None
+        if (payloads := self._shard.links(p, older, newer)) is None:
+            return await self.whole_range(p, own)
+        return [cut_out(each, self._sizes[p], *own) for each in payloads]
 
     def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
         """Large fragments occupy all cores, small ones the arithmetic's own thread."""

@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors.directory import Actor
 from cluster.actors.evaluator import EvaluatorActor
+from cluster.actors.gang import devices_of
 from cluster.actors.inject import Breakable
 from cluster.actors.island import THREADS, IslandActor
 from cluster.actors.ring import RingActor
@@ -25,7 +26,12 @@ from cluster.actors.ring_island import RingIslandActor
 from cluster.actors.shard import ShardActor
 from cluster.actors.syncer import SyncerActor
 from cluster.config.schema import Config, IslandGroup
-from cluster.host.environment import CPU_ENV, KEEP_PAGES, ONE_THREAD, keep_compiled
+from cluster.host.environment import (
+    CPU_ENV,
+    KEEP_PAGES,
+    ONE_THREAD,
+    environment_of,
+)
 from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
 from cluster.source import user_sha256
 
@@ -110,21 +116,11 @@ def start_island(
     """A process of this group on the devices that were reserved for it (None: wherever there is
     room); Ray restarts it whenever it dies. `kind`: None for what the mode of the run needs."""
     kind = kind or (RingIslandActor if config.run.mode.sums_gradients else IslandActor)
-    resources = dict(group.devices)
-    cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
-    memory = resources.pop("memory", None)
-    env = keep_compiled()
-    if not gpus and not resources.get("TPU"):
-        env |= CPU_ENV | KEEP_PAGES
-        if cpus <= 1:
-            env["XLA_FLAGS"] = ONE_THREAD
+    env = environment_of(group)
     threaded: Any = ray.remote(concurrency_groups=THREADS)  # type: ignore[call-overload]
     actor = threaded(kind).options(
         **home.options(island_actor(seat), env),
-        num_cpus=cpus,
-        num_gpus=gpus,
-        memory=memory,
-        resources=resources,
+        **devices_of(group),
         scheduling_strategy=devices,
     )
     return actor.remote(config.model_dump_json(), group.group, seat, home.namespace)

@@ -77,9 +77,53 @@ def _slices_are_of_one_host(config: Config) -> Iterator[Problem]:
                 f"islands.{number}.topology",
                 f"a slice {group.topology} of {kind} has {slices.chips(group.topology)} chips, "
                 f"{each:g} on a host{f' as islands.{number}.resources.TPU says' if given else ''}: "
-                f"{hosts} hosts, and an island of several hosts is not built yet; take a slice of "
+                f"{hosts} hosts, and a slice of several hosts is not built yet; take a slice of "
                 f"one host, {slices.largest_of_one_host(kind)} at most"
                 f"{', and all of its chips' if given else ''}",
+            )
+
+
+@check("islands.*.hosts", "islands.*.encode", "islands.*.topology", "run.mode")
+def _several_hosts_are_built(config: Config) -> Iterator[Problem]:
+    for number, group in enumerate(config.islands):
+        if group.hosts == 1:
+            continue
+        where = f"islands.{number}"
+        if config.run.mode.sums_gradients:
+            yield Problem(
+                f"{where}.hosts",
+                f"run.mode = {config.run.mode} is for islands of one host so far; leave it at 1",
+            )
+        if group.encode == "device":
+            yield Problem(
+                f"{where}.encode", 'is not built yet for several hosts; use "host", or hosts = 1'
+            )
+        if group.topology is not None:
+            yield Problem(
+                f"{where}.hosts",
+                "is not built yet for slices; leave it at 1, given with a topology",
+            )
+
+
+@check("islands.*.mesh", "islands.*.batch_size", "islands.*.hosts")
+def _meshes_can_be(config: Config) -> Iterator[Problem]:
+    for number, group in enumerate(config.islands):
+        mesh, where = group.mesh, f"islands.{number}.mesh"
+        sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
+        if len(rest := [name for name, size in sizes.items() if size == -1]) > 1:
+            yield Problem(where, f"{' and '.join(rest)} are both -1, the rest; give one a size")
+        if group.on_cpu and mesh.devices is not None and mesh.devices % group.hosts:
+            yield Problem(
+                where,
+                f"{mesh.devices} devices cannot be shared evenly by {group.hosts} hosts; give "
+                f"sizes whose product is a multiple of {group.hosts}",
+            )
+        ways = mesh.data * mesh.fsdp
+        if not rest and group.batch_size % ways:
+            yield Problem(
+                f"islands.{number}.batch_size",
+                f"{group.batch_size} windows cannot be split over {ways} devices, data x fsdp of "
+                f"its mesh; use a multiple of {ways}",
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -22,6 +23,7 @@ from cluster.config.values import (
     Every,
     Grace,
     GroupName,
+    MeshSize,
     Mode,
     ModeName,
     Name,
@@ -32,8 +34,8 @@ from cluster.config.values import (
     every_value,
     grace_value,
     nearest,
-    only,
     with_a_rate,
+    with_the_rest,
 )
 from cluster.names import island_names
 from coordinator.codec import Wire
@@ -118,6 +120,20 @@ class SyncConfig(Table):
     outer: OuterConfig = OuterConfig()
 
 
+class MeshConfig(Table):
+    """Along which axes an island's devices stand (islands/mesh.py); one may be -1, the rest."""
+
+    data: MeshSize = 1  # parameters are repeated over these ...
+    fsdp: MeshSize = -1  # ... split over these, and gathered for each step ...
+    tensor: MeshSize = 1  # ... and over these the task splits its layers
+
+    @property
+    def devices(self) -> int | None:
+        """How many they are; None if that is left to the machine."""
+        sizes = (self.data, self.fsdp, self.tensor)
+        return None if -1 in sizes else math.prod(sizes)
+
+
 class IslandGroup(Table):
     """Islands of one kind; they are named after their group."""
 
@@ -125,8 +141,10 @@ class IslandGroup(Table):
     count: Count = 1
     spares: Annotated[int, Field(ge=0)] = 0  # more processes, warm, on devices of their own
     batch_size: Count = 8  # windows per inner step
-    hosts: Annotated[int, only(1)] = 1
-    resources: dict[str, Amount] = {"CPU": 1.0}  # of each island, in Ray's words
+    hosts: Count = 1  # of each island, that compute as one
+    spread: bool = False  # ... each on a node of its own; else as few nodes as there is room on
+    mesh: Annotated[MeshConfig, BeforeValidator(with_the_rest)] = MeshConfig()
+    resources: dict[str, Amount] = {"CPU": 1.0}  # of each host, in Ray's words
     accelerator: Annotated[str, Field(min_length=1)] | None = None  # such as "H200", "TPU-V6E"
     topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice, of one host
     label_selector: dict[str, str] | None = None  # labels that its node must have
@@ -141,8 +159,18 @@ class IslandGroup(Table):
         return island_names(self.group, self.count)
 
     @property
+    def processes(self) -> int:
+        """Of all its islands and spares: one on each host."""
+        return (self.count + self.spares) * self.hosts
+
+    @property
+    def on_cpu(self) -> bool:
+        """Does it compute on its CPUs? Then its devices are as many as its mesh says, or one."""
+        return not self.devices.get("GPU") and not self.devices.get("TPU")
+
+    @property
     def devices(self) -> dict[str, float]:
-        """The resources of one island; a slice's chips are among them."""
+        """The resources of one host; a slice's chips are among them."""
         if self.topology is None or self.resources.get("TPU"):
             return self.resources
         return {**self.resources, "TPU": float(slices.chips(self.topology))}

@@ -11,7 +11,6 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from cluster.config.toml import toml_value
 from coordinator.codec import Wire
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -51,18 +50,6 @@ class Mode(StrEnum):
 LARGEST_SEED = 2**32 - 1  # what a JAX key takes without 64-bit mode
 
 
-def only(allowed: object) -> AfterValidator:
-    """Mark a field that nothing reads yet: any value but `allowed` is refused, never ignored."""
-
-    def refuse(value: object) -> object:
-        if value != allowed:
-            remedy = "leave it out" if allowed is None else f"leave it at {toml_value(allowed)}"
-            raise PydanticCustomError("not_built", "{why}", {"why": f"is not built yet; {remedy}"})
-        return value
-
-    return AfterValidator(refuse)
-
-
 def grace_value(value: object) -> object:
     if value == "auto":
         return value
@@ -88,6 +75,21 @@ def with_a_rate(optimizer: object) -> object:
     return given if rate is None else {"learning_rate": rate, **given}
 
 
+def with_the_rest(mesh: object) -> object:
+    """Whoever leaves an axis out has it of 1, or fsdp of what the others leave, if they do."""
+    if not isinstance(mesh, dict):
+        return mesh
+    given: dict[str, object] = mesh
+    return {"data": 1, "fsdp": 1 if -1 in given.values() else -1, "tensor": 1, **given}
+
+
+def mesh_size(value: int) -> int:
+    if value == -1 or value >= 1:
+        return value
+    why = "must be 1 or more, or -1 for what the other axes leave"
+    raise PydanticCustomError("mesh_size", "{why}", {"why": why})
+
+
 def option_value(value: object) -> object:
     if not isinstance(value, bool | int | float | str):
         raise PydanticCustomError("option", "must be a number, text, true or false")
@@ -97,6 +99,7 @@ def option_value(value: object) -> object:
 Grace: TypeAlias = Literal["auto"] | float
 Every: TypeAlias = Literal["auto"] | int
 OptionValue = Annotated[bool | int | float | str, PlainValidator(option_value)]
+MeshSize = Annotated[int, AfterValidator(mesh_size)]
 ModeName = Annotated[Mode, Field(strict=False)]
 WireName = Annotated[Wire, Field(strict=False)]
 

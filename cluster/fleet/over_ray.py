@@ -47,7 +47,8 @@ PLACED = "CREATED"
 
 @dataclass(frozen=True, slots=True)
 class PlacedGroup:
-    """A placement group of one bundle.
+    """A placement group of one bundle, or of one to each host of an island; the first host starts
+    the others (`cluster.actors.gang`).
 
     A TPU slice of one host is a node like any other: Ray's own slice utilities reserve no more for
     it than such a placement group (ray.util.tpu, `is_single_host`).
@@ -100,12 +101,13 @@ def cluster_nodes() -> list[Node]:
 
 def reserve(group: IslandGroup, seat: Seat, namespace: str, *, detached: bool) -> PlacedGroup:
     """Ask for the devices of one island, or of a spare; returns at once."""
+    pack = "STRICT_PACK" if group.hosts == 1 else "STRICT_SPREAD" if group.spread else "PACK"
     asked = placement_group(
-        [bundle(group)],
-        strategy="STRICT_PACK",
+        [bundle(group)] * group.hosts,
+        strategy=pack,
         name=f"{namespace}/{seat}",
         lifetime="detached" if detached else None,
-        bundle_label_selector=[selector(group)],
+        bundle_label_selector=[selector(group)] * group.hosts,
     )
     return PlacedGroup(asked)
 

@@ -67,18 +67,26 @@ def selector(group: IslandGroup) -> dict[str, str]:
 
 def wish(group: IslandGroup) -> str:
     """What one island waits for, in words."""
-    labels = selector(group)
-    return f"{_amounts(bundle(group))}{f' on a node with {_labels(labels)}' if labels else ''}"
+    labels, each = selector(group), _amounts(bundle(group))
+    if group.hosts > 1:
+        each = f"{group.hosts} hosts of {each}{', on nodes of their own' if group.spread else ''}"
+    return f"{each}{f' on a node with {_labels(labels)}' if labels else ''}"
 
 
 def room(group: IslandGroup, nodes: Sequence[Node]) -> int:
     """How many islands of this group the nodes could hold if nobody else used them."""
-    need, labels = bundle(group), selector(group)
-    total = 0
-    for node in nodes:
-        if _fits(labels, node):
-            total += min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items())
-    return total
+    need, labels, n = bundle(group), selector(group), group.hosts
+    each = [
+        min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items())
+        for node in nodes
+        if _fits(labels, node)
+    ]
+    if not group.spread:
+        return sum(each) // n
+    islands = sum(each) // n  # a node has no more than one host of each
+    while islands and sum(min(held, islands) for held in each) < islands * n:
+        islands -= 1
+    return islands
 
 
 def homeless(evaluate_on: Mapping[str, float], nodes: Sequence[Node]) -> str | None:

@@ -6,5 +6,6 @@ imported here and in `islands`; elsewhere in `cluster` only by benches and by an
     process      runs a learner on a thread of its own, and ends when that breaks
     build        builds a learner out of the configuration: what takes long first
     environment  what a process that computes is started with
+    gang         the hosts of one island: who they are, and how orders get to them
     evaluator    the initial model, and the held-out loss of the public fragments
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -15,10 +16,14 @@ from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Fragment, Island, Region
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.encoder import OnDevice
+from islands.follower import Follower
 from islands.inner import Inner
+from islands.lead import Lead
 from islands.learner import Learner
 from islands.link import Habits, Link
+from islands.mesh import Devices, MeshShape
 from islands.optimizer import OptimizerSpec
+from islands.orders import Word
 from islands.prefetch import Prefetched
 from islands.sources import DataSpec
 from islands.task import Task, load_task
@@ -32,6 +37,10 @@ def task_of(config: Config) -> Task:
     """The task that the configuration names; its data is read when first asked for."""
     task = config.task
     return load_task(task.preset, task.target, task.options, data_spec(config))
+
+
+def mesh_of(group: IslandGroup) -> MeshShape:
+    return MeshShape(**group.mesh.model_dump())
 
 
 def optimizer_of(config: Config) -> OptimizerSpec:
@@ -52,8 +61,8 @@ def compiled(config: Config, group: IslandGroup) -> Parts:
     """Import, read and compile all that a learner of this group needs."""
     task, sync = task_of(config), config.sync
     layout = layout_of(task, sync.fragments)
-    inner = Inner(task, optimizer_of(config))
-    port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0)
+    inner = Inner(task, optimizer_of(config), Devices(task, mesh_of(group)))
+    port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, inner.devices)
     inner.compile(task.heldout(group.batch_size)[0])
     port.compile(task, inner.place)
     if group.encode == "device":
@@ -65,15 +74,20 @@ def _compile_encoder(
     wire: Wire, task: Task, layout: Layout, inner: Inner, port: FragmentPort
 ) -> None:
     encode, params = OnDevice(wire), inner.place(task.zeros())
-    for p in range(len(layout.fragments)):
-        flat = port.take(params, Fragment(p))
-        _, left = encode(flat, inner.place(np.asarray(flat)), None, 1.0)
-        encode(flat, flat, left, 1.0)
+    for p, size in enumerate(layout.sizes):
+        flat, own = port.take(params, Fragment(p)), inner.devices.own(size)
+        zeros = np.zeros(own.stop - own.start, np.float32)
+        _, left = encode(flat, inner.place_flat(zeros, size), None, 1.0, zeros.size)
+        encode(flat, flat, left, 1.0, zeros.size)
 
 
 def rehearse(parts: Parts, batch_size: int) -> None:
     """Go once through what a life does first, so that nothing is left to be compiled."""
     inner, batch = parts.inner, parts.task.heldout(batch_size)[0]
+    if inner.devices.shared:
+        state = inner.started(inner.devices.zeros, None)
+        jax.block_until_ready(inner.step(state, batch, 0))
+        return
     state = inner.start(parts.task.zeros())
     moments = inner.accept([*inner.moments(state)])
     _, measures = inner.step(state, batch, 0)
@@ -99,8 +113,34 @@ def habits_of(config: Config, island: Island) -> Habits:
     )
 
 
-def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learner:
-    """A learner, ready to step, that has not joined yet."""
+def ranges_of(parts: Parts) -> dict[Fragment, slice]:
+    """What this host has of each fragment."""
+    sizes = enumerate(parts.layout.sizes)
+    return {Fragment(p): parts.inner.devices.own(size) for p, size in sizes}
+
+
+def assemble_follower(
+    config: Config, island: Island, parts: Parts, link: Link, say: Callable[[Word], None]
+) -> Follower:
+    """Another host of this island than the first; `say`: to that one."""
+    batch_size = group_of(config, island).batch_size
+    return Follower(
+        parts.layout,
+        parts.inner,
+        parts.port,
+        lambda: Prefetched(parts.task.stream(batch_size)),
+        link.whole,
+        link.missed,
+        habits_of(config, island),
+        say,
+        lambda: rehearse(parts, batch_size),
+    )
+
+
+def assemble(
+    config: Config, island: Island, parts: Parts, link: Link, lead: Lead | None = None
+) -> Learner:
+    """A learner, ready to step, that has not joined yet; `lead`: to its other hosts."""
     batch_size = group_of(config, island).batch_size
     return Learner(
         parts.task,
@@ -111,4 +151,5 @@ def assemble(config: Config, island: Island, parts: Parts, link: Link) -> Learne
         link,
         habits_of(config, island),
         now_s=time.perf_counter,
+        lead=lead,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cluster.config.schema import IslandGroup
+
 CPU_ENV = {"JAX_PLATFORMS": "cpu"}
 KEEP_PAGES = {
     "MALLOC_TRIM_THRESHOLD_": "1000000000",
@@ -16,12 +18,30 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 """Of XLA. Another number of threads adds in another order, and gives other last bits."""
 
 
+def devices_of_cpus(count: int) -> str:
+    """A flag of XLA: so many devices in a process that computes on its CPUs. It comes first: XLA
+    reads no further than the part of `ONE_THREAD` that is no flag of its own."""
+    return f"--xla_force_host_platform_device_count={count}"
+
+
 def keep_compiled() -> dict[str, str]:
     """What is compiled once is kept for the next process."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(Path.home() / ".cache" / "archipelago" / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # the many small ones cost most
     }
+
+
+def environment_of(group: IslandGroup) -> dict[str, str]:
+    """What a process of an island's host has."""
+    env = keep_compiled()
+    if group.on_cpu:
+        env |= CPU_ENV | KEEP_PAGES
+        count = (group.mesh.devices or group.hosts) // group.hosts
+        flags = [devices_of_cpus(count)] if count > 1 else []
+        flags += [ONE_THREAD] if group.devices.get("CPU", 0.0) <= 1 else []
+        env |= {"XLA_FLAGS": " ".join(flags)} if flags else {}
+    return env
 
 
 def take_one_thread() -> None:

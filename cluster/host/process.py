@@ -11,15 +11,16 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from cluster.config.schema import Config, IslandGroup
 from cluster.failures import Failure, Reason, raised
 from coordinator.errors import Rejected, Relieved
-from coordinator.protocol import Island
+from coordinator.protocol import Fragment, Island
 
 if TYPE_CHECKING:  # JAX is imported on the learner's thread, where a failure can be reported
+    from islands.lead import Lead
     from islands.learner import Learner
     from islands.link import Link
 
@@ -46,6 +47,17 @@ class Superior(Protocol):
         ...
 
 
+class Gang(Protocol):
+    """The other hosts of an island of several."""
+
+    @property
+    def lead(self) -> Lead: ...
+
+    def narrowed(self, link: Link, ranges: Mapping[Fragment, slice]) -> Link:
+        """The same link, for a host that has these ranges of the fragments."""
+        ...
+
+
 class IslandProcess:
     """What an island's actor holds. If the learner breaks the process ends, and Ray restarts it."""
 
@@ -55,8 +67,13 @@ class IslandProcess:
         group: IslandGroup,
         superior: Callable[[], Superior],
         link: Callable[[], Link],
+        gather: Callable[[], Gang] | None = None,
     ) -> None:
-        """Cannot fail: an actor whose constructor raises is never restarted."""
+        """`gather`: brings the other hosts together, if the island has any.
+
+        Cannot fail: an actor whose constructor raises is never restarted.
+        """
+        self._gather = gather
         self._config, self._group = config, group
         self._superior, self._link = superior, link
         self.learner: Learner | None = None
@@ -66,12 +83,23 @@ class IslandProcess:
     def _live(self) -> None:
         try:
             time.sleep(self._superior().starting())
-            from cluster.host.build import assemble, compiled, rehearse
+            gang = None if self._gather is None else self._gather()
+            from cluster.host.build import assemble, compiled, ranges_of, rehearse
+            from islands.orders import Rehearse
 
             parts = compiled(self._config, self._group)
+            lead = None if gang is None else gang.lead
+
+            def warm() -> None:
+                if lead is not None:
+                    lead.tell(Rehearse())
+                rehearse(parts, self._group.batch_size)
+
             while True:
-                island = self._wait(lambda: rehearse(parts, self._group.batch_size))
-                self.learner = assemble(self._config, island, parts, self._link())
+                island, link = self._wait(warm), self._link()
+                if gang is not None:
+                    link = gang.narrowed(link, ranges_of(parts))
+                self.learner = assemble(self._config, island, parts, link, lead)
                 try:
                     self.learner.run()
                     return
@@ -81,6 +109,12 @@ class IslandProcess:
             log.warning("%s", error)
         except BaseException as error:  # noqa: BLE001 - which ends the process
             self.break_down(Reason.TRAIN, error)
+
+    def end(self, why: str) -> NoReturn:
+        """End this process, which is as if it had been killed; Ray restarts it."""
+        log.error("an island of %s ends: %s", self._group.group, why)
+        logging.shutdown()
+        os._exit(1)
 
     def break_down(self, reason: Reason, error: BaseException, *, known: bool = False) -> NoReturn:
         """End this process with what was raised on any of its threads, and say so; Ray restarts it.

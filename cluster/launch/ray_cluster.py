@@ -71,7 +71,7 @@ def cluster_of(
         os.environ.setdefault(name, value)
     logging.getLogger("ray").setLevel(logging.ERROR)
     if address in (None, "local"):
-        cpus = sum((g.count + g.spares) * g.devices.get("CPU", 0.0) for g in config.islands)
+        cpus = sum(g.processes * g.devices.get("CPU", 0.0) for g in config.islands)
         cpus += config.monitor.evaluate_on.get("CPU", 0.0)
         _fits_here(stores.shards)
         try:
@@ -137,7 +137,7 @@ def _other_resources(config: Config) -> dict[str, float]:
     """Custom resources of an embedded Ray, which has just what its islands and its evaluator ask
     for."""
     wanted: dict[str, float] = {}
-    asked = [(g.count + g.spares, g.devices) for g in config.islands]
+    asked = [(g.processes, g.devices) for g in config.islands]
     for times, devices in [*asked, (1, config.monitor.evaluate_on)]:
         for name, amount in devices.items():
             if name not in ("CPU", "GPU", "memory", "object_store_memory"):

@@ -12,6 +12,7 @@ from cluster.host.build import optimizer_of, task_of
 from coordinator.fragments import Layout
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.inner import Inner
+from islands.mesh import Devices
 from islands.optimizer import OptimizerSpec
 from islands.task import Task
 
@@ -40,11 +41,12 @@ def kit_of(config: Config) -> Kit:
     shapes = jax.eval_shape(lambda: task.init(0))
     layout = layout_of(task, sync.fragments, shapes)
     rule, blend = AdoptRule(sync.adopt), sync.blend or 0.0
+    inner = inner_of(config, task)
     return Kit(
         task,
         layout,
-        inner_of(config, task),
-        _port_of(layout, rule, blend),
+        inner,
+        _port_of(layout, rule, blend, inner.devices),
         jax.tree.structure(shapes),
     )
 
@@ -62,11 +64,11 @@ def inner_of(config: Config, task: Task) -> Inner:
     return _inner[key]
 
 
-def _port_of(layout: Layout, rule: AdoptRule, blend: float) -> FragmentPort:
+def _port_of(layout: Layout, rule: AdoptRule, blend: float, devices: Devices) -> FragmentPort:
     key = layout.fingerprint, rule, blend
     if key not in _ports:
         _drop_oldest(_ports)
-        _ports[key] = FragmentPort(layout, rule, blend)
+        _ports[key] = FragmentPort(layout, rule, blend, devices)
     return _ports[key]
 
 

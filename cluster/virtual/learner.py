@@ -139,7 +139,7 @@ class VirtualLearner:
         self._offers = {at: each for at, each in self._offers.items() if at[0] != p}
         if (taken := self._taken.pop(p, None)) is not None:
             self.process.network.adopted(self.now.progress.steps - taken)
-        self.process.replica.adopt(p, flat, self.process.kit.inner.place(flat))
+        self.process.replica.adopt(p, flat, self.process.kit.inner.place_flat(flat, flat.size))
 
     def _step(self, held: bool) -> None:
         process, loop = self.process, self.process.loop

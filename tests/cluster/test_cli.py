@@ -98,7 +98,7 @@ def refused(cli: Cli, here: Path, *arguments: str) -> str:
         ("durability.dir=there", "durability.dir: must be an absolute path"),
         ("durability.dir=/there/is/none", "/there/is/none: No such file or directory"),
         ("durability.dir=/dev/null", "durability.dir: /dev/null: Not a directory"),
-        ("islands.0.hosts=2", "islands.0.hosts: is not built yet"),
+        ("islands.0.hosts=0", "islands.0.hosts: must be at least 1"),
         ("task.preset=byte-tinny", "did you mean 'byte-tiny'?"),
         ("task.options.width=3.5", "task.options.width = 3.5: must be of type int"),
         ("data.source=nowhere", "data.source = 'nowhere': there is no such file or folder"),

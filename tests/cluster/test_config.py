@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cluster.config.load import load, parse
-from cluster.config.schema import Config, Table
+from cluster.config.schema import Config, MeshConfig, Table
 from cluster.config.toml import toml_value
 from cluster.names import island_names
 from coordinator.codec import Wire
@@ -21,6 +21,10 @@ from coordinator.errors import UserMistake
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOUND = '[task]\npreset = "byte-tiny"\n[[islands]]\ngroup = "eu"\ncount = 3\n'
+
+
+def sides(mesh: MeshConfig) -> tuple[int, int, int]:
+    return mesh.data, mesh.fsdp, mesh.tensor
 
 
 def sound() -> dict[str, Any]:
@@ -54,9 +58,11 @@ def test_islands_are_named_after_their_group() -> None:
     assert island_names("eu", 3) == ("eu-0", "eu-1", "eu-2")
 
 
-@pytest.mark.parametrize("name", ["demo", "tiny"])
-def test_the_examples_are_sound(name: str) -> None:
-    assert load(EXAMPLES / f"{name}.toml").islands[0].names[0] == "local-0"
+@pytest.mark.parametrize(
+    ("name", "first"), [("demo", "local-0"), ("tiny", "local-0"), ("hosts", "wide-0")]
+)
+def test_the_examples_are_sound(name: str, first: str) -> None:
+    assert load(EXAMPLES / f"{name}.toml").islands[0].names[0] == first
 
 
 def test_the_demo_kills_one_of_four_islands_half_way() -> None:
@@ -93,6 +99,9 @@ def test_it_travels_to_another_process() -> None:
         ("islands.0.count=2", lambda c: c.islands[0].count, 2),
         ("islands.eu.count=2", lambda c: c.islands[0].count, 2),
         ("islands.eu.resources={GPU=1}", lambda c: c.islands[0].resources, {"GPU": 1.0}),
+        ("islands.eu.mesh={data=2}", lambda c: sides(c.islands[0].mesh), (2, -1, 1)),
+        ("islands.eu.mesh={tensor=-1}", lambda c: sides(c.islands[0].mesh), (1, 1, -1)),
+        ("islands.eu.mesh={fsdp=4}", lambda c: sides(c.islands[0].mesh), (1, 4, 1)),
         ("task.options.depth=3", lambda c: c.task.options, {"depth": 3}),
         ('islands=[{group="us"}]', lambda c: c.island_names, ("us-0",)),
         (
@@ -165,8 +174,18 @@ REFUSALS = {
     "sync.grace=inf": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given inf',
     "sync.grace=true": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given true',
     "task.target=mine": 'task.target: must look like module:attribute, given "mine"',
+    "islands.eu.mesh.fsdp=0": "islands.0.mesh.fsdp: must be 1 or more, or -1 for what the other "
+    "axes leave, given 0",
+    "islands.eu.mesh={data=-1, tensor=-1}": "islands.0.mesh: data and tensor are both -1, the "
+    "rest; give one a size",
+    "islands.eu.mesh={data=3, fsdp=1}": "islands.0.batch_size: 8 windows cannot be split over 3 "
+    "devices, data x fsdp of its mesh; use a multiple of 3",
     # not built yet
-    "islands.eu.hosts=2": "islands.0.hosts: is not built yet; leave it at 1, given 2",
+    "islands.eu.hosts=0": "islands.0.hosts: must be at least 1, given 0",
+    "islands=[{hosts=2, encode='device'}]": "islands.0.encode: is not built yet for several "
+    'hosts; use "host", or hosts = 1',
+    "islands=[{hosts=3, mesh={fsdp=4}}]": "islands.0.mesh: 4 devices cannot be shared evenly by 3 "
+    "hosts; give sizes whose product is a multiple of 3",
     "islands.eu.region=E U": "islands.0.region: must be of small letters and digits, with dashes "
     'only within, given "E U"',
     "islands.eu.topology=4x4": "islands.0.accelerator: a slice 4x4 is of TPUs: say which, "
@@ -176,14 +195,14 @@ REFUSALS = {
     "islands.eu.topology=4x0": "islands.0.topology: must be chips along each side, such as 4x4, "
     'given "4x0"',
     'islands=[{topology="4x4", accelerator="TPU-V6E"}]': "islands.0.topology: a slice 4x4 of "
-    "TPU-V6E has 16 chips, 4 on a host: 4 hosts, and an island of several hosts is not built yet; "
+    "TPU-V6E has 16 chips, 4 on a host: 4 hosts, and a slice of several hosts is not built yet; "
     "take a slice of one host, 2x4 at most",
     'islands=[{topology="2x2x2", accelerator="TPU-V5P"}]': "islands.0.topology: a slice 2x2x2 of "
-    "TPU-V5P has 8 chips, 4 on a host: 2 hosts, and an island of several hosts is not built yet; "
+    "TPU-V5P has 8 chips, 4 on a host: 2 hosts, and a slice of several hosts is not built yet; "
     "take a slice of one host, 2x2x1 at most",
     'islands=[{topology="2x4", accelerator="TPU-V6E", resources={TPU=4}}]': "islands.0.topology: "
     "a slice 2x4 of TPU-V6E has 8 chips, 4 on a host as islands.0.resources.TPU says: 2 hosts, and "
-    "an island of several hosts is not built yet; take a slice of one host, 2x4 at most, and all "
+    "a slice of several hosts is not built yet; take a slice of one host, 2x4 at most, and all "
     "of its chips",
     "durability.every=0": 'durability.every: must be "auto" or a number of merges, 1 or more, '
     "given 0",
@@ -264,7 +283,7 @@ def test_every_problem_at_once(tmp_path: Path) -> None:
         "sync.fragments=30",
         "sync.merge=max",
         "sync.quorom=2",
-        "islands.eu.hosts=2",
+        "islands.eu.hosts=0",
         'faults.plan=[{at_step="x", kind="kill", island="eu-0"},'
         '{at_step=3, kind="kill", island="mars-0"}]',
         "nonsense",
@@ -273,7 +292,7 @@ def test_every_problem_at_once(tmp_path: Path) -> None:
         "--set nonsense: must look like sync.every=24",
         'sync.merge: must be "rda" or "mean", given "max"',
         "sync.quorom: is not known; did you mean quorum?",
-        "islands.0.hosts: is not built yet; leave it at 1, given 2",
+        "islands.0.hosts: must be at least 1, given 0",
         'faults.plan.0.at_step: must be a whole number, given "x"',
         "sync.fragments: two of 30 fragments would be due at one step, as sync.every is 8; "
         "use 8 fragments or fewer, or a longer interval",

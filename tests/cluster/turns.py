@@ -85,7 +85,7 @@ class Marcher:
         found = self._downlink.follow(said, payload)
         assert found is not None
         version, flat = found
-        self._replica.adopt(p, flat, self._kit.inner.place(flat))
+        self._replica.adopt(p, flat, self._kit.inner.place_flat(flat, flat.size))
         if self._kit.port.rule is AdoptRule.CARRY:
             self._tracks[p] = Track(version, track.from_step, track.from_step, track.from_tokens)
         else:

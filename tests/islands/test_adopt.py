@@ -168,7 +168,7 @@ def test_compiles_ahead_of_time_and_then_no_more(
 ) -> None:
     port = FragmentPort(LAYOUT, AdoptRule.CARRY)
     params = inner.start(TASK.init(1)).params
-    public = [inner.place(flat) for flat in flats_of(TASK.init(2))]
+    public = [inner.place_flat(flat, flat.size) for flat in flats_of(TASK.init(2))]
     with jax.log_compiles():
         port.compile(TASK, inner.place)
         assert "Compiling" in caplog.text

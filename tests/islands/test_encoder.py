@@ -44,8 +44,8 @@ def test_the_same_bits_on_host_and_device(wire: Wire, size: int, messages: int) 
     left: tuple[object, object] = (None, None)
     for seed in range(messages):
         flat, origin = jnp.asarray(numbers(seed, size)), numbers(100 + seed, size)
-        one, kept = host(flat, origin, left[0], 1.0)  # type: ignore[arg-type]
-        two, held = device(flat, jnp.asarray(origin), left[1], 1.0)  # type: ignore[arg-type]
+        one, kept = host(flat, origin, left[0], 1.0, size)  # type: ignore[arg-type]
+        two, held = device(flat, jnp.asarray(origin), left[1], 1.0, size)  # type: ignore[arg-type]
         same(one, two)
         assert (kept is None) == (held is None) == (wire is Wire.F32)
         if kept is not None:
@@ -60,8 +60,8 @@ def test_the_same_bits_of_what_is_hard_to_write(wire: Wire) -> None:
     flat = np.repeat(np.array(AWKWARD, np.float32), 32)  # blocks of one kind, then in all places
     for each in (flat, np.random.default_rng(0).permutation(flat), flat[:45]):
         origin = zero[: each.size]
-        one, kept = OnHost(wire)(jnp.asarray(each), origin, None, 1.0)
-        two, held = OnDevice(wire)(jnp.asarray(each), origin, None, 1.0)
+        one, kept = OnHost(wire)(jnp.asarray(each), origin, None, 1.0, origin.size)
+        two, held = OnDevice(wire)(jnp.asarray(each), origin, None, 1.0, origin.size)
         same(one, two)
         if kept is not None:
             same(kept, held)
@@ -70,8 +70,8 @@ def test_the_same_bits_of_what_is_hard_to_write(wire: Wire) -> None:
 @pytest.mark.parametrize("wire", Wire)
 def test_what_a_fault_plan_spoils_is_spoilt_on_both(wire: Wire) -> None:
     flat, origin = jnp.asarray(numbers(1, 70)), numbers(2, 70)
-    one, _ = OnHost(wire)(flat, origin, None, -1000.0)
-    two, _ = OnDevice(wire)(flat, origin, None, -1000.0)
+    one, _ = OnHost(wire)(flat, origin, None, -1000.0, 70)
+    two, _ = OnDevice(wire)(flat, origin, None, -1000.0, 70)
     same(one, two)
-    plain, _ = OnDevice(wire)(flat, origin, None, 1.0)
+    plain, _ = OnDevice(wire)(flat, origin, None, 1.0, origin.size)
     assert not np.array_equal(plain, two)

@@ -246,10 +246,11 @@ from coordinator.errors import UserMistake
 from tests.islands.test_inner import SPEC, batches, run
 from tests.given import data_spec
 from islands.inner import Inner
+from islands.mesh import Devices
 from islands.model import ModelSpec
 from islands.task import language_model
 task = language_model("small", ModelSpec(30, 16, 2, 2, 24), data_spec())
-both, one = Inner(task, SPEC), Inner(task, SPEC, jax.devices()[:1])
+both, one = Inner(task, SPEC), Inner(task, SPEC, Devices(task, devices=jax.devices()[:1]))
 state, losses = run(both, both.start(task.init(0)), 0, 20)
 alone, alone_losses = run(one, one.start(task.init(0)), 0, 20)
 pairs = zip(jax.tree.leaves(state.params), jax.tree.leaves(alone.params))

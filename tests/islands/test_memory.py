@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from coordinator.codec import Wire
-from coordinator.fragments import take
+from coordinator.fragments import Flat, take
 from coordinator.protocol import (
     Adopted,
     Answer,
@@ -127,6 +127,11 @@ class Scales(Inner):
 
     def place(self, tree: Params) -> Params:
         placed = super().place(tree)
+        self._weigh("joining")
+        return placed
+
+    def place_flat(self, own: Flat, size: int) -> jax.Array:
+        placed = super().place_flat(own, size)
         self._weigh("joining")
         return placed
 

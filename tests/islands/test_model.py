@@ -12,6 +12,7 @@ import pytest
 
 from islands import model
 from islands.model import ModelSpec
+from islands.task import leaf_path
 
 logits = jax.jit(model.logits, static_argnums=0)
 loss = jax.jit(model.loss, static_argnums=0)
@@ -148,6 +149,13 @@ def test_init_is_decided_by_the_seed() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
     assert all(leaf.dtype == np.float32 for leaf in first)
+
+
+def test_each_leaf_is_drawn_by_itself() -> None:
+    """So that nobody needs room for more than one."""
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(model.init(SMALL, 3))[0]:
+        alone = model.init_leaf(SMALL, leaf_path(keys), 3)
+        assert np.array_equal(np.asarray(alone), np.asarray(leaf)), leaf_path(keys)
 
 
 def test_a_depth_that_the_unrolling_does_not_divide() -> None:

@@ -1,0 +1,211 @@
+"""Between the hosts of one island: who they are, and how orders get from the first to the others.
+
+They are one program, so they live and die together. Each has a connection to the first host, over
+which both ends say that they are there: whoever hears nothing for `SILENCE_S`, or that a connection
+has ended, ends its own process, whatever its devices wait for. JAX's coordination service lives in
+the first host's process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from typing import TypeAlias
+
+from coordinator.errors import HostLost
+from islands.orders import Fate, News, Order, Word
+
+log = logging.getLogger("archipelago.gang")
+BEAT_S = 1.0
+SILENCE_S = 30.0
+"""A host that says nothing for so long hangs."""
+FORM_S = 300
+"""So long all hosts of an island may take to be there: their processes begin one by one, and import
+JAX."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the hosts of an island meet. `key`: who does not know it is not let in."""
+
+    orders: tuple[str, int]
+    service: str  # JAX's, HOST:PORT
+    hosts: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Is there."""
+
+
+Said: TypeAlias = Order | Word | Beat
+
+
+class First:
+    """The first host's connections to the others."""
+
+    def __init__(
+        self, address: str, hosts: int, key: bytes, lost: Callable[[HostLost], None]
+    ) -> None:
+        """`address`: of this machine. `lost`: what to do when a host is gone; it is called once."""
+        self._lost, self._others = lost, hosts - 1
+        self._listener = Listener((address, 0), backlog=hosts, authkey=key)
+        where: tuple[str, int] = self._listener.address  # type: ignore[assignment]
+        self.meeting = Meeting(where, f"{address}:{_free_port(address)}", hosts, key)
+        self._to: dict[int, Connection] = {}
+        self._heard_s: dict[int, float] = {}
+        self._sending, self._ended = threading.Lock(), threading.Event()
+        self._hear: Callable[[Word], None] = _nothing
+        threading.Thread(target=self._let_in, name="hosts", daemon=True).start()
+
+    def hear(self, hear: Callable[[Word], None]) -> None:
+        """`hear`: is told what other hosts say, each on a thread of its own."""
+        self._hear = hear
+
+    def send(self, order: Said) -> None:
+        """To all others. Errors: `OSError` if one of them is gone."""
+        with self._sending:
+            for connection in self._to.values():
+                connection.send(order)
+
+    def _let_in(self) -> None:
+        """Until all are there; then watch over them."""
+        while len(self._to) < self._others:
+            try:
+                connection = self._listener.accept()
+                number: int = connection.recv()
+            except (AuthenticationError, EOFError, OSError) as error:
+                log.warning("somebody was not let in: %s", error)
+                continue
+            with self._sending:
+                self._to[number] = connection
+            self._heard_s[number] = time.monotonic()
+            threading.Thread(
+                target=self._listen, args=(number, connection), name=f"host {number}", daemon=True
+            ).start()
+        self._listener.close()
+        while not self._ended.wait(BEAT_S):
+            try:
+                self.send(Beat())
+            except OSError as error:
+                self._lose(f"a host of this island cannot be told anything: {error}")
+            now_s = time.monotonic()
+            for number, heard_s in self._heard_s.items():
+                if now_s - heard_s > SILENCE_S:
+                    self._lose(f"host {number} of this island says nothing for {SILENCE_S:g} s")
+
+    def _listen(self, number: int, connection: Connection) -> None:
+        while True:
+            try:
+                word: Word | Beat = connection.recv()
+            except (EOFError, OSError):
+                self._lose(f"host {number} of this island is gone")
+                return
+            self._heard_s[number] = time.monotonic()
+            if not isinstance(word, Beat):
+                self._hear(word)
+
+    def _lose(self, why: str) -> None:
+        if not self._ended.is_set():
+            self._ended.set()
+            self._lost(HostLost(why))
+
+
+class Other:
+    """Another host's connection to the first."""
+
+    def __init__(self, meeting: Meeting, number: int, lost: Callable[[HostLost], None]) -> None:
+        """`lost`: what to do when the first host is gone; called on any thread.
+
+        Errors: `OSError`, `AuthenticationError`.
+        """
+        self._lost = lost
+        self._connection = Client(meeting.orders, authkey=meeting.key)
+        self._connection.send(number)
+        self._orders = queue.SimpleQueue[Order]()
+        self._sending, self._heard_s = threading.Lock(), time.monotonic()
+        self._beside: Callable[[News | Fate], None] = _nothing
+
+    def start(self, beside: Callable[[News | Fate], None]) -> None:
+        """Listen from here on. `beside`: what is no order is told to it, on threads of their
+        own."""
+        self._beside = beside
+        for target in (self._listen, self._beat):
+            threading.Thread(target=target, name="first host", daemon=True).start()
+
+    def say(self, word: Word | Beat) -> None:
+        with self._sending:
+            self._connection.send(word)
+
+    def close(self) -> None:
+        """Be gone: both ends hear that there is nobody any more."""
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
+
+    def orders(self) -> Generator[Order]:
+        """In their order, for ever: the end of the first host is that of this process."""
+        while True:
+            yield self._orders.get()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                said: Order | Beat = self._connection.recv()
+            except (EOFError, OSError):
+                self._lost(HostLost("the first host of this island is gone"))
+                return
+            self._heard_s = time.monotonic()
+            match said:
+                case Beat():
+                    pass
+                case News() | Fate():
+                    threading.Thread(target=self._beside, args=(said,), daemon=True).start()
+                case order:
+                    self._orders.put(order)
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(BEAT_S)
+            try:
+                self.say(Beat())
+            except OSError:
+                return  # whoever listens knows it too
+            if time.monotonic() - self._heard_s > SILENCE_S:
+                self._lost(HostLost(f"the first host says nothing for {SILENCE_S:g} s"))
+                return
+
+
+def enter(meeting: Meeting, number: int) -> None:
+    """Have this process be one of the island: from here on `jax.devices()` are those of all hosts.
+
+    Errors: `RuntimeError` if the others do not come.
+    """
+    import jax
+    from jax._src.distributed import global_state
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        meeting.service, meeting.hosts, number, initialization_timeout=FORM_S
+    )
+    jax.devices()
+    # JAX 0.10 lets process 0 alone write to its compilation cache
+    global_state.process_id = 0
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]
+
+
+def _nothing(said: object) -> None:
+    """Nobody listens yet."""

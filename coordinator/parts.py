@@ -1,0 +1,85 @@
+"""A fragment in parts: ranges of whole quantisation blocks, one to each host of an island.
+
+A contribution of an island with several hosts comes in as many parts; it is one again, to the last
+bit that which one host would have sent, when all of them are there. Of what goes down a host takes
+its own range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from coordinator.codec import Payload, Wire, blocks_of, wire_of
+from coordinator.errors import CorruptPayload
+from coordinator.kernels import BLOCK
+from coordinator.protocol import HandIn
+
+
+class Part(NamedTuple):
+    """What one host hands in: elements `start` to `stop` of what `facts` say, encoded by
+    themselves."""
+
+    facts: HandIn
+    start: int
+    stop: int
+    payload: Payload
+
+
+def misfit(parts: Sequence[Part], size: int) -> str | None:
+    """Why these are not, in this order, one contribution to a fragment of `size` elements; None if
+    they are. Parts of two lives or two step boundaries never are."""
+    if not parts:
+        return "no parts"
+    first, end = parts[0], 0
+    wire: Wire | None = None
+    for part in parts:
+        if part.facts != first.facts:
+            return f"parts of {part.facts.id} and {first.facts.id}, which are not one"
+        if part.start != end or part.stop < part.start:
+            return f"a part from {part.start} to {part.stop} where {end} was next"
+        if part.stop != size and part.stop % BLOCK:
+            return f"a part that ends at {part.stop}, within a block"
+        end = part.stop
+        if part.start == part.stop:
+            continue
+        try:
+            found = wire_of(part.payload, part.stop - part.start)
+        except CorruptPayload as error:
+            return str(error)
+        if wire not in (None, found):
+            return f"parts of {wire} and {found} bytes"
+        wire = found
+    return None if end == size else f"parts of {end} elements, the fragment has {size}"
+
+
+def joined(parts: Sequence[Part], size: int) -> Payload:
+    """The payload of the whole, of parts that fit (`misfit`)."""
+    some = [part for part in parts if part.stop > part.start]
+    held, counts = [part.payload for part in some], [blocks_of(p.stop - p.start) for p in some]
+    if len(held) == 1:
+        return held[0]
+    wire = wire_of(held[0], some[0].stop - some[0].start)
+    if wire in (Wire.F32, Wire.BF16):
+        return _one(held)
+    exponents = [payload[:count] for payload, count in zip(held, counts, strict=True)]
+    codes = [payload[count:] for payload, count in zip(held, counts, strict=True)]
+    return _one([*exponents, *codes])
+
+
+def cut_out(payload: Payload, size: int, start: int, stop: int) -> Payload:
+    """A copy of elements `start` to `stop`, whole blocks, of an encoded fragment of `size`."""
+    wire = wire_of(payload, size)
+    if wire in (Wire.F32, Wire.BF16):
+        return payload[start:stop].copy()
+    blocks, first, last = blocks_of(size), start // BLOCK, blocks_of(stop)
+    each = payload.size // max(1, blocks) - 1
+    codes = payload[blocks + first * each : blocks + last * each]
+    return _one([payload[first:last], codes])
+
+
+def _one(arrays: Sequence[Any]) -> Payload:
+    """These, of one dtype, behind each other."""
+    return cast("Payload", np.concatenate(arrays))

@@ -1,0 +1,224 @@
+"""A host of an island that is not the first: it carries out what the first one does.
+
+One thread carries out orders, in their order, so that its devices run the same programs as those of
+all other hosts; what comes from elsewhere (publications, questions of a shard) is served on the
+threads of whoever calls. What it has of a fragment is its own range.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
+
+import jax
+
+from coordinator.errors import HostLost
+from coordinator.fragments import Flat, Layout
+from coordinator.parts import Part
+from coordinator.protocol import (
+    Anchor,
+    ContributionId,
+    Fragment,
+    Known,
+    Life,
+    Publication,
+    Version,
+)
+from islands.adopt import FragmentPort
+from islands.encoder import ENCODERS
+from islands.exchange import Downlink, Missed, Public, Snapshot, Uplink
+from islands.inner import Inner
+from islands.link import Habits
+from islands.orders import (
+    Begin,
+    CatchUp,
+    CutOut,
+    Fate,
+    Feed,
+    Fetched,
+    InnerStep,
+    News,
+    Order,
+    Over,
+    Placed,
+    PutIn,
+    Rehearse,
+    Start,
+    Word,
+)
+from islands.replica import Replica
+from islands.task import StreamLike
+
+log = logging.getLogger("archipelago.follower")
+SNAPSHOTS = 2
+"""Of each fragment, that a shard may still ask for."""
+
+
+class Follower:
+    """One life after another, as the first host lives them; `run` is its thread of orders."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        inner: Inner,
+        port: FragmentPort,
+        stream: Callable[[], StreamLike],
+        whole: Callable[[Sequence[Fragment]], list[Public] | None],
+        missed: Callable[[Fragment, Version, Version], Missed],
+        habits: Habits,
+        say: Callable[[Word], None],
+        rehearse: Callable[[], None],
+    ) -> None:
+        """`whole`, `missed`: those of `Link`, of this host's ranges. `say`: to the first host."""
+        self._layout, self._inner, self._port, self._open_stream = layout, inner, port, stream
+        self._whole, self._missed, self._say, self._habits = whole, missed, say, habits
+        self._rehearse = rehearse
+        self._replica = Replica(inner, port, habits.encode)
+        self._encoder = ENCODERS[habits.encode](habits.wire_up)
+        self._changed = threading.Condition()
+        self._life: Life | None = None
+        self._uplink: Uplink | None = None
+        self._downlink: Downlink | None = None
+        self._snapshots: dict[Fragment, list[Snapshot]] = {}
+        self._offers: dict[tuple[Fragment, Version], tuple[Flat, jax.Array]] = {}
+        self._public: dict[Fragment, Public] = {}
+        self._moments = None
+        self._stream: StreamLike
+        self._running: jax.Array | None = None
+
+    # --- orders -----------------------------------------------------------------------------------
+
+    def run(self, orders: Iterable[Order]) -> None:
+        """Carry them out until there are no more."""
+        for order in orders:
+            match order:
+                case Rehearse():
+                    self._rehearse()
+                case Begin():
+                    self._begin(order)
+                case CatchUp(versions):
+                    for p, version in versions.items():
+                        if version > self._public[p][0]:
+                            self._public[p] = self._newer(p, version)
+                    self._say(Fetched({p: version for p, (version, _) in self._public.items()}))
+                case Start():
+                    flats = {p: flat for p, (_, flat) in self._public.items()}
+                    self._replica.begin(None, self._moments, flats)
+                    self._moments = None
+                case Feed(lease):
+                    self._stream.add(lease)
+                case InnerStep(clock):
+                    before = self._running
+                    self._running = self._replica.step(self._stream.next(), clock).loss
+                    if before is not None:
+                        jax.block_until_ready(before)  # one step ahead of the devices, no more
+                case CutOut(word, keep):
+                    if keep:
+                        self._replica.keep(word)
+                    else:
+                        self._hold(word.fragment, self._replica.take(word))
+                case PutIn(p, version):
+                    self._put_in(p, version)
+                case Over():
+                    self._end()
+                case News(life, publication):
+                    self.offer(life, publication)
+                case Fate(said):
+                    self.refused(said)
+                case _:
+                    assert_never(order)
+
+    def _begin(self, order: Begin) -> None:
+        self._end()
+        moments = self._replica.end()
+        self._moments = moments if order.keep_moments else None
+        fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
+        if (whole := self._whole(fragments)) is None:
+            raise HostLost(f"{order.life} was over before it had begun")
+        self._public = dict(zip(fragments, whole, strict=True))
+        self._stream, self._running = self._open_stream(), None
+        with self._changed:
+            self._life = order.life
+            anchor: Anchor = self._habits.anchor
+            self._uplink = Uplink(order.life, self._encoder, self._layout, anchor)
+            self._downlink = Downlink(self._public, self._missed)
+        self._say(Fetched({p: version for p, (version, _) in self._public.items()}))
+
+    def _newer(self, p: Fragment, version: Version) -> Public:
+        assert self._downlink is not None
+        found = self._downlink.follow(Publication(p, version, version, ()), None)
+        assert found is not None, "only what is behind catches up"
+        return found
+
+    def _end(self) -> None:
+        with self._changed:
+            self._life = self._uplink = self._downlink = None
+            self._snapshots, self._offers = {}, {}
+            self._changed.notify_all()
+
+    def _hold(self, p: Fragment, snapshot: Snapshot) -> None:
+        with self._changed:
+            self._snapshots[p] = [*self._snapshots.get(p, []), snapshot][-SNAPSHOTS:]
+            self._changed.notify_all()
+
+    def _put_in(self, p: Fragment, version: Version) -> None:
+        """Errors: `HostLost` if it is not there: then the hosts are of two minds."""
+        with self._changed:
+            offer = self._offers.get((p, version))
+        if offer is None:
+            raise HostLost(f"{version} of fragment {p} shall be put in place, and is not here")
+        self._replica.adopt(p, *offer)
+        with self._changed:
+            self._offers = {
+                key: each for key, each in self._offers.items() if key[0] != p or key[1] > version
+            }
+
+    # --- called by others -------------------------------------------------------------------------
+
+    def part(self, said: ContributionId, known: Known) -> Part | None:
+        """This host's part of a contribution that the first one has handed in; None if its life is
+        over, or it is past it. Waits for the order to take it."""
+        p = said.fragment
+        with self._changed:
+            self._changed.wait_for(lambda: self._life != said.life or self._has(said))
+            found = [each for each in self._snapshots.get(p, []) if each.word.said == said]
+            uplink = self._uplink
+        if uplink is None or not found:
+            return None
+        uplink.hear(p, known)
+        facts, payload = uplink.encode(p, found[-1])
+        own = self._inner.devices.own(self._layout.sizes[p])
+        return Part(facts, own.start, own.stop, payload)
+
+    def _has(self, said: ContributionId) -> bool:
+        """Is it here, or was it? The lock is held."""
+        held = self._snapshots.get(said.fragment, [])
+        return any(each.word.progress.steps >= said.to_step for each in held)
+
+    def offer(self, life: Life, publication: Publication) -> None:
+        """Fetch a newer version, as far as it is this host's."""
+        with self._changed:
+            if self._life != life or self._uplink is None or self._downlink is None:
+                return
+            uplink, downlink = self._uplink, self._downlink
+        for said in publication.merged:
+            if said.life == life:
+                uplink.settle(said, merged=True)
+        if (found := downlink.follow(publication, None)) is None:
+            return
+        p, (version, flat) = publication.fragment, found
+        placed = self._inner.place_flat(flat, self._layout.sizes[p])
+        with self._changed:
+            if self._life != life:
+                return
+            self._offers[p, version] = flat, placed
+        self._say(Placed(p, version))
+
+    def refused(self, said: ContributionId) -> None:
+        """A contribution was discarded."""
+        with self._changed:
+            uplink = self._uplink if self._life == said.life else None
+        if uplink is not None:
+            uplink.settle(said, merged=False)

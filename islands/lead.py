@@ -1,0 +1,97 @@
+"""The first host's end of an island of several: tells the others, and knows what they have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from coordinator.errors import HostLost
+from coordinator.protocol import Fragment, Publication, Version
+from islands.exchange import Downlink, Public
+from islands.orders import CatchUp, Fetched, Order, Placed, Start, Word
+
+
+class Lead:
+    """Orders to the other hosts, in order; and what is to be waited for until all have it."""
+
+    def __init__(self, send: Callable[[Order], None], others: int) -> None:
+        """`send`: to each of the `others`, without waiting for what they do."""
+        self._send, self._others = send, others
+        self._changed = threading.Condition()
+        self._fetched: list[Mapping[Fragment, Version]] = []
+        self._placed: dict[Fragment, dict[Version, int]] = {}
+        self._tell: Callable[[Fragment, Version], None] | None = None
+        self._lost: HostLost | None = None
+
+    def tell(self, order: Order) -> None:
+        """Errors: `HostLost` if one of them is gone."""
+        try:
+            self._send(order)
+        except OSError as error:
+            raise HostLost(f"a host of this island cannot be told anything: {error}") from error
+
+    def lose(self, error: HostLost) -> None:
+        """A host is gone; nobody waits for it any longer."""
+        with self._changed:
+            self._lost = error
+            self._changed.notify_all()
+
+    def heard(self, word: Word) -> None:
+        """What another host says."""
+        match word:
+            case Fetched(versions):
+                with self._changed:
+                    self._fetched.append(versions)
+                    self._changed.notify_all()
+            case Placed(p, version):
+                self.placed(p, version)
+
+    def fetched(self) -> Sequence[Mapping[Fragment, Version]]:
+        """Wait until all others have said which versions they have.
+
+        Errors: `HostLost`.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._lost or len(self._fetched) == self._others)
+            if self._lost is not None:
+                raise self._lost
+            found, self._fetched = self._fetched, []
+            return found
+
+    def begin(self, tell: Callable[[Fragment, Version], None]) -> None:
+        """A life begins. `tell`: is called for a version once all hosts have it in place."""
+        with self._changed:
+            self._placed, self._tell = {}, tell
+
+    def placed(self, p: Fragment, version: Version) -> None:
+        """One host, this one or another, could put this version in place."""
+        with self._changed:
+            counts = self._placed.setdefault(p, {})
+            counts[version] = counts.get(version, 0) + 1
+            if counts[version] <= self._others or self._tell is None:
+                return
+            self._placed[p] = {v: n for v, n in counts.items() if v > version}
+            tell = self._tell
+        tell(p, version)
+
+
+def agreed(
+    lead: Lead, public: Mapping[Fragment, Public], downlink: Downlink
+) -> dict[Fragment, Public]:
+    """Have all hosts begin with the same versions: the newest that any of them has fetched.
+
+    Errors: `HostLost`.
+    """
+    mine = dict(public)
+    while True:
+        known = [*lead.fetched(), {p: version for p, (version, _) in mine.items()}]
+        newest = {p: max(versions[p] for versions in known) for p in mine}
+        if all(versions == newest for versions in known):
+            lead.tell(Start())
+            return mine
+        lead.tell(CatchUp(newest))
+        for p, version in newest.items():
+            if version > mine[p][0]:
+                found = downlink.follow(Publication(p, version, version, ()), None)
+                assert found is not None, "only what is behind catches up"
+                mine[p] = found

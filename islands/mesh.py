@@ -1,0 +1,289 @@
+"""An island's devices as a mesh, and where on them a task's arrays lie.
+
+A mesh has three axes: over `data` parameters are repeated, over `fsdp` they are split and gathered
+for each step, over `tensor` a task splits the work of its layers, if it says how. The batch is
+split over the first two. A fragment in its flat form is split over all devices in their order, in
+whole quantisation blocks, whatever the mesh is: so what a host has of it is one range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from coordinator.codec import BLOCK
+from coordinator.errors import UserMistake
+from coordinator.fragments import Flat
+from islands.task import Batch, Params, Task, leaf_path
+
+Device: TypeAlias = Any
+"""A `jax.Device`, a type that lives in jaxlib, out of the type checker's sight."""
+DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
+REST = -1
+"""As a size: what the other axes leave of the devices."""
+OPEN = PartitionSpec.UNCONSTRAINED
+"""In a task's `PartitionSpec`: an axis that may be split over fsdp, if that divides it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshShape:
+    """How many devices along each axis; one of them may be `REST`."""
+
+    data: int
+    fsdp: int
+    tensor: int
+
+    def __str__(self) -> str:
+        sizes = zip(AXES, astuple(self), strict=True)
+        return "{" + ", ".join(f"{name} = {size}" for name, size in sizes) + "}"
+
+    def over(self, devices: int) -> MeshShape:
+        """The same with the rest filled in.
+
+        Errors: `UserMistake` if so many devices are not such a mesh.
+        """
+        sizes = astuple(self)
+        known = math.prod(size for size in sizes if size != REST)
+        rest, left = divmod(devices, known)
+        whole = [rest if size == REST else size for size in sizes]
+        if left or math.prod(whole) != devices:
+            raise UserMistake(
+                f"mesh = {self} is of {'a multiple of ' if REST in sizes else ''}{known} devices, "
+                f"and the island has {devices}; give sizes whose product is {devices}, or leave "
+                "one at -1, the rest"
+            )
+        return MeshShape(*whole)
+
+
+FSDP_OVER_ALL = MeshShape(data=1, fsdp=REST, tensor=1)
+
+
+class Devices:
+    """The devices of one island, which may be of several hosts, and its part that is this host's.
+
+    `leaves`: where each leaf of the parameters lies, in their order; `batch`, `flat`: where a batch
+    and a flat fragment do.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        shape: MeshShape = FSDP_OVER_ALL,
+        devices: Sequence[Device] | None = None,
+    ) -> None:
+        """`devices`: None for all that JAX knows of.
+
+        Errors: `UserMistake` if they are no such mesh, or the task wants a leaf split as it cannot
+        be.
+        """
+        found = sorted(devices or jax.devices(), key=lambda each: (each.process_index, each.id))
+        kinds = sorted({f"{each.platform} {each.device_kind}" for each in found})
+        if len(kinds) > 1:
+            raise UserMistake(
+                f"an island's hosts must have devices of one kind, and here are {', '.join(kinds)}"
+            )
+        self.shape = shape.over(len(found))
+        self.mesh = Mesh(np.asarray(found).reshape(astuple(self.shape)), AXES)
+        self.everywhere = NamedSharding(self.mesh, PartitionSpec())
+        self.batch = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
+        self.flat = NamedSharding(self.mesh, PartitionSpec(AXES))
+        self._paths = jax.tree_util.tree_flatten_with_path(task.shapes)
+        specs, problems = [], list[str]()
+        for keys, leaf in self._paths[0]:
+            path, sides = leaf_path(keys), tuple(leaf.shape)
+            spec = task.sharding(path, sides)
+            problems += [] if spec is None else self._misfit(path, sides, spec)
+            specs.append(spec)
+        if problems:
+            raise UserMistake("\n".join(f"task {task.name}: {problem}" for problem in problems))
+        self.leaves = [
+            NamedSharding(self.mesh, self._filled_in(tuple(leaf.shape), spec))
+            for (_, leaf), spec in zip(self._paths[0], specs, strict=True)
+        ]
+
+    # --- what is split over what ------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Devices along each axis."""
+        return dict(zip(AXES, astuple(self.shape), strict=True))
+
+    @cached_property
+    def hosts(self) -> int:
+        """Processes whose devices they are."""
+        return len({each.process_index for each in self.mesh.devices.flat})
+
+    @property
+    def shared(self) -> bool:
+        """Are they of several hosts?"""
+        return self.hosts > 1
+
+    @property
+    def several(self) -> bool:
+        """Is there more than one device?"""
+        return self.mesh.size > 1
+
+    def _misfit(self, path: str, shape: tuple[int, ...], spec: PartitionSpec) -> list[str]:
+        """Why a leaf of this shape cannot be split so; empty if it can."""
+        wanted = f"{path or 'the parameter'}, {list(shape)}, cannot be split as {spec}"
+        if len(spec) > len(shape):
+            return [f"{wanted}: it has {len(shape)} axes"]
+        named = [name for part in spec for name in _names(part)]
+        if unknown := [name for name in named if name not in AXES]:
+            return [f"{wanted}: a mesh has no axis {unknown[0]!r}, only {', '.join(AXES)}"]
+        if twice := [name for name in AXES if named.count(name) > 1]:
+            return [f"{wanted}: {twice[0]} is named twice"]
+        return [
+            f"{wanted}: its axis of {side} does not divide by {ways}, mesh = {self.shape}"
+            for side, part in zip(shape, spec, strict=False)
+            if side % (ways := math.prod(self.sizes[name] for name in _names(part)))
+        ]
+
+    def _filled_in(self, shape: tuple[int, ...], spec: PartitionSpec | None) -> PartitionSpec:
+        """The spec with the largest of its open axes split over fsdp, if that divides one; all axes
+        are open where there is no spec."""
+        parts: list[Any] = [*(spec if spec is not None else [OPEN] * len(shape))]
+        ways = self.sizes[FSDP]
+        free = [
+            i for i, part in enumerate(parts) if part is OPEN and shape[i] and not shape[i] % ways
+        ]
+        split = max(free, key=lambda i: shape[i], default=None)
+        return PartitionSpec(
+            *(
+                FSDP if i == split else None if part is OPEN else part
+                for i, part in enumerate(parts)
+            )
+        )
+
+    @property
+    def params(self) -> Params:
+        """Where each leaf of the parameters lies, as a tree."""
+        return jax.tree.unflatten(self._paths[1], self.leaves)
+
+    def alike(self, tree: Any) -> Any:
+        """Where the leaves of a tree lie that holds trees like the parameters, such as an
+        optimizer's state: as the parameter does whose path theirs ends in; others everywhere."""
+        known = [
+            (tuple(keys), tuple(leaf.shape), where)
+            for (keys, leaf), where in zip(self._paths[0], self.leaves, strict=True)
+        ]
+
+        def of(keys: Any, leaf: Any) -> NamedSharding:
+            for path, shape, where in known:
+                if tuple(leaf.shape) == shape and tuple(keys)[len(keys) - len(path) :] == path:
+                    return where
+            return self.everywhere
+
+        return jax.tree_util.tree_map_with_path(of, tree)
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    @property
+    def ways(self) -> int:
+        """In how many parts a batch is split."""
+        return self.sizes[DATA] * self.sizes[FSDP]
+
+    def check_batch(self, windows: int) -> None:
+        """Errors: `UserMistake` if a batch of so many windows does not divide."""
+        if windows % self.ways:
+            raise UserMistake(
+                f"a batch of {windows} cannot be split over {self.ways} devices, mesh = "
+                f"{self.shape}: make the island's batch_size a multiple of {self.ways}"
+            )
+
+    def split(self, batch: Batch) -> Batch:
+        """Place a batch; this host puts its own rows of it on its own devices."""
+        return jax.tree.map(lambda x: self.put(np.asarray(x), self.batch), batch)
+
+    # --- flat fragments ---------------------------------------------------------------------------
+
+    def padded(self, size: int) -> int:
+        """Elements of a flat fragment on all devices: whole blocks on each of several."""
+        return size if not self.several else -(-size // self._unit) * self._unit
+
+    @property
+    def _unit(self) -> int:
+        return BLOCK * self.mesh.size
+
+    def own(self, size: int) -> slice:
+        """Which elements of a fragment of this size are on this host's devices."""
+        if not self.several:
+            return slice(0, size)
+        each = self.padded(size) // self.mesh.size
+        first, count = self._mine
+        return slice(min(size, first * each), min(size, (first + count) * each))
+
+    @cached_property
+    def _mine(self) -> tuple[int, int]:
+        """The first of this host's devices in the order of the mesh, and how many they are."""
+        me = jax.process_index()
+        mine = [i for i, each in enumerate(self.mesh.devices.flat) if each.process_index == me]
+        return mine[0], len(mine)
+
+    def place_flat(self, own: Flat, size: int) -> jax.Array:
+        """Place a fragment of this size, of which `own` is this host's range; a copy."""
+        padded, mine = self.padded(size), self.own(size)
+        if not self.several:
+            return jax.device_put(jax.numpy.array(own), self.flat)
+
+        def cut(index: tuple[slice, ...] | None) -> Flat:
+            assert index is not None
+            start, stop, _ = index[0].indices(padded)
+            found = np.zeros(stop - start, np.float32)
+            inside = own[start - mine.start : max(0, stop - mine.start)]
+            found[: inside.size] = inside
+            return found
+
+        return jax.make_array_from_callback((padded,), self.flat, cut)
+
+    def put(self, array: NDArray[Any], where: NamedSharding) -> jax.Array:
+        """A copy of an array on the devices, of which each host reads what its own will hold."""
+        if not self.several:
+            return jax.device_put(jax.numpy.array(array), where)
+        return jax.make_array_from_callback(
+            array.shape, where, lambda index: np.array(array[index])
+        )
+
+    def number(self, value: int) -> Any:
+        """A whole number as every host has it."""
+        number = np.asarray(value, np.int32)
+        return self.put(number, self.everywhere) if self.shared else number
+
+    @property
+    def zeros(self) -> Params:
+        """Parameters that are all zero, made on the devices."""
+        return self._zeros()
+
+    @cached_property
+    def _zeros(self) -> Callable[[], Params]:
+        _, structure = self._paths
+        shapes = [leaf for _, leaf in self._paths[0]]
+        return jax.jit(
+            lambda: jax.tree.unflatten(
+                structure, [jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in shapes]
+            ),
+            out_shardings=self.params,
+        )
+
+
+def on_host(array: jax.Array) -> NDArray[Any]:
+    """What this host has, in order, of an array that is split along its first axis."""
+    if array.is_fully_addressable:
+        return np.asarray(array)
+    parts = {part.index[0].start or 0: part.data for part in array.addressable_shards}
+    return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])
+
+
+def _names(part: Any) -> tuple[str, ...]:
+    """The axes of the mesh that one entry of a `PartitionSpec` names."""
+    if part is None or part is OPEN:
+        return ()
+    return part if isinstance(part, tuple) else (part,)

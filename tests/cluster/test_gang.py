@@ -1,0 +1,196 @@
+"""The hosts of an island: orders come in order, and when one is gone the others know it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from multiprocessing import AuthenticationError
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster.config.schema import IslandGroup
+from cluster.fleet.placement import Node, impossible, room, wish
+from cluster.host import gang
+from cluster.host.gang import First, Other
+from coordinator.codec import Wire, encode
+from coordinator.errors import HostLost
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    Incarnation,
+    Island,
+    Life,
+    Version,
+)
+from islands.exchange import Downlink
+from islands.lead import Lead, agreed
+from islands.orders import CatchUp, Fate, Fetched, InnerStep, Order, Placed, Start
+
+WAIT_S = 60.0
+LIFE = Life(Island("a-0"), Incarnation(1))
+P, Q = Fragment(0), Fragment(1)
+
+
+class Hosts:
+    """A first host and two others, in threads of one process."""
+
+    def __init__(self) -> None:
+        self.lost: list[tuple[int, str]] = []
+        self.changed = threading.Condition()
+        self.first = First("127.0.0.1", 3, b"secret", self._lost(0))
+        self.words: list[Any] = []
+        self.first.hear(self.hear)
+        self.others = [Other(self.first.meeting, n, self._lost(n)) for n in (1, 2)]
+        self.beside: list[Any] = []
+
+    def _lost(self, number: int) -> Callable[[HostLost], None]:
+        def lost(error: HostLost) -> None:
+            with self.changed:
+                self.lost.append((number, str(error)))
+                self.changed.notify_all()
+
+        return lost
+
+    def hear(self, word: object) -> None:
+        with self.changed:
+            self.words.append(word)
+            self.changed.notify_all()
+
+    def until(self, what: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(what, WAIT_S)
+
+
+@pytest.fixture
+def hosts() -> Generator[Hosts]:
+    made = Hosts()
+    yield made
+    for each in made.others:
+        with suppress(OSError):
+            each.close()
+
+
+def test_orders_come_to_all_in_order_and_words_come_back(hosts: Hosts) -> None:
+    def beside(said: object) -> None:
+        with hosts.changed:
+            hosts.beside.append(said)
+            hosts.changed.notify_all()
+
+    for each in hosts.others:
+        each.start(beside)
+        each.say(Placed(P, Version(0, 1)))
+    hosts.until(lambda: len(hosts.words) == 2)
+    fate = Fate(ContributionId(LIFE, P, 0, 1))
+    for clock in range(100):
+        hosts.first.send(InnerStep(clock))
+    hosts.first.send(fate)
+    for each in hosts.others:
+        assert [*islice(each.orders(), 100)] == [InnerStep(clock) for clock in range(100)]
+    hosts.until(lambda: len(hosts.beside) == 2)
+    assert hosts.beside == [fate, fate]
+    assert hosts.lost == []
+
+
+def test_a_host_that_is_gone_is_noticed_and_said_once(hosts: Hosts) -> None:
+    for each in hosts.others:
+        each.start(lambda said: None)
+        each.say(Placed(P, Version(0, 1)))
+    hosts.until(lambda: len(hosts.words) == 2)
+    hosts.others[1].close()
+    hosts.until(lambda: any(number == 0 for number, _ in hosts.lost))
+    (why,) = (why for number, why in hosts.lost if number == 0)
+    assert why.startswith(("host 2 of this island is gone", "a host of this island cannot be told"))
+
+
+def test_a_host_that_says_nothing_hangs(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is stopped has its connection still."""
+    monkeypatch.setattr(gang, "SILENCE_S", 2.5)
+    monkeypatch.setattr(gang, "BEAT_S", 0.1)
+    hosts.others[0].start(lambda said: None)
+    hosts.until(lambda: any(number == 0 for number, _ in hosts.lost))
+    assert "host 2 of this island says nothing for 2.5 s" in dict(hosts.lost)[0]
+
+
+def test_a_stranger_is_not_let_in(hosts: Hosts) -> None:
+    with pytest.raises((AuthenticationError, OSError)):
+        Other(replace(First("127.0.0.1", 2, b"key", hosts.hear).meeting, key=b"else"), 1, print)
+
+
+# --- what the first host waits for ----------------------------------------------------------------
+
+
+def test_a_version_is_offered_once_all_hosts_have_it() -> None:
+    offered: list[tuple[Fragment, Version]] = []
+    lead = Lead(lambda order: None, 2)
+    lead.begin(lambda p, version: offered.append((p, version)))
+    one, two = Version(0, 1), Version(0, 2)
+    lead.placed(P, one)
+    lead.heard(Placed(P, one))
+    lead.placed(P, two)
+    lead.heard(Placed(P, two))
+    assert offered == []
+    lead.heard(Placed(P, two))
+    lead.heard(Placed(P, one))  # which nobody needs any more
+    lead.placed(Q, one)
+    assert offered == [(P, two)]
+
+
+def test_all_hosts_begin_with_the_newest_versions_that_one_has() -> None:
+    told: list[Order] = []
+    old, new = Version(0, 3), Version(0, 4)
+    flat, step = np.zeros(64, np.float32), np.ones(64, np.float32)
+    public = {P: (old, flat), Q: (new, flat)}
+    downlink = Downlink(public, lambda p, older, newer: [encode(Wire.F32, step)])
+
+    def then(order: Order) -> None:
+        told.append(order)
+        if isinstance(order, CatchUp):
+            lead.heard(Fetched(order.versions))
+
+    lead = Lead(then, 1)
+    lead.heard(Fetched({P: new, Q: old}))
+    found = agreed(lead, public, downlink)
+    assert {p: version for p, (version, _) in found.items()} == {P: new, Q: new}
+    np.testing.assert_array_equal(found[P][1], step)
+    np.testing.assert_array_equal(found[Q][1], flat)
+    assert told == [CatchUp({P: new, Q: new}), Start()]
+
+
+def test_nobody_waits_for_a_host_that_is_gone() -> None:
+    lead = Lead(lambda order: None, 1)
+    lead.lose(HostLost("gone"))
+    with pytest.raises(HostLost, match="gone"):
+        lead.fetched()
+
+
+# --- devices --------------------------------------------------------------------------------------
+
+
+def nodes(*cpus: float) -> list[Node]:
+    return [Node(f"n{i}", {"CPU": each}, {}) for i, each in enumerate(cpus)]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "spread", "islands"),
+    [
+        ((8,), False, 4),
+        ((8,), True, 0),
+        ((3, 3), False, 3),
+        ((3, 1), True, 1),
+        ((4, 4, 4), True, 6),
+        ((9, 1, 1), True, 2),
+    ],
+)
+def test_how_many_islands_of_two_hosts_there_is_room_for(
+    cpus: tuple[float, ...], spread: bool, islands: int
+) -> None:
+    group = IslandGroup(hosts=2, spread=spread)
+    assert room(group, nodes(*cpus)) == islands
+    assert impossible(group, islands, nodes(*cpus)) is None
+    assert "2 hosts of 1 CPU" in (impossible(group, islands + 1, nodes(*cpus)) or "")
+    assert wish(group) == "2 hosts of 1 CPU" + (", on nodes of their own" if spread else "")

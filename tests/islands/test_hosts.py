@@ -1,0 +1,175 @@
+"""An island of several processes, each with devices of its own: what its hosts have and hand in."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster.host.environment import ONE_THREAD, devices_of_cpus
+from coordinator.codec import BLOCK, Wire, encode
+from coordinator.fragments import take
+from coordinator.parts import Part, cut_out, joined, misfit
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    HandIn,
+    Incarnation,
+    Island,
+    Lease,
+    Life,
+    Progress,
+    Version,
+)
+from islands.adopt import AdoptRule
+from islands.encoder import ENCODERS, on_host
+from islands.mesh import Devices, MeshShape
+from tests.islands.test_mesh import EVERY, LAYOUT, ROUNDS, SIZES, TASK, Kit, batches
+
+ROOT = Path(__file__).parents[2]
+FACTS = HandIn(
+    ContributionId(Life(Island("a-0"), Incarnation(1)), Fragment(0), 0, 2),
+    Version(0, 0),
+    0,
+    1,
+    "",
+    Progress(2, 1, Lease(0)),
+)
+CASES = [(2, 2, (2, 2, 1)), (4, 1, (1, -1, 1))]
+"""Hosts, devices of each, and the mesh."""
+
+
+def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], folder: str) -> None:
+    """One of them: rounds in lock-step with public fragments of which it has its own range, then
+    two hand-ins of given parameters; all that it has goes into a file."""
+    if hosts > 1:
+        import jax
+
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(address, hosts, number, initialization_timeout=200)
+    devices = Devices(TASK, MeshShape(*sizes))
+    kit = Kit.on(devices, "adamw", AdoptRule.CARRY)
+    inner, port, own = kit.inner, kit.port, [devices.own(size) for _, size in SIZES]
+    first = [np.asarray(leaf) for leaf in leaves_of(0)]
+    public = [take(LAYOUT, p, first)[own[p]] for p, _ in SIZES]
+    params = devices.zeros
+    for p, size in SIZES:
+        params = port.fill(params, p, inner.place_flat(public[p], size))
+    state, largest, losses = inner.started(params, None), 0, list[float]()
+    for clock, batch in enumerate(batches(ROUNDS * EVERY)):
+        state, measures = inner.step(state, batch, clock)
+        losses.append(float(measures.loss))
+        if clock % EVERY:
+            for p, size in SIZES:
+                flat = port.take(state.params, p)
+                mine = on_host(flat)[: public[p].size]
+                largest = max(largest, on_host(flat).nbytes)
+                public[p] = np.asarray((mine + public[p]) / 2, np.float32)
+                params = port.put(state.params, p, inner.place_flat(public[p], size), flat)
+                state = replace(state, params=params)
+    found: dict[str, np.ndarray] = {f"public{p}": flat for p, flat in enumerate(public)}
+    second = [np.asarray(leaf) for leaf in leaves_of(1)]
+    for wire in Wire:
+        for p, _ in SIZES:
+            params = inner.place(TASK.init(1)) if hosts == 1 else devices.zeros
+            if hosts > 1:
+                for q, each in SIZES:
+                    flat = inner.place_flat(take(LAYOUT, q, second)[own[q]], each)
+                    params = port.fill(params, q, flat)
+            origin, left = take(LAYOUT, p, first)[own[p]], None
+            for n in range(2):
+                flat = port.take(params, p)
+                payload, left = ENCODERS["host"](wire)(flat, origin, left, 1.0, origin.size)
+                found[f"{wire}{p}{n}"] = payload
+    bounds = [[each.start, each.stop] for each in own]
+    said = {"own": bounds, "largest": largest, "losses": losses}
+    (Path(folder) / f"{number}.json").write_text(json.dumps(said))
+    np.savez(Path(folder) / f"{number}.npz", allow_pickle=False, **found)
+
+
+def leaves_of(seed: int) -> list[Any]:
+    import jax
+
+    return jax.tree.leaves(TASK.init(seed))
+
+
+def played(
+    hosts: int, devices: int, sizes: tuple[int, int, int], folder: Path
+) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+    """What each host has said and written."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    environment = os.environ | {
+        "XLA_FLAGS": f"{devices_of_cpus(devices)} {ONE_THREAD}",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+    code = "from tests.islands import test_hosts; test_hosts.host{}"
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-c", code.format((address, hosts, number, sizes, str(folder)))],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(hosts)
+    ]
+    said = [each.communicate()[1] for each in begun]
+    assert [each.returncode for each in begun] == [0] * hosts, "\n".join(said)
+    return [
+        (json.loads((folder / f"{n}.json").read_text()), dict(np.load(folder / f"{n}.npz")))
+        for n in range(hosts)
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """What one host on one device has and hands in."""
+    ((_, found),) = played(1, 1, (1, 1, 1), tmp_path_factory.mktemp("alone"))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("hosts", "devices", "sizes"), CASES)
+def test_hosts_are_together_what_one_is(
+    hosts: int,
+    devices: int,
+    sizes: tuple[int, int, int],
+    tmp_path: Path,
+    alone: dict[str, np.ndarray],
+) -> None:
+    """Fragments after twenty rounds, within rounding; hand-ins of the same parameters, to the last
+    bit; and no host has had more of a fragment than its share and one block."""
+    found = played(hosts, devices, sizes, tmp_path)
+    assert all(said["losses"] == found[0][0]["losses"] for said, _ in found)
+    for p, size in SIZES:
+        whole = np.concatenate([arrays[f"public{p}"] for _, arrays in found])
+        np.testing.assert_allclose(whole, alone[f"public{p}"], rtol=0, atol=1e-3)
+        for said, _ in found:
+            assert said["largest"] <= 4 * (max(LAYOUT.sizes) / hosts + devices * BLOCK)
+        for wire in Wire:
+            for n in range(2):
+                name = f"{wire}{p}{n}"
+                parts = [
+                    Part(FACTS, said["own"][p][0], said["own"][p][1], arrays[name])
+                    for said, arrays in found
+                ]
+                assert misfit(parts, size) is None
+                assert joined(parts, size).tobytes() == alone[name].tobytes(), name
+
+
+def test_a_publication_is_cut_as_the_hosts_need_it() -> None:
+    values = np.random.default_rng(0).standard_normal(1000, np.float32)
+    for wire in Wire:
+        payload = encode(wire, values)
+        assert cut_out(payload, 1000, 512, 1000).nbytes == wire.bytes_of(488)

@@ -1,0 +1,139 @@
+"""An island of two hosts beside one of one: a host dies, a host hangs, and the others go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.config.load import load
+from cluster.config.rule import rule_of
+from cluster.storage.folder import Folder
+from cluster.storage.history import relive
+from cluster.storage.layout import load_layout
+from cluster.storage.playback import Recording, read_tape
+from coordinator.protocol import Arrived, Event, Lost, Merged
+from coordinator.state import initial, validate
+from tests.live.cli import Finished, Place, finish, islands, place, until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
+GANG, SOLO = "gang-0", "solo-0"
+CONFIG = """
+[run]
+steps = 1000000
+[task]
+preset = "byte-tiny"
+[data]
+window = 32
+[sync]
+every = 4
+fragments = 2
+[[islands]]
+group = "gang"
+hosts = 2
+batch_size = 4
+step_s = 0.2
+[[islands]]
+group = "solo"
+batch_size = 4
+step_s = 0.2
+"""
+
+
+def others(here: Place) -> list[int]:
+    """Processes of hosts that are not the first of their island."""
+    return [pid for pid, command in here.left_running().items() if "ray::HostActor" in command]
+
+
+def life_of(here: Place, island: str) -> int:
+    return {name: life for name, _, life, _ in islands(here.last_status)}.get(island, 0)
+
+
+def takes_part(here: Place, life: int) -> bool:
+    """Is the gang, in this life or a later one, in each fragment's last merge?"""
+    fragments = here.last_status.get("fragments", ())
+    return life_of(here, GANG) >= life and all(GANG in f["participants"] for f in fragments)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A run in which one host of two was killed, and one of the next two stopped."""
+
+    finished: Finished
+    run_dir: Path
+    recording: Recording
+
+    @property
+    def events(self) -> list[tuple[float, Event]]:
+        return [(row.now_s, row.event) for row in self.recording.events]
+
+
+@pytest.fixture(scope="module")
+def played() -> Generator[Played]:
+    with place() as here:
+        config = here.folder / "hosts.toml"
+        config.write_text(CONFIG)
+        process = here.start("run", str(config), "--json", "--run-dir", str(here.run_dir))
+        for life, harm in enumerate((signal.SIGKILL, signal.SIGSTOP), 1):
+            until(lambda life=life: takes_part(here, life) or process.poll() is not None)
+            assert process.poll() is None, process.communicate()[1]
+            (victim,) = others(here)
+            os.kill(victim, harm)
+            until(lambda life=life: life_of(here, GANG) > life or process.poll() is not None)
+            assert victim not in others(here), "it has ended with its island"
+        until(lambda: takes_part(here, 3) or process.poll() is not None)
+        assert len(others(here)) == 1
+        assert here.run("stop", str(here.run_dir)).code == 0
+        finished = finish(process)
+        assert finished.code == 0, finished.err
+        layout = load_layout(Folder(here.run_dir))
+        yield Played(finished, here.run_dir, read_tape(Folder(here.run_dir), layout.fingerprint))
+
+
+def test_the_ledger_balances(played: Played) -> None:
+    summary: dict[str, Any] = json.loads(played.finished.out)
+    fates = ("merged", "discarded", "lost", "outstanding")
+    assert summary["tokens_trained"] == sum(summary[f"tokens_{fate}"] for fate in fates)
+    assert summary["tokens_outstanding"] == 0
+    assert summary["heldout_loss"] < summary["initial_heldout_loss"] - 0.5
+
+
+def test_every_state_of_the_syncer_is_sound(played: Played) -> None:
+    layout = load_layout(Folder(played.run_dir))
+    rule = rule_of(load(played.run_dir / "config.toml"), layout)
+    for state in (initial(rule), *(heard.after for heard in relive(rule, played.recording.events))):
+        validate(rule, state)
+
+
+def test_the_gang_ends_as_a_whole_and_the_other_merges_on(played: Played) -> None:
+    lost = [(s, e.life) for s, e in played.events if isinstance(e, Lost)]
+    assert {life.island for _, life in lost} == {GANG}
+    assert len(lost) >= 2
+    for lost_s, life in lost:
+        back_s = next(
+            (
+                s
+                for s, e in played.events
+                if s > lost_s and isinstance(e, Arrived) and e.contribution.id.life.island == GANG
+            ),
+            None,
+        )
+        if back_s is not None:
+            merged = [e for s, e in played.events if isinstance(e, Merged) and lost_s < s < back_s]
+            assert len(merged) > 3, f"after {life}"
+
+
+def test_the_gang_hands_in_whole_fragments_in_each_life(played: Played) -> None:
+    layout = load_layout(Folder(played.run_dir))
+    arrived = [e.contribution for _, e in played.events if isinstance(e, Arrived)]
+    mine = [each for each in arrived if each.id.life.island == GANG]
+    assert len({each.id.life for each in mine}) >= 3
+    for each in mine:
+        assert each.bytes == 2 * layout.sizes[each.id.fragment], "bf16"
+        assert not each.flaw
