@@ -8,7 +8,7 @@ its own range.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -28,13 +28,23 @@ class Part(NamedTuple):
     payload: Payload
 
 
-def misfit(parts: Sequence[Part], size: int) -> str | None:
+class Located(Protocol):
+    """A part, whatever its payload is."""
+
+    @property
+    def facts(self) -> HandIn: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+
+
+def mismatch(parts: Sequence[Located], size: int) -> str | None:
     """Why these are not, in this order, one contribution to a fragment of `size` elements; None if
     they are. Parts of two lives or two step boundaries never are."""
     if not parts:
         return "no parts"
     first, end = parts[0], 0
-    wire: Wire | None = None
     for part in parts:
         if part.facts != first.facts:
             return f"parts of {part.facts.id} and {first.facts.id}, which are not one"
@@ -43,16 +53,21 @@ def misfit(parts: Sequence[Part], size: int) -> str | None:
         if part.stop != size and part.stop % BLOCK:
             return f"a part that ends at {part.stop}, within a block"
         end = part.stop
-        if part.start == part.stop:
-            continue
-        try:
-            found = wire_of(part.payload, part.stop - part.start)
-        except CorruptPayload as error:
-            return str(error)
-        if wire not in (None, found):
-            return f"parts of {wire} and {found} bytes"
-        wire = found
     return None if end == size else f"parts of {end} elements, the fragment has {size}"
+
+
+def misfit(parts: Sequence[Part], size: int) -> str | None:
+    """The same, or why their payloads cannot be put together."""
+    if (why := mismatch(parts, size)) is not None:
+        return why
+    wires = set[Wire]()
+    for part in parts:
+        if part.stop > part.start:
+            try:
+                wires.add(wire_of(part.payload, part.stop - part.start))
+            except CorruptPayload as error:
+                return str(error)
+    return None if len(wires) == 1 else f"parts of {' and '.join(sorted(wires))} bytes"
 
 
 def joined(parts: Sequence[Part], size: int) -> Payload:

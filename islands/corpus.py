@@ -127,6 +127,7 @@ class Stream:
 
     def __init__(self, corpus: Corpus, batch_size: int, seed: int) -> None:
         self.batch_size = batch_size
+        self.rows: NDArray[np.bool_] | None = None  # that are read, of each batch; None: all
         self._corpus, self._seed = corpus, seed
         self._length = corpus.spec.lease_windows
         self._leases: deque[Lease] = deque()
@@ -158,7 +159,8 @@ class Stream:
         return sum(self._length - lease.start for lease in self._leases)
 
     def next(self) -> Windows:
-        """Consume the next `batch_size` windows, across leases where need be; or `Starved`."""
+        """Consume the next `batch_size` windows, across leases where need be; or `Starved`. Those
+        that are not to be read are zeros."""
         if (left := self.remaining) < self.batch_size:
             raise Starved(f"{self.batch_size} windows wanted, {left} left: add a lease")
         numbers: list[NDArray[np.int64]] = []
@@ -174,7 +176,15 @@ class Stream:
             numbers.append(found)
             self._leases[0] = replace(lease, start=lease.start + taken)
             missing -= taken
-        return self._corpus.cut(np.concatenate(numbers))
+        return self._read(np.concatenate(numbers))
+
+    def _read(self, numbers: NDArray[np.int64]) -> Windows:
+        if self.rows is None:
+            return self._corpus.cut(numbers)
+        read = self._corpus.cut(numbers[self.rows])
+        batch = np.zeros((numbers.size, read.shape[1]), read.dtype)
+        batch[self.rows] = read
+        return batch
 
     def _numbers(self, lease: Lease) -> NDArray[np.int64]:
         """The windows that come next in a lease, some of them: many cost as much as few."""

@@ -177,16 +177,18 @@ class Follower:
 
     # --- called by others -------------------------------------------------------------------------
 
-    def part(self, said: ContributionId, known: Known) -> Part | None:
+    def part(self, said: ContributionId, known: Known) -> Part | str | None:
         """This host's part of a contribution that the first one has handed in; None if its life is
-        over, or it is past it. Waits for the order to take it."""
+        over, why not if it has it no more. Waits for the order to take it."""
         p = said.fragment
         with self._changed:
             self._changed.wait_for(lambda: self._life != said.life or self._has(said))
             found = [each for each in self._snapshots.get(p, []) if each.word.said == said]
             uplink = self._uplink
-        if uplink is None or not found:
+        if uplink is None:
             return None
+        if not found:
+            return f"a host has no part of {said} any more"
         uplink.hear(p, known)
         facts, payload = uplink.encode(p, found[-1])
         own = self._inner.devices.own(self._layout.sizes[p])

@@ -42,8 +42,12 @@ class MeshShape:
     tensor: int
 
     def __str__(self) -> str:
-        sizes = zip(AXES, astuple(self), strict=True)
-        return "{" + ", ".join(f"{name} = {size}" for name, size in sizes) + "}"
+        return "{" + ", ".join(f"{name} = {size}" for name, size in self.sizes.items()) + "}"
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Devices along each axis."""
+        return dict(zip(AXES, astuple(self), strict=True))
 
     def over(self, devices: int) -> MeshShape:
         """The same with the rest filled in.
@@ -61,6 +65,34 @@ class MeshShape:
                 "one at -1, the rest"
             )
         return MeshShape(*whole)
+
+
+def misfits(task: Task, mesh: MeshShape) -> list[str]:
+    """What the task wants of its leaves that cannot be on such a mesh; empty if all can."""
+    problems = list[str]()
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(task.shapes)[0]:
+        path, sides = leaf_path(keys), tuple(leaf.shape)
+        if (spec := task.sharding(path, sides)) is not None:
+            problems += _misfit(mesh, path, sides, spec)
+    return [f"task {task.name}: {problem}" for problem in problems]
+
+
+def _misfit(mesh: MeshShape, path: str, shape: tuple[int, ...], spec: PartitionSpec) -> list[str]:
+    """Why a leaf of this shape cannot be split so; empty if it can."""
+    sizes = mesh.sizes
+    wanted = f"{path or 'the parameter'}, {list(shape)}, cannot be split as {spec}"
+    if len(spec) > len(shape):
+        return [f"{wanted}: it has {len(shape)} axes"]
+    named = [name for part in spec for name in _names(part)]
+    if unknown := [name for name in named if name not in AXES]:
+        return [f"{wanted}: a mesh has no axis {unknown[0]!r}, only {', '.join(AXES)}"]
+    if twice := [name for name in AXES if named.count(name) > 1]:
+        return [f"{wanted}: {twice[0]} is named twice"]
+    return [
+        f"{wanted}: its axis of {side} does not divide by {ways}, mesh = {mesh}"
+        for side, part in zip(shape, spec, strict=False)
+        if side % (ways := math.prod(sizes[name] for name in _names(part)))
+    ]
 
 
 FSDP_OVER_ALL = MeshShape(data=1, fsdp=REST, tensor=1)
@@ -96,14 +128,9 @@ class Devices:
         self.batch = NamedSharding(self.mesh, PartitionSpec((DATA, FSDP)))
         self.flat = NamedSharding(self.mesh, PartitionSpec(AXES))
         self._paths = jax.tree_util.tree_flatten_with_path(task.shapes)
-        specs, problems = [], list[str]()
-        for keys, leaf in self._paths[0]:
-            path, sides = leaf_path(keys), tuple(leaf.shape)
-            spec = task.sharding(path, sides)
-            problems += [] if spec is None else self._misfit(path, sides, spec)
-            specs.append(spec)
-        if problems:
-            raise UserMistake("\n".join(f"task {task.name}: {problem}" for problem in problems))
+        if problems := misfits(task, self.shape):
+            raise UserMistake("\n".join(problems))
+        specs = [task.sharding(leaf_path(keys), tuple(leaf.shape)) for keys, leaf in self._paths[0]]
         self.leaves = [
             NamedSharding(self.mesh, self._filled_in(tuple(leaf.shape), spec))
             for (_, leaf), spec in zip(self._paths[0], specs, strict=True)
@@ -114,7 +141,7 @@ class Devices:
     @property
     def sizes(self) -> Mapping[str, int]:
         """Devices along each axis."""
-        return dict(zip(AXES, astuple(self.shape), strict=True))
+        return self.shape.sizes
 
     @cached_property
     def hosts(self) -> int:
@@ -130,22 +157,6 @@ class Devices:
     def several(self) -> bool:
         """Is there more than one device?"""
         return self.mesh.size > 1
-
-    def _misfit(self, path: str, shape: tuple[int, ...], spec: PartitionSpec) -> list[str]:
-        """Why a leaf of this shape cannot be split so; empty if it can."""
-        wanted = f"{path or 'the parameter'}, {list(shape)}, cannot be split as {spec}"
-        if len(spec) > len(shape):
-            return [f"{wanted}: it has {len(shape)} axes"]
-        named = [name for part in spec for name in _names(part)]
-        if unknown := [name for name in named if name not in AXES]:
-            return [f"{wanted}: a mesh has no axis {unknown[0]!r}, only {', '.join(AXES)}"]
-        if twice := [name for name in AXES if named.count(name) > 1]:
-            return [f"{wanted}: {twice[0]} is named twice"]
-        return [
-            f"{wanted}: its axis of {side} does not divide by {ways}, mesh = {self.shape}"
-            for side, part in zip(shape, spec, strict=False)
-            if side % (ways := math.prod(self.sizes[name] for name in _names(part)))
-        ]
 
     def _filled_in(self, shape: tuple[int, ...], spec: PartitionSpec | None) -> PartitionSpec:
         """The spec with the largest of its open axes split over fsdp, if that divides one; all axes
@@ -198,6 +209,13 @@ class Devices:
                 f"a batch of {windows} cannot be split over {self.ways} devices, mesh = "
                 f"{self.shape}: make the island's batch_size a multiple of {self.ways}"
             )
+
+    def rows(self, windows: int) -> NDArray[np.bool_]:
+        """Which windows of a batch lie on this host's devices."""
+        mine = np.zeros(windows, np.bool_)
+        for index in self.batch.addressable_devices_indices_map((windows,)).values():
+            mine[index] = True
+        return mine
 
     def split(self, batch: Batch) -> Batch:
         """Place a batch; this host puts its own rows of it on its own devices."""

@@ -28,7 +28,7 @@ TESTS = tuple(
     f"tests/coordinator/test_{name}.py"
     for name in (
         "scenarios", "guards", "gate", "leases", "ledger", "quorum_and_grace", "schedule",
-        "validate", "purity", "suspects",
+        "validate", "purity", "suspects", "parts",
     )
 )  # fmt: skip
 """Tests of the rules that take milliseconds. Left out are those of the arithmetic, and the network
@@ -81,7 +81,7 @@ LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
 ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction.py"
-ORDERS = "coordinator/orders.py"
+ORDERS, PARTS = "coordinator/orders.py", "coordinator/parts.py"
 LEARNER, FLEET = "islands/learner_state.py", "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/islands.py", "cluster/fleet/wishes.py"
 SHARD, FATES = "cluster/shard/shard.py", "cluster/shard/fates.py"
@@ -92,6 +92,11 @@ STORING = "if round_ is None or round_.stage is not Stage.STORING"
 LATE = " or round_.version != event.version:"
 
 MUTANTS = (
+    # parts of islands of several hosts
+    Mutant(
+        "parts of two boundaries are one", PARTS, "if part.facts != first.facts:", "if False:"
+    ),
+    Mutant("a part may be missing", PARTS, "return None if end == size", "return None if end"),
     # who is heard
     Mutant("a dead incarnation is heard", MEMBERSHIP, "member.life == life and ", ""),
     Mutant(

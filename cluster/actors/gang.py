@@ -173,7 +173,7 @@ class HostActor:
         os._exit(1)
 
     @ray.method(concurrency_group="asking")
-    def part(self, said: ContributionId, known: Known) -> Part | None:
+    def part(self, said: ContributionId, known: Known) -> Part | str | None:
         """Its part of a contribution; whatever this raises ends the island."""
         try:
             follower = self._follower

@@ -20,6 +20,7 @@ from cluster.actors.calls import STORE_FULL, failure_of
 from cluster.actors.directory import Directory, setup_logging
 from cluster.actors.handed import FirstPart, flaw
 from cluster.actors.inject import Breakable
+from cluster.actors.parts import Range, all_parts, cut
 from cluster.actors.sharing import Parts, Probe, Shared, Sharing
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
@@ -42,13 +43,11 @@ from cluster.syncer.collect import Answers, Gatherer, Handed
 from coordinator.codec import Payload
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
-from coordinator.parts import Part, cut_out, joined, misfit
+from coordinator.parts import cut_out, joined
 from coordinator.protocol import (
     ContributionId,
     Discard,
     Fragment,
-    HandIn,
-    Known,
     Life,
     Merge,
     Merged,
@@ -64,8 +63,6 @@ round trips cost more than the bytes."""
 Order = TypeVar("Order", Merge, Publish)
 S = TypeVar("S")
 T = TypeVar("T")
-Range = tuple[int, int]
-"""Elements of a fragment, from the one to before the other."""
 
 
 class ShardActor(Breakable):
@@ -189,45 +186,19 @@ class ShardActor(Breakable):
         except RayError as error:
             return self._unanswered(life, name, failure_of(Reason.HAND_IN, error), error)
         if isinstance(handed, FirstPart):
-            handed = await self._whole_of(handed, life, fragment, known)
+            size, facts = self._sizes[fragment], handed.part.facts
+            parts = await all_parts(handed, life, fragment, known, size, self._actors)
+            if isinstance(parts, Failure | str):
+                return parts
+            handed = facts, await self._compute(joined, parts, size)
         if handed is None:
             return "nothing to hand in"
-        if isinstance(handed, str):
-            return handed
         if (why := flaw(handed, life, fragment)) is not None:
             logging.error("what %s handed in is of no use: %s", life, why)
             return Failure(Reason.SENT, why)
         there = await self._compute(self._shard.receive, *handed)
         self._fates.arrived(there.id)
         return there
-
-    async def _whole_of(
-        self, first: FirstPart, life: Life, fragment: Fragment, known: Known
-    ) -> tuple[HandIn, Payload] | str | None:
-        """What all hosts of an island hand in, put together; why there is nothing.
-
-        A part is held by nobody but this call: if one does not come, none is left.
-        """
-        facts, size = first.part.facts, self._sizes[fragment]
-        if flaw((facts, first.part.payload), life, fragment) is not None:
-            return facts, first.part.payload  # which will be found again
-
-        async def part(name: str) -> Part | None:
-            host = await self._actors.find(name)
-            return await host.part.remote(facts.id, known)
-
-        try:
-            others = await asyncio.gather(*map(part, first.others))
-        except RayError as error:
-            for name in first.others:  # they are of one life of their island
-                self._actors.forget(name)
-            return f"a host of {life} is gone, or has failed: {type(error).__name__}"
-        if None in others:
-            return None
-        parts = [first.part, *(each for each in others if each is not None)]
-        if (why := misfit(parts, size)) is not None:
-            return f"what the hosts of {life} hand in is not one contribution: {why}"
-        return facts, await self._compute(joined, parts, size)
 
     def _unanswered(
         self, life: Life, name: str, said: Failure | str, error: RayError
@@ -382,7 +353,7 @@ class ShardActor(Breakable):
         if not self._shard.has_model:
             return None
         (version, flat), *_ = await asyncio.to_thread(self._shard.whole, [p])
-        return version, flat[slice(*own)].copy()
+        return version, cut(flat, own)
 
     async def missed_range(
         self, p: Fragment, older: Version, newer: Version, own: Range

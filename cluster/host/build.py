@@ -15,6 +15,7 @@ from coordinator.codec import Wire
 from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Fragment, Island, Region
 from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.corpus import Stream
 from islands.encoder import OnDevice
 from islands.follower import Follower
 from islands.inner import Inner
@@ -113,6 +114,14 @@ def habits_of(config: Config, island: Island) -> Habits:
     )
 
 
+def stream_of(parts: Parts, batch_size: int) -> Prefetched:
+    """The island's batches; of our own corpora, each of several hosts reads its rows only."""
+    stream, devices = parts.task.stream(batch_size), parts.inner.devices
+    if devices.shared and isinstance(stream, Stream):
+        stream.rows = devices.rows(batch_size)
+    return Prefetched(stream)
+
+
 def ranges_of(parts: Parts) -> dict[Fragment, slice]:
     """What this host has of each fragment."""
     sizes = enumerate(parts.layout.sizes)
@@ -128,7 +137,7 @@ def assemble_follower(
         parts.layout,
         parts.inner,
         parts.port,
-        lambda: Prefetched(parts.task.stream(batch_size)),
+        lambda: stream_of(parts, batch_size),
         link.whole,
         link.missed,
         habits_of(config, island),
@@ -147,7 +156,7 @@ def assemble(
         parts.layout,
         parts.inner,
         parts.port,
-        lambda: Prefetched(parts.task.stream(batch_size)),
+        lambda: stream_of(parts, batch_size),
         link,
         habits_of(config, island),
         now_s=time.perf_counter,

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from cluster.config.load import Draft
 from cluster.config.schema import Config
-from cluster.host.build import data_spec, task_of
+from cluster.host.build import data_spec, mesh_of, task_of
 from cluster.host.evaluator import EVALUATION_BATCH
 from cluster.names import FLEET
 from cluster.shard.build import outer_of
@@ -25,10 +25,14 @@ from cluster.storage.open import depot_of
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
 from islands.adopt import layout_of
+from islands.mesh import misfits
 from islands.sources import find_source
+from islands.task import Task
 from islands.trainable import of_loss, of_parameters, shapes_of
 
 T = TypeVar("T")
+LARGEST_INIT_BYTES = 2**30
+"""Of a model that a task makes as a whole, for islands of several hosts."""
 
 
 @dataclass(slots=True)
@@ -84,6 +88,25 @@ def enter(
     return config, chosen, layout
 
 
+def _of_large_islands(config: Config, task: Task, layout: Layout) -> list[str]:
+    """What keeps islands of several devices or hosts from having this task; empty if nothing
+    does."""
+    problems = [
+        f"islands.{number}.mesh: {problem}"
+        for number, group in enumerate(config.islands)
+        if group.mesh.devices is not None
+        for problem in misfits(task, mesh_of(group))
+    ]
+    nbytes, several = 4 * layout.parameters, any(group.hosts > 1 for group in config.islands)
+    if several and task.init_leaf is None and nbytes > LARGEST_INIT_BYTES:
+        problems.append(
+            f"task {task.name}: init makes {nbytes / 2**30:.2f} GiB at once, and islands of "
+            "several hosts are for models that no host has room for: at most "
+            f"{LARGEST_INIT_BYTES / 2**30:g} GiB, or give the task an init_leaf"
+        )
+    return problems
+
+
 def _layout(draft: Draft, found: _Found) -> Layout | None:
     """How the model is cut, if it can be trained on the data that there is.
 
@@ -98,6 +121,8 @@ def _layout(draft: Draft, found: _Found) -> Layout | None:
         found.say(*unfit)
         if not unfit and draft.sound("sync.fragments"):
             layout = found.ask(lambda: layout_of(task, config.sync.fragments, shapes))
+        if layout is not None and draft.sound("islands"):
+            found.say(*_of_large_islands(config, task, layout))
     if task is None or not data_is_sound:
         if ours and draft.sound("data.source", "data.column"):
             found.ask(lambda: find_source(data_spec(config)))

@@ -10,6 +10,7 @@ from one seed, so that a schedule that breaks an invariant is played again from 
     loop         an event loop whose clock is a number
     network      places and links, with all that links do to messages
     process      a process of an island, with one life after another in it
+    hosts        the other hosts of an island: each hands in its part by itself
     learner      one life of a learner without a model: the real one's state, carried by callbacks
     pages        its data: leases, and the windows that it reads of them
     poison       what a poisoned one hands in instead

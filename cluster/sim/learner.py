@@ -47,6 +47,7 @@ class SimLearner:
         self.known, self.asks = public, dict[Fragment, asyncio.Future[HandedIn | None]]()
         self.pages = pages = Pages(process.terms.lease_windows, granted.leases)
         self.read: list[TokenWindow] = []
+        self.cut: dict[Fragment, list[HandIn]] = {}  # by all its hosts: the last two of each
         versions = [version for version, _ in public]
         self.now: LearnerState = begun(
             process.terms, granted, versions, pages.cursor, pages.remaining
@@ -99,6 +100,8 @@ class SimLearner:
         handed = spoiled(process.poison, said, norm, process.rng)
         made = tuple(self.read[start * windows : stop * windows])
         process.link.made(handed[0].id, Made(process.poison, made))
+        p = word.said.fragment
+        self.cut[p] = [*self.cut.get(p, ())[-1:], handed[0]]
         return handed
 
     def _step(self, held: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 
-from cluster.failures import Answered
+from cluster.failures import Answered, Failure
+from cluster.sim.hosts import parts_of
 from cluster.sim.learner import HandedIn
 from cluster.sim.network import CALL_TIMEOUT_S, NOTICED_S, SLOWNESS, Network, Site
 from cluster.sim.shard import SimShard
@@ -23,6 +24,9 @@ from coordinator.protocol import (
     Unsound,
     Void,
 )
+
+RESTARTED_S = 3.0
+"""A process that had to end is there again."""
 
 
 class SimPorts(Ports):
@@ -69,6 +73,9 @@ class SimPorts(Ports):
         await self.loop.pause(self.network.delay_s(machine))
         if handed is None:
             return "nothing to hand in"
+        parts = await parts_of(handed[0], life, process, machine, self.network)
+        if isinstance(parts, Failure | str):
+            return parts
         await self.shards.work(self._merge_s() / len(self.machines))
         if place.process is None or place.died != died:
             return "its shard has died meanwhile"
@@ -145,6 +152,13 @@ class SimPorts(Ports):
     async def park(self, life: Life) -> None:
         if (process := await self.network.reach(life, again=True)) is not None:
             process.park(life)
+
+    async def break_down(self, life: Life, why: str) -> None:
+        machine = self.machines.get(life.island)
+        process = None if machine is None else machine.process
+        if machine is not None and process is not None and process.learner_of(life) is not None:
+            self.network.crash(machine, process, NOTICED_S)
+            self.loop.at(self.loop.now_s + RESTARTED_S, self.network.start, machine)
 
     async def leave(self, life: Life) -> Progress | None:
         if (process := await self.network.reach(life, again=True)) is None:

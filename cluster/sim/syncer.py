@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cluster.checks.judge import Judge
 from cluster.checks.truth import Violation
+from cluster.failures import Failure
 from cluster.sim.network import Site
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Log, Ports
@@ -100,6 +101,9 @@ class JudgedMeasures(Measures):
 
     def heard(self, life: Life, vitals: Vitals) -> None:
         """Measurements of learners matter to no rule."""
+
+    def failed(self, life: Life | None, failure: Failure) -> None:
+        """Nor does how often an island has failed."""
 
     def trouble(self, what: str, why: str | None) -> None:
         """Nor does why the disk will not have it."""

@@ -21,6 +21,7 @@ from cluster.fleet.placement import NODE_ID, Node
 from cluster.fleet.shown import nothing_yet
 from cluster.host.build import task_of
 from cluster.host.evaluator import Evaluator
+from cluster.launch import door
 from cluster.launch.ray_cluster import Stores, lack
 from coordinator.errors import UserMistake
 from islands.adopt import layout_of
@@ -248,6 +249,9 @@ def mixed(data):
 def by_example(data):
     task = load_task("byte-tiny", None, {}, data)
     return dataclasses.replace(task, name="by_example", loss=lambda p, b: p["norm"])
+
+def whole(data):
+    return dataclasses.replace(load_task("byte-tiny", None, {}, data), name="whole", init_leaf=None)
 """
 MIXED = (
     "task mixed: parameter blocks/mlp/up is float16[2,64,160]: hold it in float32 and cast it "
@@ -276,6 +280,25 @@ def test_parameters_that_no_island_could_train_are_named_before_anything_starts(
     said = refused(cli, here, "--set", "task.target=tasks_that_are_unfit:by_example")
     for size in (2, 16):  # an island's batch, and the evaluator's
         assert f"loss gives float32[64] for a batch of int32[{size},17]: it must be" in said
+
+
+def test_leaves_that_a_mesh_cannot_split_are_named_before_anything_starts(
+    cli: Cli, here: Path
+) -> None:
+    said = refused(cli, here, "--set", "islands.0.mesh={tensor=3, fsdp=1}")
+    found = "islands.0.mesh: task byte-tiny: blocks/attention/query, [2, 64, 64], cannot be split"
+    assert found in said
+    assert "its axis of 64 does not divide by 3, mesh = {data = 1, fsdp = 1, tensor = 3}" in said
+
+
+@pytest.mark.usefixtures("unfit")
+def test_a_model_made_as_a_whole_is_refused_to_large_islands(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "LARGEST_INIT_BYTES", 2**18)
+    options = "task.target=tasks_that_are_unfit:whole", "islands.0.hosts=2"
+    said = refused(cli, here, *(word for each in options for word in ("--set", each)))
+    assert "task whole: init makes 0.00 GiB at once, and islands of several hosts are" in said
 
 
 @pytest.mark.usefixtures("unfit")

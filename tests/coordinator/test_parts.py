@@ -84,7 +84,7 @@ LATER = replace(FACTS, id=FACTS.id._replace(to_step=9))
         ([*SOUND[:2], SOUND[2]._replace(facts=ELSE)], "which are not one"),
         ([*SOUND[:2], SOUND[2]._replace(facts=LATER)], "which are not one"),
         (parts_of(VALUES, Wire.F32, [0, 40, 100]), "within a block"),
-        ([*SOUND[:2], *parts_of(VALUES, Wire.BF16, [0, 32, 64, 100])[2:]], "int8 and bf16"),
+        ([*SOUND[:2], *parts_of(VALUES, Wire.BF16, [0, 32, 64, 100])[2:]], "bf16 and int8"),
         ([*SOUND[:2], SOUND[2]._replace(payload=SOUND[2].payload[:-1])], "payload of dtype"),
     ],
 )

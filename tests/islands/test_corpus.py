@@ -200,6 +200,22 @@ def test_the_cursor_stays_on_a_lease_read_to_its_end() -> None:
     assert stream.cursor == Lease(4, LEASE)
 
 
+def test_of_a_batch_only_some_rows_are_read() -> None:
+    """Hosts of an island read different ones, and their cursors stay together."""
+    whole, first, second = (Stream(counting(), 4, seed=7) for _ in range(3))
+    first.rows = np.array([True, True, False, False])
+    second.rows = ~first.rows
+    for stream in (whole, first, second):
+        stream.add(Lease(2))
+        stream.add(Lease(4))
+    for _ in range(3):
+        batch, upper, lower = whole.next(), first.next(), second.next()
+        assert np.array_equal(upper + lower, batch)
+        assert not upper[2:].any()
+        assert not lower[:2].any()
+        assert first.cursor == second.cursor == whole.cursor
+
+
 def test_a_starved_stream_consumes_nothing() -> None:
     stream = Stream(counting(), 5, seed=7)
     with pytest.raises(Starved, match="add a lease"):

@@ -1,0 +1,67 @@
+"""The other hosts of a simulated island: each hands in its part by itself, and may be gone by then.
+
+Now and then one answers with the part of another boundary, as a host would that is of two minds
+with its island. What a shard makes of such parts is `coordinator.parts`, as in a run.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cluster.checks.truth import Violation
+from cluster.failures import Failure, Reason
+from cluster.sim.learner import SimLearner
+from cluster.sim.network import Machine, Network
+from cluster.sim.process import SimProcess
+from coordinator.codec import BLOCK
+from coordinator.parts import mismatch
+from coordinator.protocol import HandIn, Island, Life
+
+HOSTS = (1, 2, 4)
+"""Of islands, by their names."""
+STRANGE = 0.02
+"""How often a host answers with another part than it was asked for."""
+
+
+class SimPart(NamedTuple):
+    """One block of a fragment that has as many as its island has hosts."""
+
+    facts: HandIn
+    start: int
+    stop: int
+
+
+def hosts_of(island: Island) -> int:
+    return HOSTS[zlib.crc32(island.encode()) % len(HOSTS)]
+
+
+async def parts_of(
+    first: HandIn, life: Life, process: SimProcess, machine: Machine, network: Network
+) -> Sequence[SimPart] | Failure | str:
+    """What all hosts hand in, once the first one has; or why there is nothing."""
+    count = hosts_of(life.island)
+    parts = [SimPart(first, 0, BLOCK)]
+    for number in range(1, count):
+        await network.site.loop.pause(network.delay_s(machine))
+        learner = process.learner_of(life)
+        if process.dead or learner is None:
+            return f"host {number} of {life} is gone"
+        facts = _answer(first, learner, process)
+        if facts is None:
+            return Failure(Reason.SENT, f"host {number} of {life} has no part of {first.id}")
+        parts.append(SimPart(facts, number * BLOCK, (number + 1) * BLOCK))
+    if (why := mismatch(parts, count * BLOCK)) is not None:
+        return Failure(Reason.SENT, why)
+    if any((part.facts.id, part.facts.base) != (first.id, first.base) for part in parts):
+        raise Violation("a contribution is of one life and one boundary", f"{first.id}: {parts}")
+    return parts
+
+
+def _answer(first: HandIn, learner: SimLearner, process: SimProcess) -> HandIn | None:
+    """What one host has of this contribution: it keeps the last two of each fragment."""
+    kept = learner.cut.get(first.id.fragment, [])
+    if process.rng.random() < STRANGE:
+        return next((each for each in kept if each != first), first)
+    return next((each for each in kept if each == first), None)
