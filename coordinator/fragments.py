@@ -144,6 +144,21 @@ def take(layout: Layout, fragment: Fragment, leaves: Sequence[NDArray[np.float32
     return np.ascontiguousarray(np.concatenate(parts), dtype=np.float32)
 
 
+def put_leaf(layout: Layout, number: int, leaf: NDArray[np.float32], flats: Sequence[Flat]) -> None:
+    """Copy one leaf to where its pieces are in the fragments.
+
+    Errors: `LayoutMismatch` if it is of another shape.
+    """
+    if leaf.shape != (wanted := layout.leaves[number].shape):
+        raise LayoutMismatch(f"{layout.leaves[number].path} is {leaf.shape}, {wanted} belongs")
+    for pieces, flat in zip(layout.fragments, flats, strict=True):
+        offset = 0
+        for piece in pieces:
+            if piece.leaf == number:
+                flat[offset : offset + piece.size] = leaf[piece.index].reshape(-1)
+            offset += piece.size
+
+
 def sew(layout: Layout, flats: Sequence[Flat]) -> list[NDArray[np.float32]]:
     """Rebuild all leaves from all fragments."""
     leaves = [np.zeros(leaf.shape, np.float32) for leaf in layout.leaves]

@@ -108,10 +108,11 @@ def shapes(spec: ModelSpec) -> ModelParams:
     return _leaves(spec, lambda path, made: jax.ShapeDtypeStruct(made.shape, np.float32))
 
 
-def sharding(spec: ModelSpec, path: str) -> PartitionSpec:
+def sharding(spec: ModelSpec, path: str) -> PartitionSpec | None:
     """How a leaf is split over an island's mesh: heads and hidden units over `tensor`, so that each
     layer is added up twice; over `fsdp` what is left of it, if that divides."""
-    return _plan(spec)[path].split
+    made = _plan(spec).get(path)  # whoever has made a task of this one may have leaves of its own
+    return None if made is None else made.split
 
 
 @dataclass(frozen=True, slots=True)

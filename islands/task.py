@@ -93,8 +93,6 @@ class Task:
     sharding: Callable[[str, tuple[int, ...]], PartitionSpec | None] = nowhere_special
     """Leaf path and shape -> how it is split over an island's mesh (`islands.mesh`); None: its
     largest axis that divides, over fsdp."""
-    init_leaf: Callable[[str, int], Any] | None = None
-    """Leaf path and seed -> that leaf of `init(seed)`: for a model that no host has room for."""
 
     @cached_property
     def shapes(self) -> Params:
@@ -105,6 +103,12 @@ class Task:
         """
         known: Callable[[], Params] | None = getattr(self.init, "shapes", None)
         return jax.eval_shape(lambda: self.init(0)) if known is None else known()
+
+    @property
+    def init_leaf(self) -> Callable[[str, int], Any] | None:
+        """Leaf path and seed -> that leaf of `init(seed)`, so that nobody needs room for all: its
+        method `leaf`, if it is an object that has one."""
+        return getattr(self.init, "leaf", None)
 
     def zeros(self) -> Params:
         """Parameters of these shapes, on the host: to compile with."""
@@ -124,7 +128,8 @@ def leaf_path(path: Sequence[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The built-in model's `init`, whose shapes are known without it."""
+    """The built-in model's `init`, whose shapes are known without it, and whose leaves are drawn
+    one by one."""
 
     spec: ModelSpec
 
@@ -133,6 +138,9 @@ class Drawn:
 
     def shapes(self) -> Params:
         return model.shapes(self.spec)
+
+    def leaf(self, path: str, seed: int) -> Any:
+        return model.init_leaf(self.spec, path, seed)
 
 
 def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
@@ -153,7 +161,6 @@ def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
         stacked=lambda path: path.startswith("blocks/"),
         embedding=lambda path: path == "embedding",
         sharding=lambda path, shape: model.sharding(spec, path),
-        init_leaf=partial(model.init_leaf, spec),
     )
 
 

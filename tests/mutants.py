@@ -93,9 +93,7 @@ LATE = " or round_.version != event.version:"
 
 MUTANTS = (
     # parts of islands of several hosts
-    Mutant(
-        "parts of two boundaries are one", PARTS, "if part.facts != first.facts:", "if False:"
-    ),
+    Mutant("parts of two boundaries are one", PARTS, "if part.facts != first.facts:", "if False:"),
     Mutant("a part may be missing", PARTS, "return None if end == size", "return None if end"),
     # who is heard
     Mutant("a dead incarnation is heard", MEMBERSHIP, "member.life == life and ", ""),

@@ -44,7 +44,8 @@ async def all_parts(
     except RayError as error:
         for name in first.others:  # they are of one life of their island
             actors.forget(name)
-        return f"a host of {life} is gone, or has failed: {type(error).__name__}"
+        kind = type(error).__name__  # the first host may not know: its own link to that one holds
+        return Failure(Reason.HAND_IN, f"a host of {life} cannot be asked: {kind}")
     if None in others:
         return "nothing to hand in"
     if (why := next(filter(None, map(bad, others)), None)) is not None:

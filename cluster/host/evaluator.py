@@ -16,7 +16,7 @@ import numpy as np
 from cluster.config.schema import Config
 from cluster.host.build import task_of
 from coordinator.errors import UserMistake
-from coordinator.fragments import Flat, Layout, sew, take
+from coordinator.fragments import Flat, Layout, put_leaf, sew, take
 from coordinator.protocol import Fragment
 from islands.adopt import layout_of
 from islands.task import Batch, Params
@@ -70,10 +70,14 @@ class Evaluator:
 
     def initial(self) -> list[Flat]:
         """The run's initial model, from its seed, as fragments."""
-        leaves = [
-            np.asarray(leaf) for leaf in jax.tree.leaves(self._task.init(self._config.run.seed))
-        ]
-        return [take(self._layout, Fragment(p), leaves) for p in range(self._config.sync.fragments)]
+        seed, layout, draw = self._config.run.seed, self._layout, self._task.init_leaf
+        if draw is None:
+            leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self._task.init(seed))]
+            return [take(layout, Fragment(p), leaves) for p in range(len(layout.fragments))]
+        flats = [np.empty(size, np.float32) for size in layout.sizes]
+        for number, leaf in enumerate(layout.leaves):  # room for one beside the fragments
+            put_leaf(layout, number, np.asarray(draw(leaf.path, seed)), flats)
+        return flats
 
     @cached_property
     def initial_loss(self) -> float:

@@ -102,7 +102,7 @@ def _of_large_islands(config: Config, task: Task, layout: Layout) -> list[str]:
         problems.append(
             f"task {task.name}: init makes {nbytes / 2**30:.2f} GiB at once, and islands of "
             "several hosts are for models that no host has room for: at most "
-            f"{LARGEST_INIT_BYTES / 2**30:g} GiB, or give the task an init_leaf"
+            f"{LARGEST_INIT_BYTES / 2**30:g} GiB, or give init a method `leaf`"
         )
     return problems
 

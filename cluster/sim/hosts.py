@@ -1,7 +1,8 @@
 """The other hosts of a simulated island: each hands in its part by itself, and may be gone by then.
 
-Now and then one answers with the part of another boundary, as a host would that is of two minds
-with its island. What a shard makes of such parts is `coordinator.parts`, as in a run.
+Now and then one cannot be asked, though its island lives, and now and then one answers with the
+part of another boundary, as a host would that is of two minds with its island. What a shard makes
+of such parts is `coordinator.parts`, as in a run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from coordinator.protocol import HandIn, Island, Life
 HOSTS = (1, 2, 4)
 """Of islands, by their names."""
 STRANGE = 0.02
-"""How often a host answers with another part than it was asked for."""
+"""How often a host cannot be asked, or answers with another part than it was asked for."""
 
 
 class SimPart(NamedTuple):
@@ -48,6 +49,8 @@ async def parts_of(
         learner = process.learner_of(life)
         if process.dead or learner is None:
             return f"host {number} of {life} is gone"
+        if process.rng.random() < STRANGE:
+            return Failure(Reason.HAND_IN, f"host {number} of {life} cannot be asked")
         facts = _answer(first, learner, process)
         if facts is None:
             return Failure(Reason.SENT, f"host {number} of {life} has no part of {first.id}")

@@ -251,7 +251,8 @@ def by_example(data):
     return dataclasses.replace(task, name="by_example", loss=lambda p, b: p["norm"])
 
 def whole(data):
-    return dataclasses.replace(load_task("byte-tiny", None, {}, data), name="whole", init_leaf=None)
+    task = load_task("byte-tiny", None, {}, data)
+    return dataclasses.replace(task, name="whole", init=lambda seed: task.init(seed))
 """
 MIXED = (
     "task mixed: parameter blocks/mlp/up is float16[2,64,160]: hold it in float32 and cast it "

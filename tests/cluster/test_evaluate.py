@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from cluster.config.load import parse
+from cluster.host.build import task_of
 from cluster.host.evaluator import Evaluator
+from coordinator.fragments import take
+from coordinator.protocol import Fragment
 
 TASK = """
 import dataclasses
@@ -64,3 +69,11 @@ def test_it_says_how_far_it_is_and_how_long_its_batches_take(
     judged = judge.judged
     assert judged.batches == 36
     assert 0 < judged.spent_s < 36 * judged.longest_s
+
+
+def test_the_initial_model_is_the_same_leaf_by_leaf_and_as_a_whole() -> None:
+    judge = Evaluator(parse({"task": {"preset": "byte-tiny"}, "islands": [{}]}))
+    task = task_of(parse({"task": {"preset": "byte-tiny"}, "islands": [{}]}))
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(task.init(0))]
+    for p, flat in enumerate(judge.initial()):
+        np.testing.assert_array_equal(flat, take(judge.layout, Fragment(p), leaves))
