@@ -21,7 +21,6 @@ class Lead:
         self._fetched: list[Mapping[Fragment, Version]] = []
         self._placed: dict[Fragment, dict[Version, int]] = {}
         self._tell: Callable[[Fragment, Version], None] | None = None
-        self._lost: HostLost | None = None
 
     def tell(self, order: Order) -> None:
         """Errors: `HostLost` if one of them is gone."""
@@ -29,12 +28,6 @@ class Lead:
             self._send(order)
         except OSError as error:
             raise HostLost(f"a host of this island cannot be told anything: {error}") from error
-
-    def lose(self, error: HostLost) -> None:
-        """A host is gone; nobody waits for it any longer."""
-        with self._changed:
-            self._lost = error
-            self._changed.notify_all()
 
     def heard(self, word: Word) -> None:
         """What another host says."""
@@ -47,14 +40,10 @@ class Lead:
                 self.placed(p, version)
 
     def fetched(self) -> Sequence[Mapping[Fragment, Version]]:
-        """Wait until all others have said which versions they have.
-
-        Errors: `HostLost`.
-        """
+        """Wait until all others have said which versions they have. If one is gone this process
+        ends, and nobody waits."""
         with self._changed:
-            self._changed.wait_for(lambda: self._lost or len(self._fetched) == self._others)
-            if self._lost is not None:
-                raise self._lost
+            self._changed.wait_for(lambda: len(self._fetched) == self._others)
             found, self._fetched = self._fetched, []
             return found
 

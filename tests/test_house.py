@@ -13,7 +13,9 @@ from importlinter.cli import lint_imports
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("coordinator", "islands", "cluster")
-VOCABULARY_MODULES = ("frozen", "protocol", "fragments", "schedule", "codec", "kernels", "errors")
+VOCABULARY_MODULES = (
+    "frozen", "protocol", "fragments", "parts", "schedule", "codec", "kernels", "errors",
+)  # fmt: skip
 VOCABULARY = {
     "coordinator",
     *(f"coordinator.{m}" for m in VOCABULARY_MODULES),

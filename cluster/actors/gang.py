@@ -69,7 +69,7 @@ class RayGang:
         life = secrets.token_hex(4)
         self._names = [f"{island_actor(seat)} {life}/{n}" for n in range(1, group.hosts)]
         bundles = ray.util.get_current_placement_group()
-        self._actors: list[Actor] = [
+        self._actors: list[Actor] = [  # Ray ends an actor that nobody has a handle of
             _host(config, group, seat, namespace, name, number, self._first.meeting, bundles)
             for number, name in enumerate(self._names, 1)
         ]
@@ -84,11 +84,6 @@ class RayGang:
     def first_part(self, fragment: Fragment, facts: HandIn, payload: Payload) -> FirstPart:
         own = self._ranges[fragment]
         return FirstPart(Part(facts, own.start, own.stop, payload), tuple(self._names))
-
-    @property
-    def others(self) -> list[tuple[int, str]]:
-        """Process and node of each of them."""
-        return ray.get([actor.whereabouts.remote() for actor in self._actors])
 
 
 def _host(
@@ -181,8 +176,3 @@ class HostActor:
         except BaseException:
             log.exception("what was trained could not be handed in")
             self._end("see above")
-
-    @ray.method(concurrency_group="asking")
-    def whereabouts(self) -> tuple[int, str]:
-        """Its process, and its node by Ray's id."""
-        return os.getpid(), ray.get_runtime_context().get_node_id()

@@ -199,12 +199,6 @@ class IslandActor(Breakable):
         self._cable.cut(for_s)
 
     @ray.method(concurrency_group="breaking")
-    def hosts(self) -> list[tuple[int, str]]:
-        """Process and node of each of its hosts, this one first."""
-        here = os.getpid(), ray.get_runtime_context().get_node_id()
-        return [here, *(self._gang.others if self._gang else [])]
-
-    @ray.method(concurrency_group="breaking")
     def node(self) -> str:
         """On which node it is, by Ray's id."""
         return ray.get_runtime_context().get_node_id()

@@ -161,13 +161,6 @@ def test_all_hosts_begin_with_the_newest_versions_that_one_has() -> None:
     assert told == [CatchUp({P: new, Q: new}), Start()]
 
 
-def test_nobody_waits_for_a_host_that_is_gone() -> None:
-    lead = Lead(lambda order: None, 1)
-    lead.lose(HostLost("gone"))
-    with pytest.raises(HostLost, match="gone"):
-        lead.fetched()
-
-
 # --- devices --------------------------------------------------------------------------------------
 
 

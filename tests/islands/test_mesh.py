@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,8 +158,9 @@ def said() -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-of_eight = pytest.mark.slow(pytest.mark.timeout(600))
-"""They wait for a process of eight devices."""
+def of_eight(test: Callable[..., None]) -> Callable[..., None]:
+    """It waits for a process of eight devices."""
+    return pytest.mark.slow(pytest.mark.timeout(600)(test))
 
 
 @of_eight
