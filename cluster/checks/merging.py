@@ -147,8 +147,8 @@ def directions(memory: Memory, before: State, event: Merged, after: State) -> No
     round_ = before.fragments[event.fragment].round
     assert round_ is not None
     lives = [c.id.life for c in (*round_.items, *round_.trial)]
-    pointing = [each for each in zip(lives, event.cosines, strict=False) if each[1] is not None]
-    said = {life.island: (life, cosine) for life, cosine in pointing}  # of each island its last one
+    pairs = zip(lives, event.cosines, strict=False)
+    said = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}  # its last
     merged = {c.id.life.island for c in round_.items}
     for island, (life, cosine) in said.items():
         others = sorted(x for other, (_, x) in said.items() if other in merged - {island})

@@ -82,7 +82,7 @@ class _Fetching(Network):
         self._fetch_s, self._slices = fetch_s, rebuilt
 
     def whole(self, who: SimProcess) -> None:
-        self.loop.at(self.loop.now_s + self._fetch_s, self.to, who, self._fetched, who)
+        self.loop.at(self.loop.now_s + self._fetch_s, who.reached, self._fetched, who)
 
     def _fetched(self, who: SimProcess) -> None:
         who.trait = self._slices[who.island].taken_in(who.trait)

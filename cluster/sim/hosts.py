@@ -21,7 +21,7 @@ from coordinator.parts import mismatch
 from coordinator.protocol import HandIn, Island, Life
 
 HOSTS = (1, 2, 4)
-"""Of islands, by their names."""
+"""Of islands, by their names, where what happens is drawn at random; elsewhere each has one."""
 STRANGE = 0.02
 """How often a host cannot be asked, or answers with another part than it was asked for."""
 
@@ -42,7 +42,7 @@ async def parts_of(
     first: HandIn, life: Life, process: SimProcess, machine: Machine, network: Network
 ) -> Sequence[SimPart] | Failure | str:
     """What all hosts hand in, once the first one has; or why there is nothing."""
-    count = hosts_of(life.island)
+    count = hosts_of(life.island) if network.site.plan.unruly else 1
     parts = [SimPart(first, 0, BLOCK)]
     for number in range(1, count):
         await network.site.loop.pause(network.delay_s(machine))

@@ -30,7 +30,7 @@ from tests.cluster.played import CONFIG, LAYOUT
 from tests.coordinator.given import life
 
 F0, F1 = Fragment(0), Fragment(1)
-A, B = life("a"), life("b")
+A, B = life("local-0"), life("local-1")
 
 
 def v(number: int) -> Version:

@@ -313,7 +313,7 @@ def test_what_a_former_owner_has_started_writes_nothing(
     before = sorted(played.run_dir.rglob("*"))
     for asked in (
         lambda: shards[0]._keep(order),
-        lambda: shards[0]._store(order),
+        lambda: shards[0]._shard.store(order.fragment, order.version),
         lambda: asyncio.run(shards[1].recover(wanted, 1)),
         lambda: asyncio.run(SyncerActor(config, RUN, "nowhere", where, "", 1).status()),
         lambda: asyncio.run(SyncerActor(config, RUN, "nowhere", where, "", 1).open(LAYOUT)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cluster.failures import Losses
+from cluster.failures import Answered
 from cluster.sim.loop import VirtualLoop, running
 from cluster.storage.playback import TapeRow
 from cluster.syncer.measures import Measures
@@ -58,9 +58,9 @@ class Deaf(Ports):
         await self._hear("store", order)
         return True
 
-    async def publish(self, order: Publish) -> Losses:
+    async def publish(self, order: Publish) -> Answered:
         await self._hear("publish", order)
-        return ()
+        return Answered()
 
     async def discard(self, order: Discard) -> None:
         await self._hear("discard", order)
