@@ -7,7 +7,6 @@ of such parts is `coordinator.parts`, as in a run.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,12 +17,11 @@ from cluster.sim.network import Machine, Network
 from cluster.sim.process import SimProcess
 from coordinator.codec import BLOCK
 from coordinator.parts import mismatch
-from coordinator.protocol import HandIn, Island, Life
+from coordinator.protocol import HandIn, Life
 
-HOSTS = (1, 2, 4)
-"""Of islands, by their names, where what happens is drawn at random; elsewhere each has one."""
 STRANGE = 0.02
-"""How often a host cannot be asked, or answers with another part than it was asked for."""
+"""How often, where all is drawn at random and not mended yet, a host cannot be asked; and how often
+it answers with another part than it was asked for."""
 
 
 class SimPart(NamedTuple):
@@ -34,24 +32,21 @@ class SimPart(NamedTuple):
     stop: int
 
 
-def hosts_of(island: Island) -> int:
-    return HOSTS[zlib.crc32(island.encode()) % len(HOSTS)]
-
-
 async def parts_of(
     first: HandIn, life: Life, process: SimProcess, machine: Machine, network: Network
 ) -> Sequence[SimPart] | Failure | str:
     """What all hosts hand in, once the first one has; or why there is nothing."""
-    count = hosts_of(life.island) if network.site.plan.unruly else 1
+    count, plan = machine.trait.hosts, network.site.plan
+    strange = STRANGE if plan.unruly and network.loop.now_s < plan.healed_s else 0.0
     parts = [SimPart(first, 0, BLOCK)]
     for number in range(1, count):
-        await network.site.loop.pause(network.delay_s(machine))
+        await network.loop.pause(network.delay_s(machine))
         learner = process.learner_of(life)
         if process.dead or learner is None:
             return f"host {number} of {life} is gone"
-        if process.rng.random() < STRANGE:
+        if process.rng.random() < strange:
             return Failure(Reason.HAND_IN, f"host {number} of {life} cannot be asked")
-        facts = _answer(first, learner, process)
+        facts = _answer(first, learner, strange=process.rng.random() < strange)
         if facts is None:
             return Failure(Reason.SENT, f"host {number} of {life} has no part of {first.id}")
         parts.append(SimPart(facts, number * BLOCK, (number + 1) * BLOCK))
@@ -62,9 +57,9 @@ async def parts_of(
     return parts
 
 
-def _answer(first: HandIn, learner: SimLearner, process: SimProcess) -> HandIn | None:
+def _answer(first: HandIn, learner: SimLearner, *, strange: bool) -> HandIn | None:
     """What one host has of this contribution: it keeps the last two of each fragment."""
     kept = learner.cut.get(first.id.fragment, [])
-    if process.rng.random() < STRANGE:
+    if strange:
         return next((each for each in kept if each != first), first)
     return next((each for each in kept if each == first), None)

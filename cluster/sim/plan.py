@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import zlib
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -27,6 +28,8 @@ LONGEST_BARRED_S = 320.0
 TOO_MANY_EVENTS = 30_000
 """A run drawn at random that takes more than these turns in circles."""
 REGIONS: tuple[tuple[Region | None, ...], ...] = ((None,), (None, Region("eu"), Region("us")))
+HOSTS = (1, 2, 4)
+"""Of islands, by their names."""
 SLOWER = 4.0
 """So many times longer a step takes that is made slow at random."""
 OFTENER = 3
@@ -110,7 +113,7 @@ class Trait:
     """What one island is like; a step takes `step_s`, give or take `jitter` of it.
 
     `tokens` and `windows`: trained and read in one step; `latency_s`: of its link, one way;
-    `region`: whose windows it reads.
+    `region`: whose windows it reads; `hosts`: so many hand in a part each.
     """
 
     island: Island
@@ -121,6 +124,7 @@ class Trait:
     windows: int
     latency_s: float
     region: Region | None = None
+    hosts: int = 1
 
     @property
     def slowest_s(self) -> float:
@@ -241,6 +245,7 @@ def _trait(
         windows=rng.randint(1, 3),
         latency_s=usual_s * rng.uniform(0.01, 0.15),
         region=rng.choice(regions),
+        hosts=HOSTS[zlib.crc32(name.encode()) % len(HOSTS)],
     )
 
 

@@ -43,7 +43,7 @@ FACTS = HandIn(
     "",
     Progress(2, 1, Lease(0)),
 )
-CASES = [(2, 2, (2, 2, 1)), (4, 1, (1, -1, 1))]
+CASES = [(2, 2, (2, 2, 1)), pytest.param(4, 1, (1, -1, 1), marks=pytest.mark.long)]
 """Hosts, devices of each, and the mesh."""
 
 
