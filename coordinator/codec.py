@@ -19,7 +19,7 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -65,6 +65,32 @@ _WORDS: Mapping[Wire, np.dtype[Any]] = {
     Wire.E3M0: np.dtype(np.int8),
 }
 ONE = np.ones(1, np.float32)
+
+
+class WithMoments(NamedTuple):
+    """An encoded difference of a fragment and, beside it, its encoded first moments."""
+
+    difference: Payload
+    moments: Payload
+
+    @property
+    def nbytes(self) -> int:
+        """Of both."""
+        return self.difference.nbytes + self.moments.nbytes
+
+
+Sent: TypeAlias = Payload | WithMoments
+"""What travels of a fragment, either way."""
+
+
+def split(sent: Sent) -> tuple[Payload, Payload | None]:
+    """The encoded difference, and the moments beside it, if there are any."""
+    return sent if isinstance(sent, WithMoments) else (sent, None)
+
+
+def joined(difference: Payload, moments: Payload | None) -> Sent:
+    """What `split` takes apart."""
+    return difference if moments is None else WithMoments(difference, moments)
 
 
 class Room(NamedTuple):

@@ -31,6 +31,8 @@ from coordinator.state import FragmentState, Rule, Stage, State, Step, with_frag
 VOTE_S = 600.0
 """An island that is lost or quarantined, and was heard last so long ago, has no vote on which norms
 are usual: ten minutes, in which most machines that come back at all have come back."""
+OF_NORMS = (Cause.NORM, Cause.MOMENTS)
+"""What a contribution is refused for whose norms are out of line with those of late."""
 
 
 def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
@@ -61,10 +63,11 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
         current=fragment.version,
         max_staleness=rule.max_staleness,
         norms=fragment.norms,
+        moments=fragment.moments,
     )
     if refusal is not None:
         state = replace(state, ledger=ledger.refuse(accounts, c, refusal.fate))
-        if refusal.cause is Cause.NORM and not member.trial:
+        if refusal.cause in OF_NORMS and not member.trial:
             state = with_fragment(state, p, _outlying(state, fragment, life.island, now_s))
         return refused(rule, state, member, c, refusal, now_s)
     state = replace(state, ledger=ledger.hold(accounts, c))
@@ -81,6 +84,9 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
         voters=frozenset[Island](),
         norms=norms.admit(fragment.norms, c.norm, c.spans_steps),
     )
+    if c.moments_norm is not None:
+        moments = norms.admit(fragment.moments, c.moments_norm, 1)
+        fragment = replace(fragment, moments=moments)
     if (round_ := fragment.round) and round_.stage is Stage.OPEN:
         fragment = replace(fragment, round=replace(round_, arrived=round_.arrived | {life.island}))
     return with_fragment(with_member(state, member), p, fragment), ()
@@ -113,8 +119,8 @@ def _outlying(state: State, fragment: FragmentState, island: Island, now_s: floa
     outliers = fragment.outliers | {island}
     if 2 * len(outliers & voters & live(members).keys()) > len(voters):
         nobody = frozenset[Island]()
-        usual = norms.forget(fragment.norms)
-        return replace(fragment, norms=usual, outliers=nobody, voters=nobody)
+        usual, moments = norms.forget(fragment.norms), norms.forget(fragment.moments)
+        return replace(fragment, norms=usual, moments=moments, outliers=nobody, voters=nobody)
     return replace(fragment, outliers=outliers, voters=voters)
 
 

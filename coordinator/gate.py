@@ -1,7 +1,9 @@
 """Is this contribution fit to be merged? One NaN learner would destroy the run.
 
 Refused are: impossible counters, another layout, an unknown or too old base, numbers that are not
-finite, and a norm far out of line with the recent ones of the same fragment (`norms`).
+finite, and a norm far out of line with the recent ones of the same fragment (`norms`). First
+moments beside the delta are held to the same: what cannot be believed of a learner in one of its
+two payloads is not believed in the other.
 """
 
 from __future__ import annotations
@@ -29,8 +31,13 @@ def inspect(
     current: Version,
     max_staleness: int,
     norms: Norms,
+    moments: Norms,
 ) -> Refusal | None:
-    """Return None if the contribution may be merged onto `current`; `norms`: the fragment's."""
+    """Return None if the contribution may be merged onto `current`.
+
+    `norms`: the fragment's, of deltas; `moments`: of first moments, each over one step, since they
+    do not grow with the steps that a delta spans.
+    """
     c = contribution
     if c.fingerprint != fingerprint:
         return Refusal(
@@ -50,6 +57,13 @@ def inspect(
         steps = f"{c.spans_steps} step{'s' * (c.spans_steps > 1)}"
         why = f"norm {c.norm:.3g} over {steps}, the limit is {most:.3g}"
         return Refusal(Fate.GATE, Cause.NORM, why)
+    if c.moments_norm is None:
+        return None
+    if not math.isfinite(c.moments_norm):
+        return Refusal(Fate.GATE, Cause.NOT_FINITE, "first moments that are not finite")
+    if (most := limit(moments, 1)) < c.moments_norm:
+        why = f"first moments of norm {c.moments_norm:.3g}, the limit is {most:.3g}"
+        return Refusal(Fate.GATE, Cause.MOMENTS, why)
     return None
 
 

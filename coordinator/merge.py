@@ -8,6 +8,13 @@ times the direction of the mean of the directions,
 per tensor, because plain averaging shortens what points in different directions. Embeddings, whose
 rows are touched by few tokens each, take the mean under either rule.
 
+An exponent kappa between 0 and 1 damps it: with d = sum w v / |v|^kappa, per tensor,
+
+    d * (sum w |v|)^kappa * (sum w |v|^(1 - kappa) / |d|)^kappa
+
+which is the mean for 0 and RDA for 1; where all norms are equal it is the mean times the kappa-th
+power of what the mean is shorter by.
+
 Contributions are decoded in cache and go from there into master and momentum: nothing of a
 fragment's size is ever allocated. RDA reads them twice, the first time for the length of the mean
 direction; their own norms were taken when they arrived (`norms`). Work is cut into jobs that do not
@@ -106,7 +113,11 @@ def merge(
 
 
 def merged_of(
-    rule: MergeRule, pieces: Sequence[Piece], parts: Sequence[Part], spread: Spread = map
+    rule: MergeRule,
+    pieces: Sequence[Piece],
+    parts: Sequence[Part],
+    spread: Spread = map,
+    kappa: float = 1.0,
 ) -> Flat:
     """Return the merged delta, in a new array, for an outer optimizer that is not ours."""
     merged = np.empty(sum(piece.size for piece in pieces), np.float32)
@@ -114,7 +125,7 @@ def merged_of(
     def keep(inside: slice, delta: Flat, factor: float) -> None:
         np.multiply(delta, np.float32(factor), out=merged[inside])
 
-    _merge(rule, pieces, parts, keep, spread)
+    _merge(rule, pieces, parts, keep, spread, kappa=kappa)
     return merged
 
 
@@ -128,17 +139,18 @@ def merge_into(
     parts: Sequence[Part],
     spread: Spread = map,
     trial: Sequence[Payload] | None = None,
+    kappa: float = 1.0,
 ) -> Directions:
     """Merge, and take the outer step with the result; `master` and `momentum` change in place.
 
-    `trial`: payloads to be measured beside the parts (`directions`), while those are in cache;
-    None: nothing is measured.
+    `kappa`: of RDA, above 0. `trial`: payloads to be measured beside the parts (`directions`),
+    while those are in cache; None: nothing is measured.
     """
 
     def use(inside: slice, delta: Flat, factor: float) -> None:
         step(outer, master[inside], momentum[inside], delta, factor)
 
-    return _merge(rule, pieces, parts, use, spread, trial)
+    return _merge(rule, pieces, parts, use, spread, trial, kappa)
 
 
 def directions(
@@ -249,6 +261,7 @@ def _merge(
     use: Callable[[slice, Flat, float], None],
     spread: Spread,
     trial: Sequence[Payload] | None = None,
+    kappa: float = 1.0,
 ) -> Directions:
     """Make each tile of the merged delta and have it used; `trial` as in `merge_into`.
 
@@ -257,7 +270,7 @@ def _merge(
     everyone, size = _everyone(parts, trial or ()), sum(piece.size for piece in pieces)
     payloads = everyone.payloads[: len(parts)]
     plain, sizes = _Recipe(everyone.weights, 1.0), [piece.size for piece in pieces]
-    recipes = _recipes(rule, pieces, parts, plain, spread)
+    recipes = _recipes(rule, kappa, pieces, parts, plain, spread)
     if rule is MergeRule.MEAN:
         sizes, recipes = [size], [plain]
 
@@ -282,6 +295,7 @@ def _merge(
 
 def _recipes(
     rule: MergeRule,
+    kappa: float,
     pieces: Sequence[Piece],
     parts: Sequence[Part],
     plain: _Recipe,
@@ -293,7 +307,7 @@ def _recipes(
         return recipes
     turning = [i for i, piece in enumerate(pieces) if not piece.embedding]
     turned = {
-        i: np.array([p.weight / p.norms[i] if p.norms[i] > VANISHING else 0.0 for p in parts], "f4")
+        i: np.array([_turned(part.weight, part.norms[i], kappa) for part in parts], "f4")
         for i in turning
     }
     payloads, size = [part.payload for part in parts], sum(piece.size for piece in pieces)
@@ -303,10 +317,19 @@ def _recipes(
         return kernels.sum_of_squares(direction, room.lanes)
 
     for i, length in zip(turning, _lengths(pieces, turning, square, spread), strict=True):
-        if length >= CANCELLED:
-            radius = sum(part.weight * part.norms[i] for part in parts)
-            recipes[i] = _Recipe(turned[i], radius / length)
+        radius = sum(part.weight * part.norms[i] for part in parts)
+        if kappa == 1:
+            if length >= CANCELLED:
+                recipes[i] = _Recipe(turned[i], radius / length)
+            continue
+        together = sum(part.weight * part.norms[i] ** (1 - kappa) for part in parts)
+        if length > VANISHING and length >= CANCELLED * together:
+            recipes[i] = _Recipe(turned[i], (radius * together / length) ** kappa)
     return recipes
+
+
+def _turned(weight: float, norm: float, kappa: float) -> float:
+    return weight / norm**kappa if norm > VANISHING else 0.0
 
 
 def _lengths(

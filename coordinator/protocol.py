@@ -113,8 +113,10 @@ class Contribution(HandIn):
     """A hand-in that a shard holds, with what the shard has measured of it.
 
     `norm`: Euclidean norm of the decoded delta, not finite if the delta is not; `bytes`: on the
-    wire; `reference`: where the shard keeps it. `flaw`: why its bytes are not what the run's wire
-    has, empty if they are; then `norm` is not a number. `parts`: in so many it was handed in.
+    wire, all together; `reference`: where the shard keeps it. `flaw`: why its bytes are not what
+    the run's wire has, empty if they are; then `norm` is not a number. `parts`: in so many it was
+    handed in. `moments_norm`: of the first moments beside the delta, None if there are none; no
+    part of what is checksummed on the tape, which older runs have without.
     """
 
     norm: float
@@ -123,6 +125,7 @@ class Contribution(HandIn):
     flaw: str = ""
     payload: PayloadKind = PayloadKind.DELTA
     parts: int = 1
+    moments_norm: float | None = field(default=None, repr=False)
 
     @property
     def steps(self) -> int:
@@ -493,6 +496,7 @@ class Cause(StrEnum):
     STALE = "stale"
     NOT_FINITE = "not finite"
     NORM = "norm"  # far out of line with the recent ones
+    MOMENTS = "moments"  # whose norm is so
     SPOILED = "spoiled"  # other bytes than were measured when it came
     LOUDEST = "loudest"  # of a merge that was not sound
     TRIAL = "trial"  # measured, and of an island that is not trusted yet

@@ -96,6 +96,7 @@ def _without_round(state: State, p: Fragment) -> tuple[State, tuple[Contribution
         version=fragment.version,
         due=fragment.due or round_ is not None,
         norms=fragment.norms,
+        moments=fragment.moments,
         outliers=fragment.outliers,
         voters=fragment.voters,
         moves=fragment.moves,

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 from coordinator.protocol import Fragment
+
+
+class Before(NamedTuple):
+    """Another H, of the due points up to this step."""
+
+    upto: int
+    every: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,20 +22,48 @@ class Schedule:
     """Fragment p of P is due when t passes n*H + floor(p*H/P), for every n >= 0, save t = 0.
 
     H (`every`) need not be a multiple of P: the due points are spread exactly, each fragment once
-    in H steps. P > H is refused at the door, since two fragments would share a step.
+    in H steps. P > H is refused at the door, since two fragments would share a step. Where H
+    changes on the way, `before` has those of the beginning, in order: a due point in (a, b] is one
+    of the H of that stretch, as if it had been so from the beginning.
     """
 
     every: int
     fragments: int
-
-    def phase(self, fragment: Fragment) -> int:
-        return fragment * self.every // self.fragments
+    before: tuple[Before, ...] = ()
 
     def passed(self, fragment: Fragment, *, t: int) -> int:
         """How many due points of the fragment lie in (0, t]."""
-        phase = self.phase(fragment)
-        upto = (t - phase) // self.every + 1 if t >= phase else 0
-        return upto - 1 if phase == 0 and upto > 0 else upto
+        counted, start = 0, 0
+        for upto, every in self.before:
+            stop = min(t, upto)
+            if stop > start:
+                counted += self._upto(every, fragment, stop) - self._upto(every, fragment, start)
+            start = upto
+        if t > start:
+            counted += self._upto(self.every, fragment, t)
+            counted -= self._upto(self.every, fragment, start)
+        return counted
+
+    def _upto(self, every: int, fragment: Fragment, t: int) -> int:
+        """How many lie in [0, t], if H is the same all the time."""
+        phase = fragment * every // self.fragments
+        return (t - phase) // every + 1 if t >= phase else 0
+
+    @property
+    def least(self) -> int:
+        """From a due point of a fragment to its next one it is never less than so many steps."""
+        gaps = [self.every, *(every for _, every in self.before)]
+        longest = max(gaps)
+        for upto, _ in self.before:
+            for p in map(Fragment, range(self.fragments)):
+                near = self._points(p, upto - longest, upto + longest)
+                gaps += [b - a for a, b in pairwise(near)]
+        return min(gaps)
+
+    def _points(self, fragment: Fragment, after: int, upto: int) -> Iterator[int]:
+        for t in range(max(0, after) + 1, upto + 1):
+            if self.passed(fragment, t=t) > self.passed(fragment, t=t - 1):
+                yield t
 
     def due(self, *, after: int, upto: int) -> tuple[Fragment, ...]:
         """The fragments with a due point in (after, upto], each once, in order of p."""

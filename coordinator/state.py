@@ -93,7 +93,8 @@ class FragmentState:
 
     `due`: a round shall open as soon as none is under way. `asked`: hand-ins that were requested
     and not answered; they outlast a round. `inbox`: admitted contributions not yet merged.
-    `norms`: of recently admitted contributions. `outliers`: islands whose norm was refused since;
+    `norms`: of recently admitted contributions; `moments`: of the first moments beside them, each
+    over one step. `outliers`: islands whose norm was refused since;
     `voters`: who had a vote on what is usual when the first of them was. `moves`: norms of the
     steps that the fragment took of late. `participants`: of the last merge. `away`: its shard is
     dead, no round can be. `void`: versions since the last publication that died with their shard or
@@ -106,6 +107,7 @@ class FragmentState:
     asked: Mapping[Island, Life] = field(default_factory=dict[Island, Life])
     inbox: tuple[Contribution, ...] = ()
     norms: Norms = NONE
+    moments: Norms = NONE
     outliers: frozenset[Island] = frozenset()
     voters: frozenset[Island] = frozenset()
     moves: Norms = NONE

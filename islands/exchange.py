@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import jax
+import numpy as np
 
-from coordinator.codec import Payload, decode
+from coordinator.codec import Sent, decode, joined, split
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     Anchor,
@@ -25,10 +26,13 @@ from coordinator.protocol import (
 )
 from islands.encoder import Encoder, Numbers
 from islands.learner_words import HandOver
+from islands.moments import Taken
 
+NOTHING = np.zeros(1, np.float32)
+"""Where first moments count from."""
 Public = tuple[Version, Flat]
 """A public fragment, [size] f32, read-only by agreement, and its version."""
-Missed = list[Payload] | Public
+Missed = list[Sent] | Public
 """What leads to a newer public fragment: differences to be added in order, or another one whole."""
 
 
@@ -49,13 +53,15 @@ class Snapshot:
     """A fragment at a step boundary, still on the devices (filled up as `FragmentPort` says); what
     it is in words, and its basis.
 
-    `written`: what was made of it when it was first encoded, under its `lock`.
+    `moments`: its first moments, where they go along. `written`: what was made of it when it was
+    first encoded, under its `lock`.
     """
 
     flat: jax.Array
     word: HandOver
     basis: Basis
-    written: tuple[HandIn, Payload] | None = None
+    moments: Taken | None = None
+    written: tuple[HandIn, Sent] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -83,17 +89,24 @@ class Uplink:
     """
 
     def __init__(
-        self, life: Life, encoder: Encoder, layout: Layout, anchor: Anchor = Anchor.BASE
+        self,
+        life: Life,
+        encoder: Encoder,
+        layout: Layout,
+        anchor: Anchor = Anchor.BASE,
+        moments: Encoder | None = None,
     ) -> None:
-        self._anchor, self._encoder = anchor, encoder
+        """`moments`: of first moments, which go without error feedback: what is left behind would
+        be of another time; None if there are none to be sent."""
+        self._anchor, self._encoder, self._moments = anchor, encoder, moments
         self._life, self._fingerprint = life, layout.fingerprint
         self._roundings = [_Rounding() for _ in layout.fragments]
         self._lock = threading.Lock()
 
     def encode(
         self, fragment: Fragment, snapshot: Snapshot, spoil: float = 1.0
-    ) -> tuple[HandIn, Payload]:
-        """Write the snapshot; return the facts and one contiguous buffer.
+    ) -> tuple[HandIn, Sent]:
+        """Write the snapshot; return the facts and one contiguous buffer, or two with moments.
 
         It is written once: if two have asked for it, both get the same bytes, also if those of the
         first have been merged already. `spoil`: a factor that a fault plan puts on the delta.
@@ -103,9 +116,7 @@ class Uplink:
                 snapshot.written = self._write(fragment, snapshot, spoil)
             return snapshot.written
 
-    def _write(
-        self, fragment: Fragment, snapshot: Snapshot, spoil: float
-    ) -> tuple[HandIn, Payload]:
+    def _write(self, fragment: Fragment, snapshot: Snapshot, spoil: float) -> tuple[HandIn, Sent]:
         track, word, basis = snapshot.word.track, snapshot.word, snapshot.basis
         said = ContributionId(self._life, fragment, track.from_step, word.progress.steps)
         origin, since_step = basis.origin, track.from_step
@@ -119,7 +130,10 @@ class Uplink:
             if left is not None:
                 rounding.sent[said] = (taken, left)
         facts = HandIn(said, track.base, since_step, word.tokens, self._fingerprint, word.progress)
-        return facts, payload
+        if snapshot.moments is None or self._moments is None:
+            return facts, payload
+        moments, _ = self._moments(snapshot.moments.flat, NOTHING, None, 1.0)
+        return facts, joined(payload, moments)
 
     def hear(self, fragment: Fragment, known: Known) -> None:
         """More of the fragment is asked for; what is known of all that was sent of it before."""
@@ -157,7 +171,7 @@ class Downlink:
         self._public, self._missed = dict(public), missed
         self._locks = {fragment: threading.Lock() for fragment in public}
 
-    def follow(self, publication: Publication, payload: Payload | None) -> Public | None:
+    def follow(self, publication: Publication, payload: Sent | None) -> Public | None:
         """Add the difference to the version it belongs to, once what was missed has been fetched;
         without a payload, which there was no room for, that is all there is to add.
 
@@ -175,9 +189,17 @@ class Downlink:
             match found:
                 case list() as differences:
                     for each in differences if payload is None else (*differences, payload):
-                        flat = flat + decode(each, flat.size)
+                        flat = flat + decode(split(each)[0], flat.size)
                     newest = (publication.version, flat)
                 case whole:
                     newest = whole
             self._public[fragment] = newest
             return newest
+
+
+def mean_of(publication: Publication, payload: Sent | None, public: Public) -> Flat | None:
+    """The mean of the islands' first moments, [size] f32, that came with what was followed; None
+    if none came, or what was fetched instead is newer than it."""
+    version, flat = public
+    moments = None if payload is None else split(payload)[1]
+    return None if moments is None or version != publication.version else decode(moments, flat.size)

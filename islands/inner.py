@@ -72,7 +72,7 @@ class Inner:
         """The same of parameters that are on the devices already, which are taken over."""
         if moments is None:
             return InnerState(params, self._fresh(params))
-        return InnerState(params, jax.tree.map(self._put, moments, self._where.opt_state))
+        return InnerState(params, self.place_moments(moments))
 
     def moments(self, state: InnerState, after: int = 0) -> Iterator[NDArray[Any]]:
         """Copies of the optimizer's moments on the host, leaf by leaf: for a learner that has none.
@@ -118,6 +118,14 @@ class Inner:
         """Copy a fragment of this size, or this host's range of it, to where `FragmentPort` wants
         it."""
         return self.devices.place_flat(own, size)
+
+    def place_everywhere(self, flat: Flat) -> jax.Array:
+        """Copy all of a fragment to every device."""
+        return self.devices.put(flat, self.devices.everywhere)
+
+    def place_moments(self, moments: optax.OptState) -> optax.OptState:
+        """Moments where the step wants them; those that are there already are taken over."""
+        return jax.tree.map(self._put, moments, self._where.opt_state)
 
     def _copy(self, leaf: NDArray[Any] | jax.Array, where: NamedSharding) -> jax.Array:
         if isinstance(leaf, jax.Array):

@@ -19,9 +19,9 @@ import jax
 from numpy.typing import NDArray
 from optax import OptState
 
-from coordinator.codec import Payload
+from coordinator.codec import Sent, decode
 from coordinator.errors import Malformed, Rejected, Unreachable
-from coordinator.fragments import Layout, sew
+from coordinator.fragments import Flat, Layout, sew
 from coordinator.protocol import (
     ContributionId,
     Fragment,
@@ -39,7 +39,7 @@ from coordinator.protocol import (
 )
 from islands.adopt import AdoptRule, FragmentPort
 from islands.encoder import ENCODERS
-from islands.exchange import Downlink, Missed, Uplink
+from islands.exchange import Downlink, Missed, Uplink, mean_of
 from islands.inner import Inner
 from islands.lead import Lead, agreed
 from islands.learner_state import LearnerState, begun
@@ -54,6 +54,7 @@ from islands.learner_words import (
 )
 from islands.link import Habits, Link
 from islands.mailbox import Donation, Mailbox, Offer
+from islands.moments import Sharing
 from islands.orders import Begin, Fate, Feed, News, Order, Over
 from islands.talker import speak
 from islands.task import Params, StreamLike, Task
@@ -75,6 +76,7 @@ class Learner:
         layout: Layout,
         inner: Inner,
         port: FragmentPort,
+        sharing: Sharing | None,
         stream: Callable[[], StreamLike],
         link: Link,
         habits: Habits,
@@ -83,17 +85,21 @@ class Learner:
         lead: Lead | None = None,
     ) -> None:
         """`stream` makes a reader without leases, for each life anew; `now_s` is a steady clock.
-        `lead`: to the other hosts, if the island has any."""
+        `sharing`: of first moments; None: they stay each island's own. `lead`: to the other hosts,
+        if the island has any."""
         self._task, self._layout, self._inner, self._port = task, layout, inner, port
+        self._sharing = sharing
         self._open_stream, self._link, self._habits = stream, link, habits
         self._encoder = ENCODERS[habits.encode](habits.wire_up)
+        wire = habits.wire_moments
+        self._moments_encoder = None if wire is None else ENCODERS[habits.encode](wire)
         self.spoil = 1.0  # a fault plan's: what is handed in is multiplied by it
         self._structure = jax.tree.structure(task.shapes)
         self._mail = Mailbox(now_s)
         self._lead = lead
         self._awaited: dict[tuple[Fragment, Version], Offer] = {}  # by other hosts
         tell = _nobody if lead is None else lead.tell
-        self._trainer = Trainer(task, inner, port, habits, self._mail, now_s, tell)
+        self._trainer = Trainer(task, inner, port, sharing, habits, self._mail, now_s, tell)
         self._distrusted = False  # is what the last life has left?
 
     # --- lives ------------------------------------------------------------------------------------
@@ -150,7 +156,8 @@ class Learner:
     def _begin(self, granted: Granted) -> Life | None:
         """Start at the current versions: parameters from the public fragments, data from leases.
 
-        The moments of the life before stay, unless the syncer distrusts them. None if this life was
+        The moments of the life before stay, unless the syncer distrusts them. Without them it takes
+        those of a donor, or what is shared of first moments, where they are. None if this life was
         over before it had begun.
         """
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
@@ -160,11 +167,16 @@ class Learner:
         moments = self._trainer.moments()
         if self._distrusted:
             moments = None  # nor do they
+        shared: dict[Fragment, Flat] = {}
         if self._lead is not None:
             self._lead.begin(partial(self._offered, granted.life))
             self._lead.tell(Begin(granted.life, keep_moments=moments is not None))
-        elif moments is None:
+        elif moments is None and self._sharing is None:
             moments = self._ask_donors(granted.donors)
+        elif moments is None:
+            if (found := self._ask_shards(fragments)) is None:
+                return None
+            shared = found
         downlink = Downlink(public, self._catch_up)
         if self._lead is not None:
             public = agreed(self._lead, public, downlink)
@@ -173,7 +185,7 @@ class Learner:
         if self._lead is None:
             params = jax.tree.unflatten(self._structure, sew(self._layout, [*flats.values()]))
         stream, habits = self._open_stream(), self._habits
-        self._trainer.begin(params, moments, flats, stream)
+        self._trainer.begin(params, moments, flats, shared, granted.offset, stream)
         for lease in granted.leases:
             if self._lead is not None:
                 self._lead.tell(Feed(lease))
@@ -188,7 +200,9 @@ class Learner:
         )
         versions = [version for version, _ in public.values()]
         state = begun(terms, granted, versions, stream.cursor, stream.remaining)
-        uplink = Uplink(granted.life, self._encoder, self._layout, habits.anchor)
+        uplink = Uplink(
+            granted.life, self._encoder, self._layout, habits.anchor, self._moments_encoder
+        )
         with self._mail.lock:
             self._mail.begin(state, uplink, downlink)
             self._awaited = {}
@@ -213,6 +227,14 @@ class Learner:
                 log.info("no moments from %s: %s", donor, error)
         return None
 
+    def _ask_shards(self, fragments: Sequence[Fragment]) -> dict[Fragment, Flat] | None:
+        """The mean of the islands' first moments, of those fragments of which there is one; None
+        if this life was over before they had come."""
+        sizes = self._layout.sizes
+        if (found := self._link.mean_moments(fragments)) is None:
+            return None
+        return {p: decode(each, sizes[p]) for p, each in found.items()}
+
     # --- called by others -------------------------------------------------------------------------
 
     @property
@@ -221,9 +243,7 @@ class Learner:
         with self._mail.lock:
             return self._mail.progress.steps, self._mail.vitals
 
-    def hand_in(
-        self, life: Life, fragment: Fragment, known: Known
-    ) -> tuple[HandIn, Payload] | None:
+    def hand_in(self, life: Life, fragment: Fragment, known: Known) -> tuple[HandIn, Sent] | None:
         """What this life trained on the fragment since it last handed it in or adopted it.
 
         `known`: what has become of its contributions to the fragment before this call. Waits for
@@ -263,7 +283,7 @@ class Learner:
             step_s = 0.0 if now is None else now.step_s
             return 0 if donation is None else len(donation.leaves), step_s
 
-    def offer(self, life: Life, publication: Publication, payload: Payload | None) -> None:
+    def offer(self, life: Life, publication: Publication, payload: Sent | None) -> None:
         """Take in a newer version at the next step boundary, and learn what was merged; without a
         payload, what it lacks is asked for."""
         with self._mail.lock:
@@ -282,10 +302,12 @@ class Learner:
         if (found := downlink.follow(publication, payload)) is None:
             return
         p, (version, flat) = publication.fragment, found
+        mean = None if self._sharing is None else mean_of(publication, payload, found)
         # which one that comes later may have done before this one
         placed = self._inner.place_flat(flat, self._port.size(p))
+        shared = None if mean is None else self._inner.place_everywhere(mean)
         with self._mail.lock:
-            self._awaited[p, version] = flat, placed
+            self._awaited[p, version] = flat, placed, shared
         if self._lead is None:
             self._offered(life, p, version)
         else:

@@ -43,8 +43,8 @@ class Terms:
     def __post_init__(self) -> None:
         """Errors: `ValueError` if a fragment would be due again before its version is put in place,
         which would then never be; the door refuses it (`sync.overlap`)."""
-        if self.until is not None and self.overlap >= self.schedule.every:
-            raise ValueError(f"{self.overlap} steps of flight, and due every {self.schedule.every}")
+        if self.until is not None and self.overlap >= (least := self.schedule.least):
+            raise ValueError(f"{self.overlap} steps of flight, and due every {least}")
 
     @property
     def in_flight(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from coordinator.codec import Wire
+from coordinator.codec import Payload, Wire
 from coordinator.protocol import (
     Adopted,
     Anchor,
@@ -51,6 +51,11 @@ class Link(Protocol):
         come, which may take as long as their bytes do."""
         ...
 
+    def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload] | None:
+        """The mean of the islands' first moments, of those fragments of which there is one; None
+        as in `whole`."""
+        ...
+
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
     def moments(self, donor: Life) -> list[NDArray[Any]] | None: ...
 
@@ -63,11 +68,15 @@ class Habits:
     that one takes 1 / `speed` of its quickest. `step_s`: ... so that none takes less than this.
     `encode`: where its deltas are encoded, and their anchors kept.
     `lease_windows`: it asks for more data when less than this is left, or less than a batch.
+    `wire_moments`: how first moments are written where they are shared, with every
+    `moments_every`-th merge of a fragment; None: they are not.
     """
 
     island: Island
     group: str
     wire_up: Wire
+    wire_moments: Wire | None
+    moments_every: int
     schedule: Schedule
     overlap: int
     lease_windows: int

@@ -24,8 +24,9 @@ from islands.exchange import Downlink, Snapshot, Uplink
 from islands.learner_state import LearnerState, happen
 from islands.learner_words import Adopt, End, HandOver, Happening, Keep, Say, Step, Take, Want
 
-Offer = tuple[Flat, jax.Array]
-"""A version to be adopted, on the host and on the devices."""
+Offer = tuple[Flat, jax.Array, jax.Array | None]
+"""A version to be adopted, on the host and on the devices; the mean of the islands' first moments,
+on the devices, if one came with it."""
 Todo = Step | HandOver | Keep | Adopt | Take | End
 """What the training thread does."""
 

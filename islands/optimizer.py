@@ -31,7 +31,8 @@ class OptimizerSpec:
 
     The rate grows linearly over `warmup_steps`, falls by half a cosine to `floor_fraction` of its
     height at `horizon_steps`, and stays there. clip_norm: largest global norm of a gradient; 0 for
-    no clipping. b1, b2 and eps are AdamW's, `momentum` is Muon's.
+    no clipping. b1, b2 and eps are AdamW's, `momentum` is Muon's. `adamw_share`: beside Muon, the
+    rate of the leaves that go by AdamW is this share of it; their weight decay is that of all.
     """
 
     kind: OptimizerKind
@@ -42,6 +43,7 @@ class OptimizerSpec:
     b2: float
     eps: float
     momentum: float
+    adamw_share: float
     weight_decay: float
     clip_norm: float
     horizon_steps: int
@@ -71,7 +73,10 @@ def direction(spec: OptimizerSpec, task: Task) -> optax.GradientTransformation:
                 params,
             )
 
-        scaled = optax.partition({"muon": _orthogonal(spec.momentum), "adamw": by_adam}, kinds)
+        others = by_adam
+        if spec.adamw_share != 1:
+            others = optax.chain(by_adam, optax.scale(spec.adamw_share))
+        scaled = optax.partition({"muon": _orthogonal(spec.momentum), "adamw": others}, kinds)
     return optax.chain(*clip, scaled, optax.add_decayed_weights(spec.weight_decay))
 
 

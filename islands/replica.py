@@ -19,18 +19,23 @@ from islands.encoder import Numbers, Where
 from islands.exchange import Basis, Snapshot
 from islands.inner import Inner, InnerState, Measures
 from islands.learner_words import HandOver
+from islands.moments import Sharing, Taken
 from islands.task import Batch, Params
 
 
 class Replica:
     """Parameters and moments on the devices, and for each fragment where its deltas count from."""
 
-    def __init__(self, inner: Inner, port: FragmentPort, encode: Where) -> None:
-        """`encode`: where deltas are encoded, and so where they are counted from."""
-        self._inner, self._port, self._encode = inner, port, encode
+    def __init__(
+        self, inner: Inner, port: FragmentPort, encode: Where, sharing: Sharing | None
+    ) -> None:
+        """`encode`: where deltas are encoded, and so where they are counted from. `sharing`: how
+        first moments are shared; None: they are not."""
+        self._inner, self._port, self._encode, self._sharing = inner, port, encode, sharing
         self._state: InnerState | None = None
         self._basis: dict[Fragment, Basis] = {}
         self._kept: dict[Fragment, Snapshot] = {}  # of their due points, not asked for yet
+        self._taken: dict[Fragment, Taken] = {}  # first moments that went along, for their return
 
     @property
     def state(self) -> InnerState:
@@ -47,12 +52,19 @@ class Replica:
         """Let go of the parameters of the life before, which need not lie beside the new ones, and
         return its moments."""
         before, self._state, self._basis, self._kept = self._state, None, {}, {}
+        self._taken = {}
         return None if before is None else before.opt_state
 
     def begin(
-        self, params: Params | None, moments: OptState | None, public: Mapping[Fragment, Flat]
+        self,
+        params: Params | None,
+        moments: OptState | None,
+        public: Mapping[Fragment, Flat],
+        shared: Mapping[Fragment, Flat],
+        clock: int,
     ) -> None:
-        """A new life, from the public fragments and with these moments, or none.
+        """A new life, from the public fragments and with these moments; without any, from the mean
+        of the others' first moments, as far as it is `shared`.
 
         `params`: the same fragments as a tree; None: they are put together on the devices, since no
         host of the island has all of them.
@@ -64,6 +76,9 @@ class Replica:
             self._state = self._inner.started(placed, moments)
         else:
             self._state = self._inner.start(params, moments)
+        if moments is None and self._sharing is not None:
+            joined = self._sharing.port.joined(self._state.opt_state, shared, clock)
+            self._state = replace(self._state, opt_state=self._inner.place_moments(joined))
         self._basis = {p: Basis(flat, self._anchor_of(p, flat)) for p, flat in public.items()}
 
     def step(self, batch: Batch, clock: int) -> Measures:
@@ -86,10 +101,21 @@ class Replica:
         p = word.fragment
         flat, basis = self._port.take(self.state.params, p), self._basis[p]
         self._basis[p] = Basis(basis.public, flat)
-        return Snapshot(flat, word, basis)
+        self._taken.pop(p, None)
+        if self._sharing is not None and self._sharing.wanted(p, word.track.base.number):
+            self._taken[p] = self._sharing.port.take(self.state.opt_state, p)
+        return Snapshot(flat, word, basis, self._taken.get(p))
 
-    def adopt(self, p: Fragment, flat: Flat, placed: jax.Array) -> None:
-        """Put a public fragment in place; `placed`: the same, where the step wants it."""
+    def adopt(
+        self, p: Fragment, flat: Flat, placed: jax.Array, mean: jax.Array | None = None
+    ) -> None:
+        """Put a public fragment in place; `placed`: the same, where the step wants it. `mean`: of
+        the islands' first moments; it replaces those that were handed in of this one, if any
+        were, and without it they stay its own."""
+        taken = self._taken.pop(p, None)
+        if self._sharing is not None and taken is not None and mean is not None:
+            shared = self._sharing.port.put(self.state.opt_state, p, mean, taken)
+            self._state = replace(self.state, opt_state=self._inner.place_moments(shared))
         carries = self._port.rule is AdoptRule.CARRY
         origin = self._placed(p, self._basis[p].origin) if carries else placed
         params = self._port.put(self.state.params, p, placed, origin)

@@ -34,6 +34,7 @@ from islands.learner_words import (
 )
 from islands.link import Habits
 from islands.mailbox import Mailbox, Todo
+from islands.moments import Sharing
 from islands.orders import CutOut, Feed, InnerStep, Order, PutIn
 from islands.replica import Replica
 from islands.task import Params, StreamLike, Task
@@ -58,6 +59,7 @@ class Trainer:
         task: Task,
         inner: Inner,
         port: FragmentPort,
+        sharing: Sharing | None,
         habits: Habits,
         mail: Mailbox,
         now_s: Callable[[], float],
@@ -65,7 +67,7 @@ class Trainer:
     ) -> None:
         """`tell`: to the other hosts of the island, before the same is done here."""
         self._task, self._inner, self._habits = task, inner, habits
-        self._replica = Replica(inner, port, habits.encode)
+        self._replica = Replica(inner, port, habits.encode, sharing)
         self._mail, self._now_s, self._tell = mail, now_s, tell
         self.drag = 1.0
         self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
@@ -92,10 +94,12 @@ class Trainer:
         params: Params | None,
         moments: OptState | None,
         public: Mapping[Fragment, Flat],
+        shared: Mapping[Fragment, Flat],
+        clock: int,
         stream: StreamLike,
     ) -> None:
-        """A new life, from the public fragments and with these moments, or none."""
-        self._replica.begin(params, moments, public)
+        """A new life, from the public fragments; moments as in `Replica.begin`."""
+        self._replica.begin(params, moments, public, shared, clock)
         self._stream, self._running, self._quickest_s = stream, None, math.inf
 
     def train(self) -> bool:
@@ -271,5 +275,7 @@ class Trainer:
 
     def _taken(self, snapshot: Snapshot) -> Snapshot:
         self._copying.append(snapshot.flat)
+        if snapshot.moments is not None:
+            self._copying.append(snapshot.moments.flat)
         self._exchanged = True
         return snapshot

@@ -43,6 +43,7 @@ def optimizer_spec(kind: OptimizerKind = "adamw", **more: Any) -> OptimizerSpec:
         "b2": 0.99,
         "eps": 1e-8,
         "momentum": 0.95,
+        "adamw_share": 1.0,
         "weight_decay": 0.1,
         "clip_norm": 1.0,
         "horizon_steps": 400,
@@ -68,11 +69,15 @@ def habits(
     anchor: Anchor = Anchor.BASE,
     encode: Where = "host",
     until: int | None = None,
+    wire_moments: Wire | None = None,
+    moments_every: int = 1,
 ) -> Habits:
     return Habits(
         island,
         group,
         wire_up,
+        wire_moments,
+        moments_every,
         schedule,
         overlap,
         lease_windows,
@@ -98,9 +103,19 @@ def array_shard(
     keep_differences: int = 0,
     files: Files[Arrays] | None = None,
     every: int = 1,
+    wire_moments: Wire | None = None,
+    kappa: float = 1.0,
 ) -> ArrayShard:
     """A shard with this model; without files of its own it stores nothing."""
-    method = Method(merge_rule, outer or outer_rule(), wire_up, wire_down, keep_differences)
+    method = Method(
+        merge_rule,
+        outer or outer_rule(),
+        wire_up,
+        wire_down,
+        keep_differences,
+        wire_moments,
+        kappa,
+    )
     shard: ArrayShard = Shard(
         lambda: (ArrayArithmetic(layout, method, map), files or NoFiles()),
         Keeping(anchor, max_staleness, every),

@@ -18,6 +18,7 @@ import ray
 from numpy.typing import NDArray
 
 from cluster.actors.sharing import Parts
+from coordinator.codec import WithMoments
 from coordinator.errors import Malformed
 from coordinator.parts import Part
 from coordinator.protocol import (
@@ -50,13 +51,15 @@ def flaw(handed: object, life: Life, fragment: Fragment) -> str | None:
     """What is wrong with the answer of this life, asked for this fragment; None: nothing."""
     if type(handed) is not tuple or len(pair := cast("tuple[Any, ...]", handed)) != 2:
         return f"{_shown(handed)} instead of facts and a payload"
-    facts, payload = pair
+    facts, sent = pair
     if type(facts) is not HandIn:
         return f"{_shown(facts)} instead of facts"
-    if type(payload) is not np.ndarray:
-        return f"{_shown(payload)} instead of a payload"
-    if payload.ndim != 1 or payload.dtype.hasobject:
-        return f"a payload of dtype {payload.dtype} and shape {payload.shape}"
+    payloads = cast("tuple[Any, ...]", sent) if type(sent) is WithMoments else (sent,)
+    for payload in payloads:
+        if type(payload) is not np.ndarray:
+            return f"{_shown(payload)} instead of a payload"
+        if payload.ndim != 1 or payload.dtype.hasobject:
+            return f"a payload of dtype {payload.dtype} and shape {payload.shape}"
     return next(_of_facts(facts, life, fragment), None)
 
 

@@ -26,7 +26,7 @@ from cluster.failures import Failure, Reason
 from cluster.host.process import IslandProcess
 from cluster.names import Seat
 from cluster.source import user_sha256
-from coordinator.codec import Payload
+from coordinator.codec import Sent
 from coordinator.errors import Malformed
 from coordinator.protocol import (
     ContributionId,
@@ -106,7 +106,7 @@ class IslandActor(Breakable):
     @_its_own("asking", Reason.HAND_IN)
     def hand_in(
         self, life: Life, fragment: Fragment, known: Known
-    ) -> tuple[HandIn, Payload] | FirstPart | None:
+    ) -> tuple[HandIn, Sent] | FirstPart | None:
         """Of an island of several hosts, the part of the first."""
         learner = self._learner
         handed = None if learner is None else learner.hand_in(life, fragment, known)
@@ -130,7 +130,7 @@ class IslandActor(Breakable):
 
     @_its_own("offering", Reason.OFFER)
     def offer(
-        self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
+        self, life: Life, publication: Publication, boxed: Sequence[Sent | ray.ObjectRef]
     ) -> Failure | None:
         """`boxed`: the payload, or a reference to it; in a list, so that Ray does not fetch it
         before it calls. Empty if there was no room for it: the learner asks the shard for what it

@@ -25,7 +25,7 @@ from cluster.actors.sharing import Shared
 from cluster.failures import Failure, in_short, origin_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, SYNCER, Seat, island_actor, seat_of
 from cluster.source import source_sha256
-from coordinator.codec import Payload
+from coordinator.codec import Payload, Sent
 from coordinator.errors import Relieved, Unreachable
 from coordinator.fragments import Flat
 from coordinator.protocol import (
@@ -144,9 +144,29 @@ class RayLink:
             return None
         return [found[p] for p in fragments]
 
+    def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload] | None:
+        found: dict[Fragment, Payload] = {}
+        try:
+            for name in dict.fromkeys(self._holder[p] for p in fragments):
+                own = [p for p in fragments if self._holder[p] == name]
+                found |= self._moments_of(name, own)
+        except _Over:
+            logging.info("this life was over before it had the moments")
+            return None
+        return found
+
+    def _moments_of(self, shard: str, fragments: Sequence[Fragment]) -> dict[Fragment, Payload]:
+        """What this shard has of them; asked for again if it went with the shard."""
+        while True:
+            there, parts = self._fetch(shard, "mean_moments", fragments)
+            try:
+                return dict(zip(there, self._fetching.pull(lots_of(parts)), strict=True))
+            except Unreachable as error:
+                logging.info("%s; trying again", error)
+
     def missed(
         self, p: Fragment, older: Version, newer: Version
-    ) -> list[Payload] | tuple[Version, Flat]:
+    ) -> list[Sent] | tuple[Version, Flat]:
         if self.ranges is not None:
             own = self._range(p)
             return self._fetch(self._holder[p], "missed_range", p, older, newer, own)

@@ -28,7 +28,7 @@ from cluster.failures import Answered, Failure, Reason
 from cluster.names import Seat, island_actor
 from cluster.shard.arrays import warm_up
 from cluster.shard.arrivals import Arrivals
-from cluster.shard.build import first_of, shard_over
+from cluster.shard.build import first_of, shard_over, wires_of
 from cluster.shard.fates import Fates
 from cluster.shard.files import DepotFiles
 from cluster.shard.storing import StoringPace, StoringThread
@@ -40,7 +40,7 @@ from cluster.storage.layout import load_layout
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import Fence
 from cluster.syncer.collect import Answers, Gatherer, Handed
-from coordinator.codec import Payload
+from coordinator.codec import Sent
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
 from coordinator.parts import cut_out, joined
@@ -83,7 +83,7 @@ class ShardActor(Breakable):
         self._fence = Fence(self._depot, owner)
         self._actors = Directory(namespace)
         self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
-        self._arithmetic.submit(warm_up, {self._config.sync.wire_up, self._config.sync.wire_down})
+        self._arithmetic.submit(warm_up, wires_of(self._config))
         self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self._storing = StoringThread(StoringPace(self._config.durability.every == "auto"))
         self._gatherer = Gatherer()
@@ -279,9 +279,7 @@ class ShardActor(Breakable):
         failed, self._failed = self._failed, []
         return Answered(failed, reached)
 
-    async def _boxed(
-        self, said: Publication, payload: Payload
-    ) -> Sequence[Payload | ray.ObjectRef]:
+    async def _boxed(self, said: Publication, payload: Sent) -> Sequence[Sent | ray.ObjectRef]:
         """Where learners find it; nothing if there is no room: then each asks for what it lacks."""
         if payload.nbytes < INLINE_BYTES:
             return [payload]
@@ -295,7 +293,7 @@ class ShardActor(Breakable):
             return []
 
     async def _offer(
-        self, life: Life, seat: Seat, said: Publication, boxed: Sequence[Payload | ray.ObjectRef]
+        self, life: Life, seat: Seat, said: Publication, boxed: Sequence[Sent | ray.ObjectRef]
     ) -> None:
         name = island_actor(seat)
         if group_of(self._config, life.island).hosts > 1:
@@ -335,6 +333,17 @@ class ShardActor(Breakable):
         if not self._shard.has_model:
             return None
         return [await self._sharing.fragment(p, bytes_s) for p in fragments]
+
+    async def mean_moments(
+        self, fragments: Sequence[Fragment]
+    ) -> tuple[Sequence[Fragment], Parts] | None:
+        """Of which of these fragments there is a mean of the islands' first moments, and where
+        those lie; None as in `whole`."""
+        if not self._shard.has_model:
+            return None
+        found = zip(fragments, self._shard.shared(fragments), strict=True)
+        there = {p: each for p, each in found if each is not None}
+        return [*there], await self._sharing.differences([*there.values()])
 
     async def missed(
         self, p: Fragment, older: Version, newer: Version, bytes_s: float

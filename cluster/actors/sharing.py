@@ -21,7 +21,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from coordinator.codec import Payload
+from coordinator.codec import Sent
 from coordinator.fragments import Flat
 from coordinator.protocol import Fragment, Life, Version
 
@@ -125,7 +125,7 @@ class Sharing:
         cuts = np.array_split(flat, self._rates.parts_of(flat.nbytes))
         return Shared(version, flat.nbytes, [ray.put(each) for each in cuts])
 
-    async def differences(self, payloads: Sequence[Payload]) -> Parts:
+    async def differences(self, payloads: Sequence[Sent]) -> Parts:
         """Errors: as `fragment`."""
         return await self._off(lambda: put(payloads))
 
@@ -168,6 +168,6 @@ class Giving:
         return given.result()
 
 
-def put(arrays: Sequence[NDArray[Any]]) -> Parts:
+def put(arrays: Sequence[NDArray[Any] | Sent]) -> Parts:
     """Errors: Ray's, if there is no room."""
     return Parts(sum(each.nbytes for each in arrays), [ray.put(each) for each in arrays])

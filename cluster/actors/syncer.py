@@ -16,7 +16,7 @@ from cluster.actors.handed import check_report, check_word
 from cluster.actors.inject import Breakable
 from cluster.actors.ports import RayPorts
 from cluster.config.admission import stranger
-from cluster.config.rule import rule_of, shards_come_back_alone
+from cluster.config.rule import rule_of, shards_come_back_alone, wire_of_moments
 from cluster.config.schema import Config
 from cluster.failures import Failure, Unjudged
 from cluster.names import Seat, group_name, shards_of
@@ -136,7 +136,14 @@ class SyncerActor(Breakable):
         rule = rule_of(config, layout)
         groups = {island: group_name(island) for island in config.island_names}
         down, now_s = config.sync.wire_down, time.time()
-        measures = Measures(self._run, groups, layout.sizes, down, now_s=now_s)
+        measures = Measures(
+            self._run,
+            groups,
+            layout.sizes,
+            down,
+            now_s=now_s,
+            wire_moments=wire_of_moments(config),
+        )
         back = await asyncio.to_thread(come_back, self._depot, rule, measures, self._hears)
         known = Directory(self._namespace)
         fragments_of = shards_of(config.sync.shards, config.sync.fragments)

@@ -315,7 +315,7 @@ def simulate(config: Config, times: Times, for_s: float, faults: Sequence[SimFau
     seat = SyncerSlot(site, SimPorts(site, network), judge)
     injector = FaultInjector(site, network, seat)
     islands, loop = len(site.machines), site.loop
-    from_s = SETTLES_S + 2 * config.sync.every * times.step_s
+    from_s = SETTLES_S + 2 * config.sync.lasting_every * times.step_s
     for machine in site.machines.values():
         loop.at(machine.trait.joins_s, network.start, machine)
     for fault in faults:

@@ -129,7 +129,7 @@ def memory(workload: Workload) -> dict[str, float]:
         before_bytes = procfs.own_bytes(pid)
     except OSError as error:
         raise UserMistake(f"memory is read off /proc, which is not as on Linux: {error}") from error
-    method = Method(MergeRule.RDA, OUTER, wire, wire, KEEP_DIFFERENCES)
+    method = Method(MergeRule.RDA, OUTER, wire, wire, KEEP_DIFFERENCES, None, 1.0)
     shard = Shard(
         lambda: (ArrayArithmetic(layout, method, map), Stored()), Keeping(Anchor.BASE, 0, every=1)
     )

@@ -123,7 +123,7 @@ def _row(
     sync = config.sync
     told: dict[str, object] = {
         "setting": setting.name,
-        "every": sync.every,
+        "every": sync.lasting_every,
         "wires": f"{sync.wire_up}, {sync.wire_down}",
         "merges": merges,
     }

@@ -56,7 +56,7 @@ def wire(
     config, shipped = (
         demo(preset, steps=steps, seed=0, overrides=changed) for changed in (overrides, [])
     )
-    every = config.sync.every
+    every = config.sync.lasting_every
     values = np.random.Generator(np.random.PCG64(0)).standard_normal(elements, np.float32)
     speeds = _speeds(values, repeats)
     default = Traffic.of(values, shipped.sync.wire_up, shipped.sync.wire_down)
@@ -82,7 +82,7 @@ def wire(
                 **told("loss_over_f32", median(over_f32)),
             }
         )
-    usual = shipped.sync.every
+    usual = shipped.sync.lasting_every
     return {
         "learners": learners,
         "every": every,

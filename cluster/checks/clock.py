@@ -38,6 +38,10 @@ def look(memory: Memory, before: State, event: Event, after: State, now_s: float
 
 
 def is_due(memory: Memory, p: int, before: State, after: State) -> bool:
-    every, count = memory.rule.schedule.every, memory.rule.schedule.fragments
-    first = p * every // count
-    return any((t - first) % every == 0 for t in range(before.t + 1, after.t + 1))
+    """By the formula, one step after the other."""
+    schedule = memory.rule.schedule
+    for t in range(before.t + 1, after.t + 1):
+        every = next((b.every for b in schedule.before if t <= b.upto), schedule.every)
+        if (t - p * every // schedule.fragments) % every == 0:
+            return True
+    return False

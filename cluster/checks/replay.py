@@ -8,6 +8,7 @@ processor and versions. The judge of the simulated runs looks at this one too, e
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -192,5 +193,5 @@ def _first(store: FragmentStore, p: Fragment) -> Arrays:
 
 
 def _copy(arrays: Arrays) -> Arrays:
-    copies = (np.array(each) for each in (arrays.master, arrays.momentum, arrays.public))
-    return Arrays(arrays.version, *copies)
+    master, momentum = np.array(arrays.master), np.array(arrays.momentum)
+    return replace(arrays, master=master, momentum=momentum, public=np.array(arrays.public))

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from cluster.config import slices
 from cluster.config.modes import misfit, problems_of_ring, problems_of_streaming
-from cluster.config.schema import Config
+from cluster.config.rule import schedule_of
+from cluster.config.schema import Config, SyncConfig
 from cluster.config.words import Problem
 
 BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
@@ -46,7 +47,7 @@ def _tokens_have_column(config: Config) -> Iterator[Problem]:
 
 @check("sync.fragments", "sync.every")
 def _fragments_fit(config: Config) -> Iterator[Problem]:
-    given, every = config.sync.fragments, config.sync.every
+    given, every = config.sync.fragments, min(every for _, every in config.sync.stretches)
     if given > every:
         yield Problem(
             "sync.fragments",
@@ -156,14 +157,16 @@ def _whole_tape_is_kept(config: Config) -> Iterator[Problem]:
         )
 
 
-@check("sync.overlap", "sync.every")
+@check("sync.overlap", "sync.every", "sync.fragments")
 def _overlap_fits(config: Config) -> Iterator[Problem]:
-    given, every = config.sync.overlap, config.sync.every
-    if given >= every:
+    sync = config.sync
+    given = sync.overlap
+    if given >= (least := schedule_of(config).least):
+        kind = "sync.every" if isinstance(sync.every, int) else "the least interval of sync.every"
         yield Problem(
             "sync.overlap",
-            f"{given} steps would reach the fragment's next round, as sync.every is {every}; "
-            f"use less than {every}",
+            f"{given} steps would reach the fragment's next round, as {kind} is {least}; "
+            f"use less than {least}",
         )
 
 
@@ -223,6 +226,38 @@ def _blend_has_alpha(config: Config) -> Iterator[Problem]:
             "sync.blend",
             f'is read only by adopt = "blend", and adopt is "{config.sync.adopt}"; leave one out',
         )
+
+
+@check("optimizer.kind", "optimizer.adamw_share")
+def _some_leaves_go_by_adamw(config: Config) -> Iterator[Problem]:
+    if config.optimizer.kind == "adamw" and config.optimizer.adamw_share != 1:
+        yield Problem(
+            "optimizer.adamw_share",
+            'is for the leaves beside those of kind = "muon"; with "adamw" all go by it: set '
+            "optimizer.learning_rate instead",
+        )
+
+
+@check("sync.merge", "sync.kappa")
+def _kappa_is_of_rda(config: Config) -> Iterator[Problem]:
+    if config.sync.merge != "rda" and config.sync.kappa is not None:
+        yield Problem(
+            "sync.kappa",
+            f'is read only by merge = "rda", and merge is "{config.sync.merge}"; leave one out',
+        )
+
+
+@check("sync.moments", "sync.moments_every", "sync.wire_moments")
+def _moments_are_shared(config: Config) -> Iterator[Problem]:
+    """What says how they are is of no use where they are not."""
+    if config.sync.moments == "mean":
+        return
+    for key in ("moments_every", "wire_moments"):
+        if getattr(config.sync, key) != SyncConfig.model_fields[key].default:
+            yield Problem(
+                f"sync.{key}",
+                'is read only by moments = "mean", and moments is "own"; leave one out',
+            )
 
 
 @check("islands")

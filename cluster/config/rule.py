@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from cluster.config.schema import Config, IslandGroup
 from cluster.names import group_name
+from coordinator.codec import Wire
 from coordinator.direction import Watch
 from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Island
-from coordinator.schedule import Schedule
+from coordinator.schedule import Before, Schedule
 from coordinator.state import Rule
 
 
 def schedule_of(config: Config) -> Schedule:
-    return Schedule(config.sync.every, config.sync.fragments)
+    sync = config.sync
+    before = [Before(upto, every) for (_, every), (upto, _) in pairwise(sync.stretches)]
+    return Schedule(sync.lasting_every, sync.fragments, tuple(before))
+
+
+def wire_of_moments(config: Config) -> Wire | None:
+    """How first moments are written, either way; None if islands share none."""
+    return config.sync.wire_moments if config.sync.moments == "mean" else None
 
 
 def group_of(config: Config, island: Island) -> IslandGroup:

@@ -23,6 +23,7 @@ from cluster.config.values import (
     Every,
     Grace,
     GroupName,
+    Interval,
     MeshSize,
     Mode,
     ModeName,
@@ -84,6 +85,7 @@ class OptimizerConfig(Table):
     b2: Share = 0.99
     eps: Positive = 1e-8
     momentum: Share = 0.95  # muon's
+    adamw_share: Positive = 1.0  # beside muon: of the rate, for the leaves that go by adamw
     weight_decay: Amount = 0.1
     clip_norm: Amount = 1.0  # 0: no clipping
 
@@ -99,18 +101,24 @@ class OuterConfig(Table):
 
 
 class SyncConfig(Table):
-    every: Count = 8  # H: each fragment is merged once in so many syncer steps
+    every: Interval = (
+        8  # H: each fragment is merged once in so many syncer steps; or [[from, H], ...]
+    )
     fragments: Count = 8  # P
     overlap: Annotated[int, Field(ge=0)] = 2  # tau, in steps; 0 = learners wait for adoption
     quorum: Count = 1  # K
     grace: Annotated[Grace, BeforeValidator(grace_value)] = "auto"  # seconds
     max_staleness: Annotated[int, Field(ge=0)] = 8  # versions
     merge: Literal["rda", "mean"] = "mean"
+    kappa: Annotated[float, Field(gt=0, le=1)] | None = None  # of "rda": towards 0 it is the mean
     anchor: Literal["base", "current"] = "base"  # the learner's own base, or the syncer's fragment
     adopt: Literal["overwrite", "carry", "blend"] = "carry"
     blend: Annotated[float, Field(gt=0, lt=1)] | None = None  # alpha, the share of the local one
     wire_up: WireName = Wire.BF16
     wire_down: WireName = Wire.BF16
+    moments: Literal["own", "mean"] = "own"  # mean: first moments are shared, too
+    moments_every: Count = 1  # ... with every so-many-th merge of a fragment
+    wire_moments: WireName = Wire.INT8  # ... written like this, either way
     direction: Literal["quarantine", "report", "off"] = "quarantine"  # of who is against all
     keep_differences: Annotated[int, Field(ge=0)] = (
         4  # R: recent ones of a fragment, for lagging learners
@@ -118,6 +126,16 @@ class SyncConfig(Table):
     shards: Count = 1  # processes that share the fragments between them
     shard_labels: dict[str, str] | None = None  # of their nodes, in turn; None: the fleet's node
     outer: OuterConfig = OuterConfig()
+
+    @property
+    def stretches(self) -> tuple[tuple[int, int], ...]:
+        """From which step on which H."""
+        return ((0, self.every),) if isinstance(self.every, int) else self.every
+
+    @property
+    def lasting_every(self) -> int:
+        """The H of the last stretch, which has no end."""
+        return self.stretches[-1][1]
 
 
 class MeshConfig(Table):

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, PlainValidator
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from coordinator.codec import Wire
@@ -96,6 +96,44 @@ def option_value(value: object) -> object:
     return value
 
 
+def interval_value(value: object) -> object:
+    """H, or `[[from, H], ...]`: each from a syncer step on, the first from 0."""
+    if _is_count(value):
+        return value
+    pairs = [_pair(each) for each in value] if isinstance(value, list | tuple) else []
+    froms = [first for pair in pairs if pair is not None for first in pair[:1]]
+    if not pairs or len(froms) < len(pairs):
+        raise PydanticCustomError(
+            "every", "must be a count of steps, or stretches such as [[0, 8], [48, 24]]"
+        )
+    if froms[0] != 0 or froms != sorted(set(froms)):
+        raise PydanticCustomError(
+            "every", "its stretches must begin at 0, and each later than the one before"
+        )
+    return tuple(pairs)
+
+
+def _pair(value: object) -> tuple[int, int] | None:
+    match value:
+        case [int(first), int(every)] if first >= 0 and _is_count(every):
+            return first, every
+        case _:
+            return None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _every_plainly(value: int | tuple[tuple[int, int], ...]) -> int | list[list[int]]:
+    return value if isinstance(value, int) else [list(pair) for pair in value]
+
+
+Interval = Annotated[
+    int | tuple[tuple[int, int], ...],
+    PlainValidator(interval_value),
+    PlainSerializer(_every_plainly, return_type=int | list[list[int]]),
+]
 Grace: TypeAlias = Literal["auto"] | float
 Every: TypeAlias = Literal["auto"] | int
 OptionValue = Annotated[bool | int | float | str, PlainValidator(option_value)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from cluster.config.rule import group_of, schedule_of
+from cluster.config.rule import group_of, schedule_of, wire_of_moments
 from cluster.config.schema import Config, IslandGroup
 from coordinator.codec import Wire
 from coordinator.fragments import Layout
@@ -23,6 +23,7 @@ from islands.lead import Lead
 from islands.learner import Learner
 from islands.link import Habits, Link
 from islands.mesh import Devices, MeshShape
+from islands.moments import MomentsPort, Sharing
 from islands.optimizer import OptimizerSpec
 from islands.orders import Word
 from islands.prefetch import Prefetched
@@ -56,6 +57,15 @@ class Parts:
     layout: Layout
     inner: Inner
     port: FragmentPort
+    sharing: Sharing | None
+
+
+def sharing_of(config: Config, task: Task, layout: Layout) -> Sharing | None:
+    """How first moments are shared; None if they are not."""
+    if config.sync.moments == "own":
+        return None
+    port = MomentsPort(task, layout, optimizer_of(config))
+    return Sharing(port, config.sync.moments_every)
 
 
 def compiled(config: Config, group: IslandGroup) -> Parts:
@@ -66,9 +76,12 @@ def compiled(config: Config, group: IslandGroup) -> Parts:
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, inner.devices)
     inner.compile(task.heldout(group.batch_size)[0])
     port.compile(task, inner.place)
+    sharing = sharing_of(config, task, layout)
+    if sharing is not None:
+        sharing.port.compile(inner.start(task.zeros()).opt_state)
     if group.encode == "device":
         _compile_encoder(sync.wire_up, task, layout, inner, port)
-    return Parts(task, layout, inner, port)
+    return Parts(task, layout, inner, port, sharing)
 
 
 def _compile_encoder(
@@ -102,6 +115,8 @@ def habits_of(config: Config, island: Island) -> Habits:
         island=island,
         group=group.group,
         wire_up=sync.wire_up,
+        wire_moments=wire_of_moments(config),
+        moments_every=sync.moments_every,
         schedule=schedule_of(config),
         overlap=sync.overlap,
         lease_windows=config.data.lease_windows,
@@ -156,6 +171,7 @@ def assemble(
         parts.layout,
         parts.inner,
         parts.port,
+        parts.sharing,
         lambda: stream_of(parts, batch_size),
         link,
         habits_of(config, island),

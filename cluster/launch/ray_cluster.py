@@ -13,6 +13,7 @@ from pathlib import Path
 
 import ray
 
+from cluster.config.rule import wire_of_moments
 from cluster.config.schema import Config, SyncConfig
 from cluster.fleet.over_ray import cluster_nodes
 from cluster.fleet.placement import NODE_ID, Node, hosts
@@ -53,6 +54,8 @@ class Stores:
         learners, model = len(config.island_names), 4 * layout.parameters
         largest = max(layout.sizes)
         up, down = config.sync.wire_up.bytes_of(largest), config.sync.wire_down.bytes_of(largest)
+        if (wire := wire_of_moments(config)) is not None:
+            up, down = up + wire.bytes_of(largest), down + wire.bytes_of(largest)
         rounds = 2 * (learners * up + down)
         shards = math.ceil(STORE_SLACK * (PUBLISHED * model + rounds))
         return Stores(shards, math.ceil(STORE_SLACK * (model + 2 * down)))

@@ -27,21 +27,25 @@ class Versioned(Protocol):
 
 
 P = TypeVar("P", bound=Sized)
-"""What is handed in: an encoded delta."""
+"""What is handed in: an encoded delta, perhaps with first moments beside it."""
 D = TypeVar("D", bound=Sized)
-"""What leads from one version of a public fragment to the next: an encoded difference."""
+"""What leads from one version of a public fragment to the next: an encoded difference, perhaps with
+the mean of first moments beside it."""
 W = TypeVar("W")
 """A public fragment, whole."""
 S = TypeVar("S", bound=Versioned)
-"""A fragment as it is stored: master, momentum and public fragment of one version."""
+"""A fragment as it is stored: master, momentum, public fragment and shared moments of one
+version."""
 
 
 class Held(NamedTuple, Generic[P]):
-    """What was handed in, as it is held until it is merged; `norms`: of each piece."""
+    """What was handed in, as it is held until it is merged; `norms`: of each piece; `moments`: the
+    norm of the first moments beside the delta, None if there are none."""
 
     fragment: Fragment
     payload: P
     norms: Sequence[float]
+    moments: float | None = None
 
 
 class Weighed(NamedTuple, Generic[P, W]):
@@ -54,8 +58,9 @@ class Weighed(NamedTuple, Generic[P, W]):
 
 
 class Staging(NamedTuple, Generic[D]):
-    """What a merge has come to: the difference to the public fragment, and its norm. `cosines` and
-    `measured` as in `coordinator.protocol.Merged`."""
+    """What a merge has come to: the difference to the public fragment, with the mean of the first
+    moments where there are some, and the norm of the difference. `cosines` and `measured` as in
+    `coordinator.protocol.Merged`."""
 
     difference: D
     norm: float
@@ -77,6 +82,11 @@ class Arithmetic(Protocol[P, D, W, S]):
 
     def whole(self, p: Fragment) -> W:
         """A copy of the public fragment."""
+        ...
+
+    def shared(self, p: Fragment) -> D | None:
+        """The mean of the islands' first moments, as it was published last; None if there is none:
+        nobody has handed any in since the shard began, or came back."""
         ...
 
     def flaw(self, p: Fragment, payload: P) -> str:
@@ -109,8 +119,9 @@ class Arithmetic(Protocol[P, D, W, S]):
         is measured beside them; None if no directions are wanted."""
         ...
 
-    def publish(self, p: Fragment, difference: D) -> None:
-        """Add the difference to the public fragment."""
+    def publish(self, p: Fragment, difference: D) -> D:
+        """Add the difference to the public fragment, and share the moments beside it; what of it
+        is of use to a learner that missed it."""
         ...
 
     def links(self, p: Fragment) -> int:

@@ -2,13 +2,15 @@
 
 Per fragment: the fp32 master, the outer momentum, and the public fragment that all learners share
 (12 bytes a parameter), all three changed in place. A merge moves master and momentum; the public
-fragment follows when the encoded difference to it is published.
+fragment follows when the encoded difference to it is published. Where islands share their first
+moments, their mean lies beside it, encoded: the newest only, as it was published.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -20,10 +22,13 @@ from coordinator import kernels
 from coordinator.chain import worth_keeping
 from coordinator.codec import (
     Payload,
+    Sent,
     Wire,
     add_decoded,
     encode,
     encode_difference,
+    joined,
+    split,
     wire_of,
 )
 from coordinator.errors import CorruptPayload
@@ -42,7 +47,7 @@ from coordinator.merge import (
 from coordinator.outer import OuterRule
 from coordinator.protocol import Fragment, Merge, Version
 
-ArrayShard: TypeAlias = Shard[Payload, Payload, Flat, Arrays]
+ArrayShard: TypeAlias = Shard[Sent, Sent, Flat, Arrays]
 
 
 class OuterOptimizer(Protocol):
@@ -56,13 +61,16 @@ class OuterOptimizer(Protocol):
 @dataclass(frozen=True, slots=True)
 class Method:
     """How a run merges. `keep_differences`: of each public fragment, where they weigh less than the
-    fragment."""
+    fragment. `wire_moments`: of first moments, either way; None if islands share none. `kappa`: of
+    RDA (`coordinator.merge`)."""
 
     merge_rule: MergeRule
     outer: OuterRule | OuterOptimizer
     wire_up: Wire
     wire_down: Wire
     keep_differences: int
+    wire_moments: Wire | None
+    kappa: float
 
 
 def first(flat: Flat, generation: int = 0) -> Arrays:
@@ -101,7 +109,7 @@ def warm_up(wires: Iterable[Wire]) -> None:
         directions(layout.fragments[0], parts)
 
 
-class ArrayArithmetic(Arithmetic[Payload, Payload, Flat, Arrays]):
+class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
     """Arrays on this host; `spread` gives the work on large fragments to threads."""
 
     def __init__(self, layout: Layout, method: Method, spread: Spread) -> None:
@@ -114,32 +122,47 @@ class ArrayArithmetic(Arithmetic[Payload, Payload, Flat, Arrays]):
             master=np.require(stored.master, requirements="W"),
             momentum=np.require(stored.momentum, requirements="W"),
             public=np.require(stored.public, requirements="W"),
+            moments=stored.moments,
         )
 
-    def stored(self, p: Fragment, version: Version, staged: Payload | None) -> Arrays:
+    def stored(self, p: Fragment, version: Version, staged: Sent | None) -> Arrays:
         arrays = self._arrays[p]
         if staged is None:
-            return Arrays(version, arrays.master, arrays.momentum, arrays.public)
-        public = arrays.public.copy()
-        add_decoded(public, staged)
-        return Arrays(version, arrays.master.copy(), arrays.momentum.copy(), public)
+            return replace(arrays, version=version)
+        public, (difference, shared) = arrays.public.copy(), split(staged)
+        add_decoded(public, difference)
+        moments = arrays.moments if shared is None else shared
+        master, momentum = arrays.master.copy(), arrays.momentum.copy()
+        return Arrays(version, master, momentum, public, moments)
 
     def whole(self, p: Fragment) -> Flat:
         return self._arrays[p].public.copy()
 
-    def flaw(self, p: Fragment, payload: Payload) -> str:
+    def shared(self, p: Fragment) -> Payload | None:
+        return self._arrays[p].moments
+
+    def flaw(self, p: Fragment, payload: Sent) -> str:
+        (difference, moments), size = split(payload), self._layout.sizes[p]
         try:
-            wire, wanted = wire_of(payload, self._layout.sizes[p]), self._method.wire_up
+            wire, wanted = wire_of(difference, size), self._method.wire_up
+            if wire is wanted and moments is not None:
+                wire, wanted = wire_of(moments, size), self._method.wire_moments
         except CorruptPayload as error:
             return str(error)
-        return "" if wire is wanted else f"{wire} bytes, the run's wire is {wanted}"
+        return "" if wire is wanted else f"{wire} bytes, the run's wire is {wanted or 'for none'}"
 
-    def hold(self, p: Fragment, payload: Payload) -> Held[Payload]:
-        payload = frozen(payload)
-        return Held(p, payload, norms(payload, self._layout.fragments[p], self._spread))
+    def hold(self, p: Fragment, payload: Sent) -> Held[Sent]:
+        difference, moments = split(payload)
+        difference, length = frozen(difference), None
+        if moments is not None:
+            moments = frozen(moments)
+            length = math.hypot(*norms(moments, self._layout.fragments[p], self._spread))
+        lengths = norms(difference, self._layout.fragments[p], self._spread)
+        return Held(p, joined(difference, moments), lengths, length)
 
-    def norms(self, held: Held[Payload]) -> Sequence[float]:
-        return norms(held.payload, self._layout.fragments[held.fragment], self._spread)
+    def norms(self, held: Held[Sent]) -> Sequence[float]:
+        difference, _ = split(held.payload)
+        return norms(difference, self._layout.fragments[held.fragment], self._spread)
 
     def undo(self, p: Fragment) -> Callable[[], None]:
         arrays = self._arrays[p]
@@ -157,9 +180,9 @@ class ArrayArithmetic(Arithmetic[Payload, Payload, Flat, Arrays]):
     def merge(
         self,
         order: Merge,
-        parts: Sequence[Weighed[Payload, Flat]],
-        trial: Sequence[Weighed[Payload, Flat]] | None,
-    ) -> Staging[Payload]:
+        parts: Sequence[Weighed[Sent, Flat]],
+        trial: Sequence[Weighed[Sent, Flat]] | None,
+    ) -> Staging[Sent]:
         """In a last round the merged delta is added as it is, and the momentum left alone."""
         p, rule, outer = order.fragment, self._method.merge_rule, self._method.outer
         arrays, pieces = self._arrays[p], self._layout.fragments[p]
@@ -175,23 +198,38 @@ class ArrayArithmetic(Arithmetic[Payload, Payload, Flat, Arrays]):
                 parts=merging,
                 spread=self._spread,
                 trial=beside,
+                kappa=self._method.kappa,
             )
         else:
             pointing = Directions((), 0)
             if beside is not None:
                 pointing = directions(pieces, merging, beside, self._spread)
-            delta = merged_of(rule, pieces, merging, self._spread)
+            delta = merged_of(rule, pieces, merging, self._spread, self._method.kappa)
             if order.last or isinstance(outer, OuterRule):
                 np.add(arrays.master, delta, out=arrays.master)
             else:
                 outer.step(arrays.master, arrays.momentum, delta)
         wire = self._method.wire_down
         payload, norm = encode_difference(wire, arrays.master, arrays.public)
-        return Staging(payload, norm, *pointing)
+        moments = None if order.last else self._mean_moments(p, parts)
+        return Staging(joined(payload, moments), norm, *pointing)
 
-    def _part(self, arrays: Arrays, each: Weighed[Payload, Flat]) -> Part:
+    def _mean_moments(self, p: Fragment, parts: Sequence[Weighed[Sent, Flat]]) -> Payload | None:
+        """The mean of the first moments of those that have some, by their shares among them; None
+        if nobody has, or what is held of one is not as it came."""
+        sharing = [(each, split(each.held.payload)[1]) for each in parts]
+        held = [(each.weight, moments) for each, moments in sharing if moments is not None]
+        if not held or self._method.wire_moments is None:
+            return None
+        total = sum(weight for weight, _ in held)
+        merging = [Part(moments, weight / total, ()) for weight, moments in held]
+        mean = merged_of(MergeRule.MEAN, self._layout.fragments[p], merging, self._spread)
+        return encode(self._method.wire_moments, mean) if np.isfinite(mean).all() else None
+
+    def _part(self, arrays: Arrays, each: Weighed[Sent, Flat]) -> Part:
         """What was handed in, as a difference to the anchor."""
-        (p, payload, lengths), weight, base = each
+        (p, sent, lengths, _), weight, base = each
+        payload, _ = split(sent)
         if base is None:
             return Part(payload, weight, lengths)
         delta = base - arrays.public
@@ -199,8 +237,13 @@ class ArrayArithmetic(Arithmetic[Payload, Payload, Flat, Arrays]):
         moved = frozen(delta)
         return Part(moved, weight, norms(moved, self._layout.fragments[p], self._spread))
 
-    def publish(self, p: Fragment, difference: Payload) -> None:
-        add_decoded(self._arrays[p].public, difference)
+    def publish(self, p: Fragment, difference: Sent) -> Sent:
+        """Moments of before are of no use to anybody."""
+        payload, moments = split(difference)
+        add_decoded(self._arrays[p].public, payload)
+        if moments is not None:
+            self._arrays[p] = replace(self._arrays[p], moments=moments)
+        return payload
 
     def links(self, p: Fragment) -> int:
         """A learner that lags behind is better off with the fragment, if that is smaller."""
@@ -210,4 +253,5 @@ class ArrayArithmetic(Arithmetic[Payload, Payload, Flat, Arrays]):
 
     def nbytes(self, *former: Flat) -> int:
         own = [each for a in self._arrays.values() for each in (a.master, a.momentum, a.public)]
-        return sum(each.nbytes for each in (*own, *former))
+        shared = [a.moments.nbytes for a in self._arrays.values() if a.moments is not None]
+        return sum(each.nbytes for each in (*own, *former)) + sum(shared)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from cluster.config.rule import wire_of_moments
 from cluster.config.schema import Config
 from cluster.shard.arithmetic import Files
 from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, first
@@ -12,6 +13,7 @@ from cluster.shard.files import NoFiles
 from cluster.shard.outer_optax import OptaxOuter
 from cluster.shard.shard import Keeping, Shard
 from cluster.storage.fragments import Arrays
+from coordinator.codec import Wire
 from coordinator.fragments import Flat, Layout
 from coordinator.merge import MergeRule, Spread
 from coordinator.outer import OuterRule
@@ -24,6 +26,12 @@ def outer_of(config: Config) -> OuterRule | OptaxOuter:
     if outer.target is not None:
         return OptaxOuter(outer.target, outer.options)
     return OuterRule(outer.learning_rate, outer.momentum, outer.nesterov)
+
+
+def wires_of(config: Config) -> set[Wire]:
+    """All that a shard reads and writes."""
+    wires = config.sync.wire_up, config.sync.wire_down, wire_of_moments(config)
+    return {wire for wire in wires if wire is not None}
 
 
 def first_of(config: Config, flat: Flat) -> Arrays:
@@ -49,6 +57,8 @@ def shard_over(
             sync.wire_up,
             sync.wire_down,
             sync.keep_differences,
+            wire_of_moments(config),
+            1.0 if sync.kappa is None else sync.kappa,
         )
         return ArrayArithmetic(layout, method, spread), files
 

@@ -165,12 +165,12 @@ class Shard(Generic[P, D, W, S]):
 
         Errors: `NoModel`.
         """
-        p, lengths = hand_in.id.fragment, [math.nan]
+        p, lengths, moments = hand_in.id.fragment, [math.nan], None
         self._holding(p)
         reference, flaw = Reference(str(hand_in.id)), self._arithmetic.flaw(p, payload)
         if not flaw:
             held = self._inbox[reference] = self._arithmetic.hold(p, payload)
-            lengths = held.norms
+            lengths, moments = held.norms, held.moments
         return Contribution(
             id=hand_in.id,
             base=hand_in.base,
@@ -182,6 +182,7 @@ class Shard(Generic[P, D, W, S]):
             bytes=payload.nbytes,
             reference=reference,
             flaw=flaw,
+            moments_norm=moments,
         )
 
     def drop(self, reference: Reference) -> None:
@@ -300,9 +301,9 @@ class Shard(Generic[P, D, W, S]):
             holding.former[holding.version] = self._arithmetic.whole(p)
             for old in list(holding.former)[:-former]:
                 del holding.former[old]
-        kept = Kept(holding.version, order.version, difference)
         with self._publishing:
-            self._arithmetic.publish(p, difference)
+            missed = self._arithmetic.publish(p, difference)
+            kept = Kept(holding.version, order.version, missed)
             holding.version, holding.staged = order.version, None
         holding.chain = lengthened(holding.chain, kept, self._arithmetic.links(p))
         return Publication(p, order.version, order.previous, order.merged), difference
@@ -339,6 +340,11 @@ class Shard(Generic[P, D, W, S]):
         """Copies of public fragments, with their present versions."""
         with self._publishing:
             return [(self._holding(p).version, self._arithmetic.whole(p)) for p in fragments]
+
+    def shared(self, fragments: Sequence[Fragment]) -> list[D | None]:
+        """Of each, the mean of the islands' first moments, if there is one."""
+        with self._publishing:
+            return [self._arithmetic.shared(p) for p in fragments]
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> list[D] | tuple[Version, W]:
         """The differences that lead from one version to another, in order; the public fragment as

@@ -14,13 +14,15 @@ ALIKE, CHANCE = 0.3, 0.02
 class Parcel(NamedTuple):
     """What stands for an encoded delta: the tokens that went into it, its norm and its sign.
 
-    `rotten`: its numbers were finite when it came, and are not when it is merged.
+    `rotten`: its numbers were finite when it came, and are not when it is merged. `moments`: the
+    norm of the first moments beside it, None if there are none.
     """
 
     tokens: int
     norm: float
     sign: int = 1
     rotten: bool = False
+    moments: float | None = None
 
     @property
     def nbytes(self) -> int:

@@ -10,6 +10,8 @@ from cluster.checks.truth import Poison
 from cluster.sim.parcels import Parcel
 from coordinator.protocol import HandIn, Version
 
+MOMENTS = 0.3
+"""What stands for the norm of first moments, which does not grow with the steps."""
 LOUDER = 1000.0
 """How much too large the deltas of a learner poisoned so are."""
 
@@ -18,12 +20,15 @@ def spoiled(
     poison: Poison | None, said: HandIn, norm: float, rng: random.Random
 ) -> tuple[HandIn, Parcel]:
     """The facts and the payload of a hand-in of this norm, as this poison has them."""
-    tokens = said.tokens
+    tokens, moments = said.tokens, None
+    if said.id.from_step % 3:  # some have none, as in a run that shares them now and then
+        moments = MOMENTS * rng.uniform(0.8, 1.25)
     match poison:
         case None | Poison.FLIPPED | Poison.ROTTEN:
             pass
         case Poison.NAN:
-            norm = rng.choice((math.nan, math.inf))
+            bad = rng.choice((math.nan, math.inf))
+            norm, moments = rng.choice(((bad, moments), (norm, bad)))
         case Poison.LOUD:
             norm *= LOUDER
         case Poison.LAYOUT:
@@ -33,7 +38,7 @@ def spoiled(
         case Poison.COUNTERS:
             said = rng.choice(_impossible(said))
     sign = -1 if poison is Poison.FLIPPED else 1
-    return said, Parcel(tokens, norm, sign, rotten=poison is Poison.ROTTEN)
+    return said, Parcel(tokens, norm, sign, poison is Poison.ROTTEN, moments)
 
 
 def _impossible(said: HandIn) -> tuple[HandIn, ...]:

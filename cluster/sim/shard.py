@@ -48,11 +48,14 @@ class SimArithmetic(Arithmetic[Parcel, SimDifference, int, Saved]):
     def whole(self, p: Fragment) -> int:
         return self._public[p]
 
+    def shared(self, p: Fragment) -> None:
+        return None
+
     def flaw(self, p: Fragment, payload: Parcel) -> str:
         return ""
 
     def hold(self, p: Fragment, payload: Parcel) -> Held[Parcel]:
-        return Held(p, payload, (payload.norm,))
+        return Held(p, payload, (payload.norm,), payload.moments)
 
     def norms(self, held: Held[Parcel]) -> Sequence[float]:
         return (math.nan,) if held.payload.rotten else held.norms
@@ -80,8 +83,9 @@ class SimArithmetic(Arithmetic[Parcel, SimDifference, int, Saved]):
         difference = SimDifference(self._master[p] - self._public[p])
         return Staging(difference, norm, cosines, MEASURED if cosines else 0)
 
-    def publish(self, p: Fragment, difference: SimDifference) -> None:
+    def publish(self, p: Fragment, difference: SimDifference) -> SimDifference:
         self._public[p] += difference.tokens
+        return difference
 
     def links(self, p: Fragment) -> int:
         return KEEP_DIFFERENCES[p % 2]

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from cluster.storage.depot import Depot
 from cluster.storage.sealed import SUFFIX, seal, unseal
-from coordinator.codec import Payload
+from coordinator.codec import Sent, joined, split
 from coordinator.protocol import ContributionId, Fragment
 
 
-def save_contribution(depot: Depot, said: ContributionId, payload: Payload, layout: str) -> None:
+def save_contribution(depot: Depot, said: ContributionId, sent: Sent, layout: str) -> None:
     """Keep what was handed in, as it was encoded."""
-    depot.write(_contribution_name(said), *seal({"payload": payload}, layout))
+    difference, moments = split(sent)
+    parts = {"payload": difference} | ({} if moments is None else {"moments": moments})
+    depot.write(_contribution_name(said), *seal(parts, layout))
 
 
-def load_contribution(depot: Depot, said: ContributionId, layout: str) -> Payload:
+def load_contribution(depot: Depot, said: ContributionId, layout: str) -> Sent:
     """What was handed in.
 
     Errors: `Damaged` if it was not kept, or is not as it was written.
     """
-    return unseal(depot, _contribution_name(said), layout)["payload"]
+    parts = unseal(depot, _contribution_name(said), layout)
+    return joined(parts["payload"], parts.get("moments"))
 
 
 def _contribution_name(said: ContributionId) -> str:

@@ -1,15 +1,19 @@
-"""`fragments/`: the newest versions of each fragment: master, momentum, public."""
+"""`fragments/`: the newest versions of each fragment: master, momentum, public, shared moments."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
+
+from numpy.typing import NDArray
 
 from cluster.storage.contributions import contributions_of
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
 from cluster.storage.sealed import SUFFIX, seal, unseal
+from coordinator.codec import Payload
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Version
 
@@ -19,12 +23,17 @@ FRAGMENTS = "fragments"
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """One fragment of a shard, each [size] f32."""
+    """One fragment of a shard, each [size] f32.
+
+    `moments`: the mean of the islands' first moments, encoded as it was published last; None if
+    there is none yet, or the run shares none.
+    """
 
     version: Version
     master: Flat
     momentum: Flat
     public: Flat
+    moments: Payload | None = None
 
 
 class FragmentStore:
@@ -38,7 +47,13 @@ class FragmentStore:
 
         Errors: `OSError` if the depot will not have it.
         """
-        parts = {"master": arrays.master, "momentum": arrays.momentum, "public": arrays.public}
+        parts: dict[str, NDArray[Any]] = {
+            "master": arrays.master,
+            "momentum": arrays.momentum,
+            "public": arrays.public,
+        }
+        if arrays.moments is not None:
+            parts["moments"] = arrays.moments
         content = seal(parts, self._layout.fingerprint)
         self._depot.write(_fragment_name(p, arrays.version), *content)
         if not first:
@@ -94,7 +109,8 @@ class FragmentStore:
 
     def _load(self, name: str) -> Arrays:
         parts = unseal(self._depot, name, self._layout.fingerprint)
-        return Arrays(_version_of(name), parts["master"], parts["momentum"], parts["public"])
+        public, moments = parts["public"], parts.get("moments")
+        return Arrays(_version_of(name), parts["master"], parts["momentum"], public, moments)
 
     def _files(self, p: Fragment) -> list[str]:
         """Names of its versions, in order."""

@@ -58,8 +58,11 @@ class Measures:
         wire_down: Wire,
         *,
         now_s: float,
+        wire_moments: Wire | None = None,
     ) -> None:
+        """`wire_moments`: how shared first moments are written; None: the run shares none."""
         self._run, self._sizes, self._down = run, sizes, wire_down
+        self._moments = wire_moments
         self._counts = fresh(islands, now_s)
 
     @property
@@ -107,8 +110,8 @@ class Measures:
             if isinstance(effect, Merge):
                 self._closed(before.fragments[effect.fragment], effect, now_s)
             if isinstance(effect, Publish):
-                size = self._sizes[effect.fragment]
-                self._counts.down_bytes += self._down.bytes_of(size) * len(effect.to)
+                bytes_ = self._published_bytes(before.fragments[effect.fragment], effect)
+                self._counts.down_bytes += bytes_ * len(effect.to)
         if after.merges > before.merges:
             merged = next(
                 new.participants
@@ -123,6 +126,14 @@ class Measures:
             self._counts.stopping_s = now_s
         if before.phase is not after.phase and after.phase is Phase.FINISHED:
             self._counts.ended_s = now_s
+
+    def _published_bytes(self, fragment: FragmentState, order: Publish) -> int:
+        """Of what one learner is sent; `fragment`: as it was before, in its round."""
+        size, round_ = self._sizes[order.fragment], fragment.round
+        if self._moments is None or round_ is None or round_.last:
+            return self._down.bytes_of(size)
+        shared = any(c.moments_norm is not None for c in round_.items)
+        return self._down.bytes_of(size) + (self._moments.bytes_of(size) if shared else 0)
 
     def heard(self, life: Life, vitals: Vitals) -> None:
         """What came with a report that was not void."""

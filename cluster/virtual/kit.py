@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 import jax
 
 from cluster.config.schema import Config
-from cluster.host.build import optimizer_of, task_of
+from cluster.host.build import optimizer_of, sharing_of, task_of
 from coordinator.fragments import Layout
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.inner import Inner
 from islands.mesh import Devices
+from islands.moments import Sharing
 from islands.optimizer import OptimizerSpec
 from islands.task import Task
 
@@ -21,6 +22,7 @@ V = TypeVar("V")
 KEPT = 8
 """Compiled steps and fragment ports that are kept for the next run of the same process."""
 _inner: dict[tuple[str, OptimizerSpec], Inner] = {}
+_sharing: dict[tuple[str, str, OptimizerSpec, int], Sharing | None] = {}
 _ports: dict[tuple[str, AdoptRule, float], FragmentPort] = {}
 
 
@@ -32,6 +34,7 @@ class Kit:
     layout: Layout
     inner: Inner
     port: FragmentPort
+    sharing: Sharing | None
     structure: Any
 
 
@@ -47,6 +50,7 @@ def kit_of(config: Config) -> Kit:
         layout,
         inner,
         _port_of(layout, rule, blend, inner.devices),
+        _sharing_of(config, task, layout),
         jax.tree.structure(shapes),
     )
 
@@ -70,6 +74,18 @@ def _port_of(layout: Layout, rule: AdoptRule, blend: float, devices: Devices) ->
         _drop_oldest(_ports)
         _ports[key] = FragmentPort(layout, rule, blend, devices)
     return _ports[key]
+
+
+def _sharing_of(config: Config, task: Task, layout: Layout) -> Sharing | None:
+    """That of a preset is kept as its step is."""
+    if config.task.preset is None or config.sync.moments == "own":
+        return sharing_of(config, task, layout)
+    spec = optimizer_of(config)
+    key = config.task.model_dump_json(), layout.fingerprint, spec, config.sync.moments_every
+    if key not in _sharing:
+        _drop_oldest(_sharing)
+        _sharing[key] = sharing_of(config, task, layout)
+    return _sharing[key]
 
 
 def _drop_oldest(kept: dict[K, V]) -> None:

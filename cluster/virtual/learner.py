@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from cluster.sim.loop import settle
-from coordinator.codec import Payload
+from coordinator.codec import Sent
 from coordinator.fragments import Flat
 from coordinator.protocol import (
     ContributionId,
@@ -20,7 +20,7 @@ from coordinator.protocol import (
     Vitals,
 )
 from islands.corpus import Starved
-from islands.exchange import Downlink, Public, Uplink
+from islands.exchange import Downlink, Public, Uplink, mean_of
 from islands.learner_state import LearnerState, begun, happen
 from islands.learner_words import (
     Adopt,
@@ -44,7 +44,7 @@ from islands.task import StreamLike
 if TYPE_CHECKING:
     from cluster.virtual.process import VirtualProcess
 
-HandedIn = tuple[HandIn, Payload]
+HandedIn = tuple[HandIn, Sent]
 
 
 class VirtualLearner:
@@ -60,10 +60,14 @@ class VirtualLearner:
         """`public`: each fragment as it is now; `stream`: with the leases of the grant in it."""
         self.process, self.life, self.stream = process, granted.life, stream
         self._uplink = Uplink(
-            granted.life, process.encoder, process.kit.layout, process.habits.anchor
+            granted.life,
+            process.encoder,
+            process.kit.layout,
+            process.habits.anchor,
+            process.moments_encoder,
         )
         self._downlink = Downlink(public, process.missed)
-        self._offers: dict[tuple[Fragment, Version], Flat] = {}
+        self._offers: dict[tuple[Fragment, Version], tuple[Flat, Flat | None]] = {}
         self._taken: dict[Fragment, int] = {}  # at which step what is handed in was cut out
         self.asks: dict[Fragment, asyncio.Future[HandedIn | None]] = {}
         versions = [version for version, _ in public.values()]
@@ -110,7 +114,7 @@ class VirtualLearner:
         self.happens(Asked(p))
         return waiter
 
-    def offer(self, said: Publication, payload: Payload) -> None:
+    def offer(self, said: Publication, payload: Sent) -> None:
         """Follow the public chain, and adopt at the next boundary."""
         for each in said.merged:
             if each.life == self.life:
@@ -118,7 +122,7 @@ class VirtualLearner:
         if (found := self._downlink.follow(said, payload)) is None:
             return
         version, flat = found
-        self._offers[said.fragment, version] = flat
+        self._offers[said.fragment, version] = flat, mean_of(said, payload, found)
         self.happens(Offered(said.fragment, version))
 
     def refused(self, said: ContributionId) -> None:
@@ -135,11 +139,13 @@ class VirtualLearner:
         return self._uplink.encode(word.fragment, snapshot, self.process.spoil)
 
     def _adopt(self, p: Fragment, version: Version) -> None:
-        flat = self._offers[p, version]
+        flat, mean = self._offers[p, version]
         self._offers = {at: each for at, each in self._offers.items() if at[0] != p}
         if (taken := self._taken.pop(p, None)) is not None:
             self.process.network.adopted(self.now.progress.steps - taken)
-        self.process.replica.adopt(p, flat, self.process.kit.inner.place_flat(flat, flat.size))
+        inner = self.process.kit.inner
+        shared = None if mean is None else inner.place_everywhere(mean)
+        self.process.replica.adopt(p, flat, inner.place_flat(flat, flat.size), shared)
 
     def _step(self, held: bool) -> None:
         process, loop = self.process, self.process.loop

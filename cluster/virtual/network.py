@@ -17,8 +17,8 @@ from cluster.syncer.shell import Syncer
 from cluster.virtual.leases import Reading, Renumbered
 from cluster.virtual.process import VirtualProcess
 from cluster.virtual.timing import Timing
-from coordinator.codec import Wire
-from coordinator.fragments import Layout
+from coordinator.codec import Wire, decode, split
+from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     Adopted,
     Fragment,
@@ -192,6 +192,11 @@ class Network:
         if process is None or process.life != donor:
             return None
         return [*process.kit.inner.moments(process.replica.state)]
+
+    def shared(self) -> dict[Fragment, Flat]:
+        fragments, sizes = range(len(self._layout.fragments)), self._layout.sizes
+        found = enumerate(self.shard.shared([Fragment(p) for p in fragments]))
+        return {Fragment(p): decode(split(m)[0], sizes[p]) for p, m in found if m is not None}
 
     def stream(self, island: Island) -> StreamLike:
         stream = self._task.stream(self.places[island].batch_size)

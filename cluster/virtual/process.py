@@ -19,8 +19,8 @@ from cluster.sim.process import Process
 from cluster.virtual.kit import Kit
 from cluster.virtual.learner import HandedIn, VirtualLearner
 from cluster.virtual.timing import Timing
-from coordinator.codec import Payload
-from coordinator.fragments import sew
+from coordinator.codec import Sent
+from coordinator.fragments import Flat, sew
 from coordinator.protocol import (
     Adopted,
     ContributionId,
@@ -51,6 +51,7 @@ class Way(Protocol):
     def whole(self, who: VirtualProcess) -> None: ...
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
     def moments(self, donor: Life) -> list[NDArray[Any]] | None: ...
+    def shared(self) -> dict[Fragment, Flat]: ...
     def stream(self, island: Island) -> StreamLike: ...
     def report(
         self, who: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
@@ -91,7 +92,9 @@ class VirtualProcess(Process[VirtualLearner]):
             self.habits.until,
         )
         self.encoder = ENCODERS[self._group.encode](sync.wire_up)
-        self.replica = Replica(kit.inner, kit.port, self._group.encode)
+        wire = self.habits.wire_moments
+        self.moments_encoder = None if wire is None else ENCODERS[self._group.encode](wire)
+        self.replica = Replica(kit.inner, kit.port, self._group.encode, kit.sharing)
         self._distrusted, self.spoil = False, 1.0
 
     def takes_s(self) -> float:
@@ -119,17 +122,22 @@ class VirtualProcess(Process[VirtualLearner]):
     def start(self, public: Sequence[Public]) -> None:
         """The public fragments have come: a life at the current versions, its data from leases.
 
-        The moments of the life before stay, unless the syncer distrusts them.
+        The moments of the life before stay, unless the syncer distrusts them. Without them it takes
+        those of a donor, or what is shared of first moments, where they are.
         """
         moments = self.replica.end()
         if self._distrusted:
             moments = None
-        if moments is None:
+        shared: dict[Fragment, Flat] = {}
+        if moments is None and self.kit.sharing is None:
             moments = self._ask_donors(self.grant.donors)
+        elif moments is None:
+            shared = self.network.shared()
         known = {Fragment(p): each for p, each in enumerate(public)}
         flats = {p: flat for p, (_, flat) in known.items()}
         leaves = sew(self.kit.layout, [*flats.values()])
-        self.replica.begin(jax.tree.unflatten(self.kit.structure, leaves), moments, flats)
+        params = jax.tree.unflatten(self.kit.structure, leaves)
+        self.replica.begin(params, moments, flats, shared, self.grant.offset)
         stream = self.network.stream(self.island)
         for lease in self.grant.leases:
             stream.add(lease)
@@ -162,7 +170,7 @@ class VirtualProcess(Process[VirtualLearner]):
         learner = self.learner_of(life)
         return None if learner is None else learner.hand_in(p, known)
 
-    def offer(self, life: Life, said: Publication, payload: Payload) -> None:
+    def offer(self, life: Life, said: Publication, payload: Sent) -> None:
         if (learner := self.learner_of(life)) is not None:
             learner.offer(said, payload)
 

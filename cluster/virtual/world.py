@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.config.rule import group_of, rule_of
+from cluster.config.rule import group_of, rule_of, wire_of_moments
 from cluster.config.schema import Config
 from cluster.shard.build import first_of, shard_of
 from cluster.sim.loop import VirtualLoop, running
@@ -64,7 +64,12 @@ class World(Log):
         rule = rule_of(config, kit.layout)
         groups = {name: group_of(config, name).group for name in config.island_names}
         self.measures = Measures(
-            "virtual", groups, kit.layout.sizes, config.sync.wire_down, now_s=0.0
+            "virtual",
+            groups,
+            kit.layout.sizes,
+            config.sync.wire_down,
+            now_s=0.0,
+            wire_moments=wire_of_moments(config),
         )
         self.tape: list[tuple[float, Event]] = []
         self.syncer = self.network.syncer = Syncer(

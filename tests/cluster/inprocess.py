@@ -20,7 +20,7 @@ from cluster.shard.fates import Fates
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Log
 from cluster.syncer.shell import Syncer
-from coordinator.codec import Payload
+from coordinator.codec import Payload, Sent, split
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat
 from coordinator.protocol import (
@@ -76,9 +76,13 @@ class LocalLink(Link):
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
         return self._cluster.shard.whole(fragments)
 
+    def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload]:
+        found = zip(fragments, self._cluster.shard.shared(fragments), strict=True)
+        return {p: split(each)[0] for p, each in found if each is not None}
+
     def missed(
         self, p: Fragment, older: Version, newer: Version
-    ) -> list[Payload] | tuple[Version, Flat]:
+    ) -> list[Sent] | tuple[Version, Flat]:
         return self._cluster.shard.missed(p, older, newer)
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:

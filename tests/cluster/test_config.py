@@ -303,7 +303,7 @@ def test_every_problem_at_once(tmp_path: Path) -> None:
 def test_a_check_is_left_out_when_a_field_it_reads_is_unsound(tmp_path: Path) -> None:
     """Nothing is said about the default that would have stood in its place."""
     assert complaints("sync.every=x", "sync.fragments=30", tmp=tmp_path) == [
-        'sync.every: must be a whole number, given "x"'
+        'sync.every: must be a count of steps, or stretches such as [[0, 8], [48, 24]], given "x"'
     ]
     assert complaints("islands.eu.count=no", "sync.quorum=3", tmp=tmp_path) == [
         'islands.0.count: must be a whole number, given "no"'

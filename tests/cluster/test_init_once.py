@@ -64,4 +64,4 @@ def learner_of(task: Task) -> None:
     inner, port = Inner(task, optimizer_spec()), FragmentPort(layout, AdoptRule.CARRY)
     inner.compile(task.heldout(2)[0])
     port.compile(task, inner.place)
-    rehearse(Parts(task, layout, inner, port), 2)
+    rehearse(Parts(task, layout, inner, port, None), 2)

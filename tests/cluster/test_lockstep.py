@@ -210,6 +210,7 @@ def train(
             layout,
             inner_of(task, spec),
             port,
+            None,
             lambda: task.stream(BATCH),
             Together(cluster, all_joined, math.inf if quorum is None else steps),
             a_habits(

@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 
+from cluster.checks.replay import replay as replayed
 from cluster.cli.main import main
 from cluster.config.load import load
 from cluster.config.rule import rule_of
+from cluster.storage.contributions import load_contribution
 from cluster.storage.folder import Folder
+from cluster.storage.fragments import FragmentStore
 from cluster.storage.history import OtherRules, relive
 from cluster.storage.playback import read_tape
 from coordinator import advance as rules
 from coordinator import orders, roster, rounds
-from coordinator.protocol import Item
+from coordinator.codec import WithMoments
+from coordinator.protocol import Arrived, Fragment, Item
 from tests.cluster.played import CONFIG, LAYOUT, Played
 
 
@@ -79,6 +83,24 @@ def test_a_run_is_rebuilt_to_the_last_bit(replay: Replay, run_dir: Path) -> None
     assert (result["violations"], result["violated"]) == (0, None)
     wanted = json.loads((run_dir / "summary.json").read_text())["global_sha256"]
     assert result["global_sha256"] == wanted
+
+
+def test_a_run_that_shares_first_moments_is_rebuilt_with_them(tmp_path: Path) -> None:
+    Played(tmp_path, CONFIG.replace("[sync]", '[sync]\nmoments = "mean"')).to_the_end(24)
+    result = replayed(tmp_path)
+    assert result["exact"] is True
+    assert result["compared"] == {"effects": True, "state": True, "fragments": True}
+    depot, fragments = Folder(tmp_path), range(len(LAYOUT.fragments))
+    tape = [event for _, _, event, _ in read_tape(depot, LAYOUT.fingerprint).events]
+    came = [event.contribution for event in tape if isinstance(event, Arrived)]
+    with_moments = [each for each in came if each.moments_norm is not None]
+    assert 0 < len(with_moments) < len(came)
+    store = FragmentStore(depot, LAYOUT, keep=2)
+    assert all(store.newest(Fragment(p)).moments is not None for p in fragments)
+    for each in with_moments:
+        sent = load_contribution(depot, each.id, LAYOUT.fingerprint)
+        assert isinstance(sent, WithMoments)
+        assert each.bytes == sent.nbytes
 
 
 def test_other_rules_are_noticed_at_the_first_event_they_answer_otherwise(

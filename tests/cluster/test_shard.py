@@ -292,7 +292,8 @@ def test_bytes_that_have_changed_since_they_came_are_named() -> None:
 
 
 def copied(arrays: Arrays) -> Arrays:
-    return Arrays(arrays.version, *(each.copy() for each in arrays_of(arrays)))
+    master, momentum, public = (each.copy() for each in arrays_of(arrays))
+    return Arrays(arrays.version, master, momentum, public, arrays.moments)
 
 
 def arrays_of(arrays: Arrays) -> tuple[Flat, Flat, Flat]:
@@ -326,7 +327,7 @@ def test_orders_of_an_earlier_generation_are_refused_from_the_first_word_of_a_la
 
 def test_a_shard_without_a_model_does_nothing_and_says_so() -> None:
     layout = LAYOUT
-    method = Method(MergeRule.MEAN, AS_IT_IS, Wire.F32, Wire.F32, 0)
+    method = Method(MergeRule.MEAN, AS_IT_IS, Wire.F32, Wire.F32, 0, None, 1.0)
     shard: ArrayShard = Shard(
         lambda: (ArrayArithmetic(layout, method, map), NoFiles()), Keeping(Anchor.BASE, 0, 1)
     )

@@ -93,7 +93,11 @@ WAITING = {
     "diloco": ("run.mode=diloco", "sync.fragments=1", "sync.every=5"),
     "streaming": ("run.mode=streaming", "sync.overlap=2"),
     "streaming that carries": ("run.mode=streaming", "sync.overlap=1", "sync.adopt=carry"),
-}
+    "shared moments that come late": (
+        "run.mode=streaming", "sync.overlap=2", "sync.adopt=carry", "sync.moments=mean",
+        "sync.wire_moments=int8", "optimizer.kind=muon", "sync.every=[[0, 3], [10, 6]]",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("wires", [("f32", "f32"), ("int4", "int4"), ("bf16", "int8")])

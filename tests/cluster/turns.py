@@ -17,7 +17,7 @@ from cluster.host.build import habits_of
 from cluster.host.evaluator import Evaluator
 from cluster.shard.build import first_of, shard_of
 from cluster.virtual.kit import Kit, kit_of
-from coordinator.codec import Payload
+from coordinator.codec import Sent
 from coordinator.fragments import Flat, sew
 from coordinator.orders import sorting_key, weigh
 from coordinator.protocol import (
@@ -38,7 +38,7 @@ from coordinator.protocol import (
 )
 from islands.adopt import AdoptRule
 from islands.encoder import ENCODERS
-from islands.exchange import Downlink, Uplink
+from islands.exchange import Downlink, Uplink, mean_of
 from islands.learner_words import HandOver, Track
 from islands.replica import Replica
 
@@ -51,14 +51,16 @@ class Marcher:
     ) -> None:
         self._kit, self.life = kit, Life(island, Incarnation(number))
         group, habits, first = group_of(config, island), habits_of(config, island), Version(0, 0)
-        self._replica = Replica(kit.inner, kit.port, group.encode)
+        self._replica = Replica(kit.inner, kit.port, group.encode, kit.sharing)
         encoder = ENCODERS[group.encode](config.sync.wire_up)
-        self._uplink = Uplink(self.life, encoder, kit.layout, habits.anchor)
+        wire = habits.wire_moments
+        moments = None if wire is None else ENCODERS[group.encode](wire)
+        self._uplink = Uplink(self.life, encoder, kit.layout, habits.anchor, moments)
         known = {p: (first, flat) for p, flat in public.items()}
         self._downlink = Downlink(known, lambda p, older, newer: [])
         self.stream = kit.task.stream(group.batch_size)
         leaves = jax.tree.unflatten(kit.structure, sew(kit.layout, [*public.values()]))
-        self._replica.begin(leaves, None, public)
+        self._replica.begin(leaves, None, public, {}, 0)
         self._tracks = dict.fromkeys(public, Track(first))
         self.progress = Progress(0, 0, Lease(0))
 
@@ -68,7 +70,7 @@ class Marcher:
         tokens += int(self._kit.task.tokens(batch))
         self.progress = Progress(steps + 1, tokens, self.stream.cursor)
 
-    def hand_in(self, p: Fragment) -> tuple[HandIn, Payload] | None:
+    def hand_in(self, p: Fragment) -> tuple[HandIn, Sent] | None:
         track, now = self._tracks[p], self.progress
         if track.from_step == now.steps:
             return None
@@ -77,7 +79,7 @@ class Marcher:
         self._tracks[p] = Track(track.base, track.since_step, now.steps, now.tokens)
         return self._uplink.encode(p, snapshot)
 
-    def adopt(self, said: Publication, payload: Payload) -> None:
+    def adopt(self, said: Publication, payload: Sent) -> None:
         for each in said.merged:
             if each.life == self.life:
                 self._uplink.settle(each, merged=True)
@@ -85,7 +87,9 @@ class Marcher:
         found = self._downlink.follow(said, payload)
         assert found is not None
         version, flat = found
-        self._replica.adopt(p, flat, self._kit.inner.place_flat(flat, flat.size))
+        mean, inner = mean_of(said, payload, found), self._kit.inner
+        shared = None if mean is None else inner.place_everywhere(mean)
+        self._replica.adopt(p, flat, inner.place_flat(flat, flat.size), shared)
         if self._kit.port.rule is AdoptRule.CARRY:
             self._tracks[p] = Track(version, track.from_step, track.from_step, track.from_tokens)
         else:
@@ -120,7 +124,7 @@ def by_turns(config: Config) -> Turned:
             leases += 1
     turned = Turned([], 0, 0, 0)
 
-    def exchange(p: Fragment, *, last: bool = False) -> tuple[Publication, Payload] | None:
+    def exchange(p: Fragment, *, last: bool = False) -> tuple[Publication, Sent] | None:
         handed = [each for marcher in marchers if (each := marcher.hand_in(p)) is not None]
         contributions: list[Contribution] = [shard.receive(*each) for each in handed]
         if not contributions:
@@ -136,7 +140,7 @@ def by_turns(config: Config) -> Turned:
         assert said is not None
         return said
 
-    schedule, flying = schedule_of(config), deque[tuple[int, tuple[Publication, Payload]]]()
+    schedule, flying = schedule_of(config), deque[tuple[int, tuple[Publication, Sent]]]()
     for t in range(1, config.run.steps + 1):
         for marcher in marchers:
             marcher.step()

@@ -26,7 +26,12 @@ CALM = (1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0)
 def inspect(c: Contribution, *, current: int = 0, known: Norms = NONE) -> str:
     """The fate and the reason, or `admitted`."""
     refusal = gate.inspect(
-        c, fingerprint=LAYOUT, current=Version(0, current), max_staleness=2, norms=known
+        c,
+        fingerprint=LAYOUT,
+        current=Version(0, current),
+        max_staleness=2,
+        norms=known,
+        moments=NONE,
     )
     return "admitted" if refusal is None else f"{refusal.fate}: {refusal.why}"
 
@@ -55,6 +60,7 @@ def test_a_base_of_a_later_generation_is_refused_and_one_of_an_earlier_is_known(
             current=Version(1, 3),
             max_staleness=2,
             norms=NONE,
+            moments=NONE,
         )
         is None
     )

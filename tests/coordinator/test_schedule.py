@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.protocol import Fragment
-from coordinator.schedule import Schedule
+from coordinator.schedule import Before, Schedule
 
 schedules = st.integers(1, 40).flatmap(
     lambda every: st.builds(Schedule, st.just(every), st.integers(1, every))
@@ -59,3 +61,64 @@ def test_due_points_are_counted_one_by_one(schedule: Schedule, t: int, p: int) -
     fragment = Fragment(p % schedule.fragments)
     counted = sum(fragment in due_by_counting(schedule, step) for step in range(t + 1))
     assert schedule.passed(fragment, t=t) == counted
+
+
+# --- where H changes on the way -------------------------------------------------------------------
+
+stretched = st.builds(
+    lambda stretches, last, fragments: Schedule(
+        last,
+        1 + fragments % min(last, *(every for _, every in stretches)),
+        tuple(
+            Before(sum(length for length, _ in stretches[: i + 1]), every)
+            for i, (_, every) in enumerate(stretches)
+        ),
+    ),
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12)), min_size=1, max_size=4),
+    st.integers(1, 30),
+    st.integers(0, 100),
+)
+
+
+def due_then(schedule: Schedule, step: int) -> list[int]:
+    """By the H of the stretch in which the step lies."""
+    H = next((b.every for b in schedule.before if step <= b.upto), schedule.every)
+    return due_by_counting(Schedule(H, schedule.fragments), step)
+
+
+@given(stretched, st.integers(0, 100), st.integers(0, 60))
+def test_in_each_stretch_what_is_due_is_what_is_due_by_its_H(
+    schedule: Schedule, after: int, steps: int
+) -> None:
+    passed = range(after + 1, after + steps + 1)
+    assert list(schedule.due(after=after, upto=after + steps)) == sorted(
+        {p for step in passed for p in due_then(schedule, step)}
+    )
+
+
+@given(stretched, st.integers(0, 200), st.integers(0, 100))
+def test_due_points_are_counted_over_all_stretches(schedule: Schedule, t: int, p: int) -> None:
+    fragment = Fragment(p % schedule.fragments)
+    counted = sum(fragment in due_then(schedule, step) for step in range(t + 1))
+    assert schedule.passed(fragment, t=t) == counted
+
+
+@given(stretched)
+def test_the_least_interval_is_the_least_there_is(schedule: Schedule) -> None:
+    ends = 2 * schedule.every + schedule.before[-1].upto + 24
+    gaps = [
+        b - a
+        for p in range(schedule.fragments)
+        for a, b in pairwise(t for t in range(1, ends) if p in due_then(schedule, t))
+    ]
+    assert schedule.least <= min(gaps, default=schedule.every)
+    assert schedule.least in {*gaps, schedule.every, *(b.every for b in schedule.before)}
+
+
+def test_a_short_H_at_the_beginning_and_a_long_one_after_it() -> None:
+    schedule = Schedule(8, 2, (Before(6, 2),))
+    due_at = {t: schedule.due(after=t - 1, upto=t) for t in range(1, 21)}
+    assert {t: due for t, due in due_at.items() if due} == {
+        1: (1,), 2: (0,), 3: (1,), 4: (0,), 5: (1,), 6: (0,), 8: (0,), 12: (1,), 16: (0,), 20: (1,)
+    }  # fmt: skip
+    assert schedule.least == 2

@@ -207,6 +207,22 @@ def test_a_donors_moments_continue_its_run(task: Task, inner: Inner) -> None:
     assert identical(straight, continued)
 
 
+def test_leaves_beside_muons_may_have_a_share_of_the_rate_of_their_own(task: Task) -> None:
+    params = task.init(0)
+    grads = jax.grad(task.loss)(params, batches(1)[0])
+
+    def updates(share: float) -> Params:
+        spec = optimizer_spec("muon", clip_norm=0.0, weight_decay=0.0, adamw_share=share)
+        found, _ = direction(spec, task).update(grads, direction(spec, task).init(params), params)
+        return found
+
+    def compare(keys: Any, leaf: Any, whole: jax.Array, half: jax.Array) -> None:
+        share = 1.0 if is_matrix(task, leaf_path(keys), leaf) else 0.5
+        np.testing.assert_allclose(half, share * np.asarray(whole), rtol=1e-6)
+
+    jax.tree_util.tree_map_with_path(compare, params, updates(1.0), updates(0.5))
+
+
 def test_learns_and_stays_finite(task: Task, inner: Inner) -> None:
     batch = batches(1)[0]
     state, losses = inner.start(task.init(0)), list[float]()

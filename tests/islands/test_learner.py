@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from coordinator.codec import Payload, Wire, decode, encode
+from coordinator.codec import Payload, Sent, Wire, decode, encode, split
 from coordinator.errors import ArchipelagoError, Malformed
 from coordinator.fragments import Flat, sew, take
 from coordinator.protocol import (
@@ -269,6 +269,9 @@ class Script(Link):
     def left(self, event: Left) -> None:
         raise AssertionError("the shell says so, not the learner")
 
+    def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload]:
+        return {}
+
     def whole(self, fragments: Sequence[Fragment]) -> list[Public] | None:
         if self.over_early:
             self.over_early -= 1
@@ -305,15 +308,15 @@ class Alive:
         """On another thread, as calls from other processes come."""
         return self._callers.submit(does, *arguments)
 
-    def hand_in(self, p: Fragment) -> tuple[HandIn, Payload]:
+    def hand_in(self, p: Fragment) -> tuple[HandIn, Sent]:
         handed = self.asked(p).result(WAIT_S)
         assert handed is not None
         return handed
 
-    def asked(self, p: Fragment, life: Life | None = None) -> Future[tuple[HandIn, Payload] | None]:
+    def asked(self, p: Fragment, life: Life | None = None) -> Future[tuple[HandIn, Sent] | None]:
         return self.call(self.learner.hand_in, life or self.script.life, p, Known((0, 0)))
 
-    def pending(self, p: Fragment) -> Future[tuple[HandIn, Payload] | None]:
+    def pending(self, p: Fragment) -> Future[tuple[HandIn, Sent] | None]:
         """Ask for what is not there yet, and return when the learner knows of it."""
         answer = self.asked(p)
         until(lambda: p in self.learner._mail.asked)
@@ -393,6 +396,7 @@ def begin(
             LAYOUT,
             inner,
             ports[adopt],
+            None,
             lambda: stream or Numbers(),
             script,
             habits,
@@ -409,7 +413,7 @@ def begin(
         alive.close()
 
 
-def span(handed: tuple[HandIn, Payload]) -> tuple[int, int]:
+def span(handed: tuple[HandIn, Sent]) -> tuple[int, int]:
     said, _ = handed
     return said.id.from_step, said.id.to_step
 
@@ -571,7 +575,7 @@ def test_what_has_become_of_a_hand_in_is_heard_when_the_next_is_asked_for(
     """Merged: what its wire did not take comes with the next one, although nothing was published
     that it heard of."""
     alive = begin(wire=Wire.INT4)
-    handed: list[tuple[HandIn, Payload]] = []
+    handed: list[tuple[HandIn, Sent]] = []
     for merged in (False, False, True):
         alive.script.step(2)
         sent = tuple(each.id for each, _ in handed)
@@ -603,7 +607,7 @@ def test_overwriting_discards_what_was_not_handed_in_and_says_so(begin: Begin) -
     alive.script.step(3)
     said, delta = alive.hand_in(F0)
     alive.script.step(2)
-    public = flats_of(init(0))[F0] + delta / 2
+    public = flats_of(init(0))[F0] + split(delta)[0] / 2
     version = alive.publish(F0, public, [said.id])
     alive.script.step(1)
     (adopted,) = alive.script.adoptions
@@ -644,7 +648,7 @@ def test_carrying_keeps_what_was_trained_since_the_hand_in(
     alive.script.step(3)
     said, delta = alive.hand_in(F0)
     alive.script.step(2)
-    public = flats_of(init(0))[F0] + delta / 2
+    public = flats_of(init(0))[F0] + split(delta)[0] / 2
     version = alive.publish(F0, public, [said.id])
     alive.script.step(1)
     (adopted,) = alive.script.adoptions

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from coordinator.codec import Wire
+from coordinator.codec import Payload, Wire
 from coordinator.fragments import Flat, take
 from coordinator.protocol import (
     Adopted,
@@ -167,6 +167,9 @@ class Coordinator(Link):
 
     def left(self, event: Left) -> None: ...
 
+    def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload]:
+        return {}
+
     def whole(self, fragments: Sequence[Fragment]) -> list[Public]:
         return [(V0, take(LAYOUT, p, jax.tree.leaves(init(0)))) for p in fragments]
 
@@ -184,7 +187,9 @@ def trained(
     """A learner that trains; and a function that returns when it has made some more steps."""
     schedule = Schedule(EVERY, FRAGMENTS)
     habits = a_habits(Island("a"), "g", Wire.BF16, schedule, 2, 1, encode=encode)
-    learner = Learner(TASK, LAYOUT, inner, PORT, Numbers, link, habits, now_s=time.perf_counter)
+    learner = Learner(
+        TASK, LAYOUT, inner, PORT, None, Numbers, link, habits, now_s=time.perf_counter
+    )
     thread = threading.Thread(target=learner.run)
     thread.start()
 

@@ -1,0 +1,223 @@
+"""First moments of a fragment: how they leave the optimizer's state, and how a mean comes in.
+
+A first moment m (Muon's buffer, AdamW's first one) is a moving average of gradients with decay
+beta. An island's is noisier than the mean of all islands', and what is not linear in it, Muon's
+orthogonal step or AdamW's division, makes another direction of it. So islands may share it. Beside
+Muon the leaves that go by AdamW keep their own: what is averaged is shorter, their second moments
+are as long as an island's noise, and so their steps would be too short (docs/convergence.md).
+
+What travels is m / (1 - beta^n), where n counts the steps in it, so that it means the same at any
+age. When the mean of the islands' comes back, tau steps later,
+
+    m <- m(now) + beta^tau (1 - beta^n) (mean - sent)
+
+keeps the gradients since and replaces what was before them. Both functions are compiled for each
+fragment, are dispatched at a step boundary and wait for nothing; moments are donated to `put`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax import OptState
+
+from coordinator.fragments import Flat, Layout, Piece
+from coordinator.protocol import Fragment
+from islands.optimizer import OptimizerSpec, direction
+from islands.task import Params, Task, leaf_path
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """First moments of a fragment at a step boundary, on the devices.
+
+    `flat`: [size] f32, without the bias of their age. `counts`: of each part of the optimizer's
+    state the steps that it had seen, int32.
+    """
+
+    flat: jax.Array
+    counts: jax.Array
+
+
+class MomentsPort:
+    """Takes the first moments of a fragment out of an optimizer's state, and puts a mean in."""
+
+    def __init__(self, task: Task, layout: Layout, spec: OptimizerSpec) -> None:
+        like = jax.eval_shape(direction(spec, task).init, task.shapes)
+        parts = _parts_of(like)
+        self._decays = [_decay(spec, part) for part in parts]
+        found = {
+            path: (number, place)
+            for number, part in enumerate(parts)
+            for place, path in enumerate(_paths(part.mu))
+        }
+        self._where = [found[leaf.path] for leaf in layout.leaves]
+        self._touched = [sorted({each.leaf for each in pieces}) for pieces in layout.fragments]
+        self._sizes = layout.sizes
+        self._joins = [not isinstance(part, optax.ScaleByAdamState) for part in parts]
+        self._shared = [spec.kind == "adamw" or joins for joins in self._joins]
+        self._some = [
+            any(self._shared[self._where[each.leaf][0]] for each in pieces)
+            for pieces in layout.fragments
+        ]
+        fragments = range(len(layout.fragments))
+        self._takes = [
+            jax.jit(lambda leaves, counts, p=p: self._take(layout.fragments[p], leaves, counts))
+            for p in fragments
+        ]
+        self._puts = [
+            jax.jit(
+                lambda leaves, counts, mean, taken, then, p=p: self._put(
+                    layout.fragments[p], leaves, counts, mean, taken, then
+                ),
+                donate_argnums=0,
+            )
+            for p in fragments
+        ]
+
+    def shares(self, p: Fragment) -> bool:
+        """Has the fragment first moments that are shared?"""
+        return self._some[p]
+
+    def compile(self, state: OptState) -> None:
+        """Run every `take` and `put` once, so that none is compiled while training; `state` is
+        used up."""
+        for p in map(Fragment, range(len(self._takes))):
+            taken = self.take(state, p)
+            state = self.put(state, p, taken.flat, taken)
+
+    def take(self, state: OptState, p: Fragment) -> Taken:
+        """A copy of the first moments as they are after the steps dispatched so far; 0 where they
+        are not shared."""
+        leaves, counts = self._of(state, p)
+        return Taken(*self._takes[p](leaves, counts))
+
+    def put(self, state: OptState, p: Fragment, mean: jax.Array, taken: Taken) -> OptState:
+        """The state with the mean of the islands' first moments in place of the island's own, of
+        which `taken` was handed in; `state` is used up."""
+        leaves, counts = self._of(state, p)
+        fresh = self._puts[p](leaves, counts, mean, taken.flat, taken.counts)
+        return self._with(state, dict(zip(self._touched[p], fresh, strict=True)))
+
+    def joined(self, state: OptState, shared: Mapping[Fragment, Flat], clock: int) -> OptState:
+        """The fresh state of a learner that joins at this clock, with the mean of the others' first
+        moments where nothing is divided by a second one; `state` is used up.
+
+        AdamW's begin anew: its first moment is of use only beside a second one of the same age.
+        """
+        if clock < 1 or not shared:
+            return state
+        counts = jnp.array([clock if joins else 0 for joins in self._joins], jnp.int32)
+        old = [each if joins else None for each, joins in zip(counts, self._joins, strict=True)]
+        state = _replaced(state, lambda number, part: part._replace(count=_or(old[number], part)))
+        for p, flat in shared.items():
+            nothing = Taken(jnp.zeros(self._sizes[p], jnp.float32), counts)
+            state = self.put(state, p, jnp.asarray(flat), nothing)
+        return state
+
+    def _of(self, state: OptState, p: Fragment) -> tuple[list[jax.Array], list[jax.Array]]:
+        parts = _parts_of(state)
+        moments = [jax.tree.leaves(part.mu) for part in parts]
+        at = [self._where[leaf] for leaf in self._touched[p]]
+        return [moments[number][place] for number, place in at], [part.count for part in parts]
+
+    def _with(self, state: OptState, fresh: Mapping[int, jax.Array]) -> OptState:
+        """The state with these leaves, by their number in the layout."""
+        by_place = {self._where[leaf]: moment for leaf, moment in fresh.items()}
+
+        def with_moments(number: int, part: Any) -> Any:
+            leaves, structure = jax.tree.flatten(part.mu)
+            mine = [by_place.get((number, place), leaf) for place, leaf in enumerate(leaves)]
+            return part._replace(mu=jax.tree.unflatten(structure, mine))
+
+        return _replaced(state, with_moments)
+
+    def _take(
+        self, pieces: Sequence[Piece], leaves: Sequence[jax.Array], counts: Sequence[jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        held, blocks = self._by_leaf(pieces, leaves), list[jax.Array]()
+        for piece in pieces:
+            number, _ = self._where[piece.leaf]
+            if not self._shared[number]:
+                blocks.append(jnp.zeros(piece.size, jnp.float32))
+                continue
+            seen = _seen(self._decays[number], counts[number])
+            blocks.append(held[piece.leaf][piece.index].reshape(-1) / jnp.where(seen > 0, seen, 1))
+        return jnp.concatenate(blocks), jnp.stack([jnp.asarray(n, jnp.int32) for n in counts])
+
+    def _put(
+        self,
+        pieces: Sequence[Piece],
+        leaves: Sequence[jax.Array],
+        counts: Sequence[jax.Array],
+        mean: jax.Array,
+        taken: jax.Array,
+        then: jax.Array,
+    ) -> list[jax.Array]:
+        held, offset = self._by_leaf(pieces, leaves), 0
+        for piece in pieces:
+            number, _ = self._where[piece.leaf]
+            decay, inside = self._decays[number], slice(offset, offset + piece.size)
+            offset += piece.size
+            if not self._shared[number]:
+                continue
+            left = decay ** (counts[number] - then[number]).astype(jnp.float32)
+            moved = left * _seen(decay, then[number]) * (mean[inside] - taken[inside])
+            held[piece.leaf] = held[piece.leaf].at[piece.index].add(moved.reshape(piece.shape))
+        return [held[leaf] for leaf in sorted(held)]
+
+    @staticmethod
+    def _by_leaf(pieces: Sequence[Piece], leaves: Sequence[jax.Array]) -> dict[int, jax.Array]:
+        return dict(zip(sorted({piece.leaf for piece in pieces}), leaves, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How a learner shares its first moments: with every `every`-th merge of a fragment."""
+
+    port: MomentsPort
+    every: int
+
+    def wanted(self, p: Fragment, base: int) -> bool:
+        """Do they go along with what is handed in from the version of this number on?"""
+        return self.port.shares(p) and (base + 1) % self.every == 0
+
+
+def _is_part(node: object) -> bool:
+    """Has this part of an optimizer's state first moments?"""
+    return hasattr(node, "mu") and hasattr(node, "count")
+
+
+def _parts_of(state: OptState) -> list[Any]:
+    """The parts of an optimizer's state that have first moments, each with its own count."""
+    return [each for each in jax.tree.leaves(state, is_leaf=_is_part) if _is_part(each)]
+
+
+def _replaced(state: OptState, change: Any) -> OptState:
+    """The state with each of these parts changed; `change` is called with its number, and it."""
+    leaves, structure = jax.tree.flatten(state, is_leaf=_is_part)
+    numbers = iter(range(len(leaves)))
+    fresh = [change(next(numbers), each) if _is_part(each) else each for each in leaves]
+    return jax.tree.unflatten(structure, fresh)
+
+
+def _or(count: jax.Array | None, part: Any) -> Any:
+    return part.count if count is None else count
+
+
+def _paths(tree: Params) -> list[str]:
+    return [leaf_path(keys) for keys, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def _decay(spec: OptimizerSpec, part: Any) -> float:
+    return spec.b1 if isinstance(part, optax.ScaleByAdamState) else spec.momentum
+
+
+def _seen(decay: float, count: jax.Array) -> jax.Array:
+    """1 - beta^n."""
+    return 1 - decay ** count.astype(jnp.float32)
