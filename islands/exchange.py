@@ -132,7 +132,7 @@ class Uplink:
         facts = HandIn(said, track.base, since_step, word.tokens, self._fingerprint, word.progress)
         if snapshot.moments is None or self._moments is None:
             return facts, payload
-        moments, _ = self._moments(snapshot.moments.flat, NOTHING, None, 1.0)
+        moments, _ = self._moments(snapshot.moments.flat, NOTHING, None, 1.0, size)
         return facts, joined(payload, moments)
 
     def hear(self, fragment: Fragment, known: Known) -> None:

@@ -14,6 +14,7 @@ from typing import assert_never
 
 import jax
 
+from coordinator.codec import split
 from coordinator.errors import HostLost
 from coordinator.fragments import Flat, Layout
 from coordinator.parts import Part
@@ -75,7 +76,7 @@ class Follower:
         self._layout, self._inner, self._port, self._open_stream = layout, inner, port, stream
         self._whole, self._missed, self._say, self._habits = whole, missed, say, habits
         self._rehearse = rehearse
-        self._replica = Replica(inner, port, habits.encode)
+        self._replica = Replica(inner, port, habits.encode, None)
         self._encoder = ENCODERS[habits.encode](habits.wire_up)
         self._changed = threading.Condition()
         self._life: Life | None = None
@@ -105,7 +106,7 @@ class Follower:
                     self._say(Fetched({p: version for p, (version, _) in self._public.items()}))
                 case Start():
                     flats = {p: flat for p, (_, flat) in self._public.items()}
-                    self._replica.begin(None, self._moments, flats)
+                    self._replica.begin(None, self._moments, flats, {}, 0)
                     self._moments = None
                 case Feed(lease):
                     self._stream.add(lease)
@@ -190,7 +191,8 @@ class Follower:
         if not found:
             return f"a host has no part of {said} any more"
         uplink.hear(p, known)
-        facts, payload = uplink.encode(p, found[-1])
+        facts, sent = uplink.encode(p, found[-1])
+        payload, _ = split(sent)
         own = self._inner.devices.own(self._layout.sizes[p])
         return Part(facts, own.start, own.stop, payload)
 

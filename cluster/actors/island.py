@@ -26,7 +26,7 @@ from cluster.failures import Failure, Reason
 from cluster.host.process import IslandProcess
 from cluster.names import Seat
 from cluster.source import user_sha256
-from coordinator.codec import Sent
+from coordinator.codec import Sent, split
 from coordinator.errors import Malformed
 from coordinator.protocol import (
     ContributionId,
@@ -112,7 +112,8 @@ class IslandActor(Breakable):
         handed = None if learner is None else learner.hand_in(life, fragment, known)
         if handed is None or self._gang is None:
             return handed
-        return self._gang.first_part(fragment, *handed)
+        facts, sent = handed
+        return self._gang.first_part(fragment, facts, split(sent)[0])
 
     @_its_own("asking", Reason.MOMENTS)
     def moments(self, life: Life) -> Parts | None:

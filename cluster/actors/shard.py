@@ -40,7 +40,7 @@ from cluster.storage.layout import load_layout
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import Fence
 from cluster.syncer.collect import Answers, Gatherer, Handed
-from coordinator.codec import Sent
+from coordinator.codec import Payload, Sent, split
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
 from coordinator.parts import cut_out, joined
@@ -372,7 +372,7 @@ class ShardActor(Breakable):
             return None
         if (payloads := self._shard.links(p, older, newer)) is None:
             return await self.whole_range(p, own)
-        return [cut_out(each, self._sizes[p], *own) for each in payloads]
+        return [cut_out(split(each)[0], self._sizes[p], *own) for each in payloads]
 
     def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
         """Large fragments occupy all cores, small ones the arithmetic's own thread."""

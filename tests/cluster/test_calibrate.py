@@ -52,7 +52,7 @@ def test_steps_are_counted_life_by_life() -> None:
 def test_without_faults_all_time_is_goodput_and_every_round_is_merged() -> None:
     calm = simulate(CONFIG, TIMES, 30.0, [])
     assert calm.goodput == pytest.approx(1.0, abs=0.02)
-    rounds = 30.0 / 0.5 * CONFIG.sync.fragments / CONFIG.sync.every
+    rounds = 30.0 / 0.5 * CONFIG.sync.fragments / CONFIG.sync.lasting_every
     assert calm.merges == pytest.approx(rounds, abs=2)
     assert calm.participants == pytest.approx(4.0, abs=0.2)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.shard.fates import MERGED_KEPT, Fates
-from coordinator.codec import Wire, decode
+from coordinator.codec import Wire, decode, split
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.protocol import (
     ContributionId,
@@ -158,7 +158,7 @@ class World:
         if self.maybe():
             self.slow.append(snapshot)
         self.deltas[facts.id] = np.asarray(snapshot.flat)
-        self.decoded[facts.id] = decode(payload, SIZE)
+        self.decoded[facts.id] = decode(split(payload)[0], SIZE)
         if call is not self.call:
             self.orphans.remove(call)
             return
@@ -175,7 +175,7 @@ class World:
         """A draining learner; the second who asks has waited for the same boundary, and is slow."""
         if self.slow:
             said, payload = self.uplink.encode(F0, self.slow.pop())
-            assert np.array_equal(decode(payload, SIZE), self.decoded[said.id])
+            assert np.array_equal(decode(split(payload)[0], SIZE), self.decoded[said.id])
             if said.id not in (*self.inbox, *self.staged):
                 self.discard(said.id)  # superseded
 

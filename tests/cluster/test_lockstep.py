@@ -345,7 +345,7 @@ def test_a_mode_in_lock_step_is_the_naive_twin_of_its_paper(task: Task, name: st
     assert [learner.leave().steps for learner in run.learners] == [steps] * 4
     places = [run.joined.index(island) for island in sorted(run.joined)]
     data = [batches(task, steps, first_lease=2 * place) for place in places]
-    every, overlap, blend = config.sync.every, config.sync.overlap, config.sync.blend or 0.0
+    every, overlap, blend = config.sync.lasting_every, config.sync.overlap, config.sync.blend or 0.0
     wanted = twin(task, run.layout, BRISK, every, MergeRule.MEAN, outer, data, overlap, blend)
     assert apart(run.public, wanted) < 2e-5
 

@@ -37,7 +37,7 @@ def test_the_plan_of_the_live_test_breaks_nothing(seed: int) -> None:
     assert result.left_out == []
     assert result.faults == len(known.faults.plan)
     assert result.t == known.run.steps
-    assert result.merges >= known.run.steps // known.sync.every * known.sync.fragments // 2
+    assert result.merges >= known.run.steps // known.sync.lasting_every * known.sync.fragments // 2
 
 
 def test_all_kinds_are_in_it_but_one() -> None:
