@@ -337,8 +337,7 @@ class ShardActor(Breakable):
     async def mean_moments(
         self, fragments: Sequence[Fragment]
     ) -> tuple[Sequence[Fragment], Parts] | None:
-        """Of which of these fragments there is a mean of the islands' first moments, and where
-        those lie; None as in `whole`."""
+        """Which of these have a mean of first moments, and where those lie; None as in `whole`."""
         if not self._shard.has_model:
             return None
         found = zip(fragments, self._shard.shared(fragments), strict=True)

@@ -75,7 +75,7 @@ def test_a_shard_says_so_with_its_next_publication_of_the_fragment(tmp_path: Pat
         item = await shard._compute(received, number - 1)
         await shard.merge(Merge(F0, v(number), (item,), ""))
         order = Publish(F0, v(number), v(number - 1), (A, B), ())
-        return (await shard.publish(order, [Seat("a"), Seat("b")])).reached
+        return (await shard.publish(order, [Seat("local-0"), Seat("local-1")])).reached
 
     async def story() -> None:
         flats = {Fragment(p): np.ones(n, np.float32) for p, n in enumerate(LAYOUT.sizes)}

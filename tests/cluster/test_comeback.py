@@ -166,5 +166,5 @@ def test_merges_that_were_not_durable_are_counted_when_they_are_gone(history: Hi
 
 def test_a_memory_has_everything_but_what_the_run_is_told_anew() -> None:
     measures = measures_from(0.0)
-    assert set(vars(measures)) == {"_run", "_sizes", "_down", "_counts"}
+    assert set(vars(measures)) == {"_run", "_sizes", "_down", "_moments", "_counts"}
     assert set(measures.memory()) == {each.name for each in fields(Counts)}

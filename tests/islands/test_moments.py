@@ -112,7 +112,7 @@ def test_a_mean_replaces_what_was_handed_in_and_keeps_the_gradients_since(
         state = stepped(inner, state, seen, seen + tau)
         now = raw(TASK, LAYOUT, state.opt_state, p)
         others = [raw(TASK, LAYOUT, state.opt_state, q) for q in map(Fragment, range(FRAGMENTS))]
-        after = port.put(state.opt_state, p, inner.place(mean), taken)
+        after = port.put(state.opt_state, p, inner.place_everywhere(mean), taken)
         wanted = now + shared * beta**tau * ((1 - beta**seen) * mean - sent)
         assert np.allclose(raw(TASK, LAYOUT, after, p), wanted, rtol=1e-4, atol=1e-7)
         for q in map(Fragment, range(FRAGMENTS)):
@@ -135,7 +135,9 @@ def test_islands_that_adopt_their_mean_at_once_have_the_moment_of_the_mean_gradi
         taken = [port.take(state.opt_state, p) for state in first]
         mean = np.mean([np.asarray(each.flat) for each in taken], axis=0)
         first = [
-            replace(state, opt_state=port.put(state.opt_state, p, inner.place(mean), each))
+            replace(
+                state, opt_state=port.put(state.opt_state, p, inner.place_everywhere(mean), each)
+            )
             for state, each in zip(first, taken, strict=True)
         ]
     for i, state in enumerate(first):
@@ -155,7 +157,7 @@ def test_who_joins_has_the_shared_moments_of_hidden_matrices_and_no_others() -> 
         if p != 1  # nobody has handed any in of this one
     }
     state = inner.start(TASK.init(0))
-    joined = inner.place(port.joined(state.opt_state, shared, clock))
+    joined = inner.place_moments(port.joined(state.opt_state, shared, clock))
     for p in map(Fragment, range(FRAGMENTS)):
         by_muon, found = decays("muon", p) == spec.momentum, raw(TASK, LAYOUT, joined, p)
         assert by_muon.any()
@@ -218,13 +220,13 @@ def test_without_a_mean_or_without_having_handed_any_in_moments_stay_the_islands
     p, replica, (inner, _) = Fragment(0), replica_of(2), made("muon")
     size = LAYOUT.sizes[p]
     flat = np.zeros(size, np.float32)
-    mean = inner.place(np.full(size, 7, np.float32))
+    mean = inner.place_everywhere(np.full(size, 7, np.float32))
 
     def adopted(base: int, with_mean: bool) -> bool:
         """Were the moments changed?"""
         before = raw(TASK, LAYOUT, replica.state.opt_state, p)
         replica.take(over(base, 0, 1))
-        replica.adopt(p, flat, inner.place(flat), mean if with_mean else None)
+        replica.adopt(p, flat, inner.place_flat(flat, flat.size), mean if with_mean else None)
         return not np.array_equal(before, raw(TASK, LAYOUT, replica.state.opt_state, p))
 
     replica.step(batches(1, 1)[0], 0)
@@ -232,9 +234,9 @@ def test_without_a_mean_or_without_having_handed_any_in_moments_stay_the_islands
     assert not adopted(base=1, with_mean=False)  # nobody has handed any in
     assert not adopted(base=2, with_mean=True)  # others have, and this one had not
     replica.take(over(1, 0, 1))
-    replica.adopt(p, flat, inner.place(flat), None)
+    replica.adopt(p, flat, inner.place_flat(flat, flat.size), None)
     before = raw(TASK, LAYOUT, replica.state.opt_state, p)
-    replica.adopt(p, flat, inner.place(flat), mean)  # what was handed in is used up
+    replica.adopt(p, flat, inner.place_flat(flat, flat.size), mean)  # what was handed in is used up
     assert np.array_equal(before, raw(TASK, LAYOUT, replica.state.opt_state, p))
 
 
