@@ -25,6 +25,7 @@ from islands.encoder import ENCODERS, Where
 from islands.inner import Inner
 from islands.mesh import OPEN, Devices, MeshShape, misfits
 from islands.model import ModelSpec
+from islands.moments import MomentsPort
 from islands.optimizer import OptimizerKind
 from islands.task import language_model
 from tests.given import data_spec, optimizer_spec
@@ -119,9 +120,24 @@ def lies_right(kit: Kit) -> bool:
     )
 
 
+def shared(kit: Kit, kind: OptimizerKind) -> list[np.ndarray]:
+    """First moments after a mean of half of them was adopted a step later, and another step."""
+    inner, moments = kit.inner, MomentsPort(TASK, LAYOUT, optimizer_spec(kind=kind))
+    first, second, third = batches(3)
+    state, _ = inner.step(inner.start(TASK.init(0)), first, 0)
+    taken = {p: moments.take(state.opt_state, p) for p, _ in SIZES}
+    state, _ = inner.step(state, second, 1)
+    for p, _ in SIZES:
+        mean = inner.place_everywhere(np.asarray(taken[p].flat) / 2)
+        changed = moments.put(state.opt_state, p, mean, taken[p])
+        state = replace(state, opt_state=inner.place_moments(changed))
+    state, _ = inner.step(state, third, 2)
+    return [np.asarray(moments.take(state.opt_state, p).flat) for p, _ in SIZES]
+
+
 def compare() -> dict[str, Any]:
     """In a process of eight devices: all meshes beside one device."""
-    said: dict[str, Any] = {"apart": {}, "bits": {}, "share": {}, "right": {}}
+    said: dict[str, Any] = {"apart": {}, "bits": {}, "share": {}, "right": {}, "moments": {}}
     one_device, last = Devices(TASK, devices=jax.devices()[:1]), MESHES[-1]
     ones: dict[Any, Any] = {}
     for sizes, kind, rule in MESHES:
@@ -132,6 +148,9 @@ def compare() -> dict[str, Any]:
         pairs = zip(ones[kind], played(many), strict=True)
         said["apart"][str(sizes)] = max(float(np.max(np.abs(a - b))) for a, b in pairs)
         said["share"][str(sizes)], said["right"][str(sizes)] = share(many), lies_right(many)
+        pairs = zip(shared(one, kind), shared(many, kind), strict=True)
+        off = [float(np.max(np.abs(a - b)) / np.max(np.abs(a))) for a, b in pairs]
+        said["moments"][str(sizes)] = max(off)
         places: tuple[Where, ...] = ("host", "device") if sizes == last[0] else ("host",)
         for where in places:
             for wire in Wire:
@@ -180,6 +199,12 @@ def test_parameters_and_moments_are_split_over_fsdp_and_tensor(said: Any) -> Non
     for sizes, _, _ in MESHES:
         _, fsdp, tensor = sizes
         assert 1 / (fsdp * tensor) <= said["share"][str(sizes)] < 1.2 / fsdp, sizes
+
+
+@of_eight
+def test_moments_that_are_shared_are_those_of_one_device(said: Any) -> None:
+    assert len(said["moments"]) == len(MESHES)
+    assert max(said["moments"].values()) < 1e-3, said["moments"]
 
 
 @of_eight
