@@ -169,7 +169,7 @@ def test_every_mistake_in_the_world_at_once(cli: Cli, here: Path) -> None:
         ),
         (
             ["sync.every=none", 'faults.plan=[{at_step=1, kind="kill", island="fleet"}]'],
-            ["sync.every: must be a whole number", "faults.plan: the fleet of `archipelago run`"],
+            ["sync.every: must be a count of steps", "faults.plan: the fleet of `archipelago run`"],
         ),
     ],
 )
