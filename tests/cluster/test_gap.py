@@ -63,6 +63,7 @@ def gaps(text: Path) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_islands_end_no_further_behind_data_parallel_than_they_did(text: Path) -> None:
     for moments, gap in gaps(text).items():
         assert gap <= BOUND[moments], f"moments = {moments}: the gap is {100 * gap:.2f} %"

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cluster.bench.memory import (
     Term,
     in_flight,
@@ -25,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 OFF = 0.10
 
 
+@pytest.mark.slow
 def test_a_process_takes_what_the_formulas_say() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.cluster.measured"],

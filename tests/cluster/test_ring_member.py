@@ -94,6 +94,7 @@ def link_of(member: RingMember) -> Alone:
     return member._link
 
 
+@pytest.mark.slow
 def test_it_trains_to_the_end_and_gives_snapshots(member: RingMember) -> None:
     member.run()
     link = link_of(member)
@@ -105,6 +106,7 @@ def test_it_trains_to_the_end_and_gives_snapshots(member: RingMember) -> None:
     assert math.isfinite(link.vitals.loss)
 
 
+@pytest.mark.slow
 def test_gradients_that_are_not_finite_are_given_to_nobody(member: RingMember) -> None:
     """The process ends of it, and what is kept stays good."""
     member.spoil = math.nan
@@ -114,6 +116,7 @@ def test_gradients_that_are_not_finite_are_given_to_nobody(member: RingMember) -
     assert link_of(member).turns == []
 
 
+@pytest.mark.slow
 def test_one_that_is_slowed_idles(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "leave", lambda mine: None)
     idle_s = dict[float, float]()

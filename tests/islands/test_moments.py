@@ -95,6 +95,7 @@ def shared_of(kind: OptimizerKind, p: Fragment) -> NDArray[np.bool_]:
     return (decays(kind, p) == spec_of(kind).momentum) | (kind == "adamw")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_mean_replaces_what_was_handed_in_and_keeps_the_gradients_since(
     kind: OptimizerKind,
