@@ -17,6 +17,7 @@ from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.inject import Cable
 from cluster.actors.island import IslandActor
 from cluster.actors.link import RayLink
+from cluster.actors.sharing import Giving
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.failures import Reason
@@ -135,7 +136,7 @@ class SoloActor(IslandActor):
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         setup_logging()
-        self._cable = Cable()
+        self._cable, self._giving, self._gang = Cable(), Giving(), None
         plain = Config.model_validate_json(config, strict=False)
         self.process = BaselineProcess(plain, Island(seat), namespace)
 
