@@ -128,7 +128,7 @@ def shared(kit: Kit, kind: OptimizerKind) -> list[np.ndarray]:
     taken = {p: moments.take(state.opt_state, p) for p, _ in SIZES}
     state, _ = inner.step(state, second, 1)
     for p, _ in SIZES:
-        mean = inner.place_everywhere(np.asarray(taken[p].flat) / 2)
+        mean = inner.place_everywhere((np.asarray(taken[p].flat) / 2).astype(np.float32))
         changed = moments.put(state.opt_state, p, mean, taken[p])
         state = replace(state, opt_state=inner.place_moments(changed))
     state, _ = inner.step(state, third, 2)
