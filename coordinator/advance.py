@@ -68,7 +68,7 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
         case Arrived():
             return contributions.arrived(rule, state, event, now_s)
         case Missing():
-            return contributions.missing(state, event)
+            return contributions.missing(rule, state, event)
         case Adopted():
             return contributions.adopted(state, event, now_s)
         case Merged():

@@ -26,7 +26,16 @@ from coordinator.protocol import (
     Missing,
     Void,
 )
-from coordinator.state import FragmentState, Rule, Stage, State, Step, with_fragment, with_member
+from coordinator.state import (
+    FragmentState,
+    Rule,
+    Stage,
+    State,
+    Step,
+    is_open,
+    with_fragment,
+    with_member,
+)
 
 VOTE_S = 600.0
 """An island that is lost or quarantined, and was heard last so long ago, has no vote on which norms
@@ -129,8 +138,19 @@ def _has_a_vote(member: Member, now_s: float) -> bool:
     return speaks or (member.status is not Status.LEFT and now_s - member.heard_s <= VOTE_S)
 
 
-def missing(state: State, event: Missing) -> Step:
-    return _answered(state, event.life, event.fragment), ()
+def missing(rule: Rule, state: State, event: Missing) -> Step:
+    """Nothing came of a hand-in. Where learners wait for adoption (overlap 0) that one has nothing
+    more to hand in, and all wait for it: its life is over, and its next one is asked."""
+    fragment, life = state.fragments[event.fragment], event.life
+    was_asked = fragment.asked.get(life.island) == life
+    state = _answered(state, life, event.fragment)
+    if rule.overlap > 0 or not was_asked or (member := speaking(state.members, life)) is None:
+        return state, ()
+    round_ = fragment.round
+    if member.status is not Status.LIVE or not is_open(fragment) or (round_ and round_.last):
+        return state, ()
+    why = f"nothing came of what it handed in: {event.why}"
+    return lose(rule, state, life, why), (Void(life, f"{why}, join again"),)
 
 
 def adopted(state: State, event: Adopted, now_s: float) -> Step:

@@ -147,6 +147,12 @@ class Uplink:
             if said not in known.held:
                 self.settle(said, merged=merged)
 
+    def settle_merged(self, publication: Publication) -> None:
+        """What this life sent is in a public version."""
+        for said in publication.merged:
+            if said.life == self._life:
+                self.settle(said, merged=True)
+
     def settle(self, said: ContributionId, *, merged: bool) -> None:
         """The fate of a message is known; of one that this life did not send, nothing follows."""
         with self._lock:

@@ -207,9 +207,7 @@ class Follower:
             if self._life != life or self._uplink is None or self._downlink is None:
                 return
             uplink, downlink = self._uplink, self._downlink
-        for said in publication.merged:
-            if said.life == life:
-                uplink.settle(said, merged=True)
+        uplink.settle_merged(publication)
         if (found := downlink.follow(publication, None)) is None:
             return
         p, (version, flat) = publication.fragment, found

@@ -296,9 +296,7 @@ class Learner:
             uplink, downlink = self._mail.uplink, self._mail.downlink
         if self._lead is not None:
             self._lead.tell(News(life, publication))
-        for said in publication.merged:
-            if said.life == life:
-                uplink.settle(said, merged=True)
+        uplink.settle_merged(publication)
         if (found := downlink.follow(publication, payload)) is None:
             return
         p, (version, flat) = publication.fragment, found

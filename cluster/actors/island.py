@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import ray
 from ray.exceptions import RayError
 
-from cluster.actors.calls import failure_of
+from cluster.actors.calls import STORE_FULL, failure_of
 from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.gang import RayGang
 from cluster.actors.handed import FirstPart
@@ -117,10 +117,14 @@ class IslandActor(Breakable):
 
     @_its_own("asking", Reason.MOMENTS)
     def moments(self, life: Life) -> Parts | None:
-        """Where they lie in this node's object store."""
+        """Where they lie in this node's object store; None if there are none, or no room there."""
         if (learner := self._learner) is None:
             return None
-        return self._giving.once(life, lambda: learner.moments(life))
+        try:
+            return self._giving.once(life, lambda: learner.moments(life))
+        except STORE_FULL as error:  # the donor has done nothing wrong
+            logging.warning("no moments for a newcomer, the object store has no room: %s", error)
+            return None
 
     @_its_own("control", Reason.MOMENTS)
     def copied(self, life: Life) -> tuple[int, float]:

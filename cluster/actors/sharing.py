@@ -161,10 +161,12 @@ class Giving:
             try:
                 leaves = copied()
                 given.set_result(None if leaves is None else put(leaves))
+            except BaseException as error:
+                given.set_exception(error)
+                raise
             finally:
                 with self._lock:
                     del self._given[life]
-                given.cancel()  # nothing, unless that was raised
         return given.result()
 
 

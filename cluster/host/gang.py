@@ -63,7 +63,8 @@ class First:
         self.meeting = Meeting(where, f"{address}:{_free_port(address)}", hosts, key)
         self._to: dict[int, Connection] = {}
         self._heard_s: dict[int, float] = {}
-        self._sending, self._ended = threading.Lock(), threading.Event()
+        self._sending, self._losing = threading.Lock(), threading.Lock()
+        self._ended = threading.Event()
         self._hear: Callable[[Word], None] = _nothing
         threading.Thread(target=self._let_in, name="hosts", daemon=True).start()
 
@@ -93,15 +94,20 @@ class First:
                 target=self._listen, args=(number, connection), name=f"host {number}", daemon=True
             ).start()
         self._listener.close()
+        threading.Thread(target=self._beat, name="beats", daemon=True).start()
+        while not self._ended.wait(BEAT_S):
+            now_s = time.monotonic()
+            for number, heard_s in self._heard_s.items():
+                if now_s - heard_s > SILENCE_S:
+                    self._lose(f"host {number} of this island says nothing for {SILENCE_S:g} s")
+
+    def _beat(self) -> None:
+        """Not where silence is noticed: to a host that stands still, sending may block for ever."""
         while not self._ended.wait(BEAT_S):
             try:
                 self.send(Beat())
             except OSError as error:
                 self._lose(f"a host of this island cannot be told anything: {error}")
-            now_s = time.monotonic()
-            for number, heard_s in self._heard_s.items():
-                if now_s - heard_s > SILENCE_S:
-                    self._lose(f"host {number} of this island says nothing for {SILENCE_S:g} s")
 
     def _listen(self, number: int, connection: Connection) -> None:
         while True:
@@ -115,9 +121,11 @@ class First:
                 self._hear(word)
 
     def _lose(self, why: str) -> None:
-        if not self._ended.is_set():
+        with self._losing:
+            if self._ended.is_set():
+                return
             self._ended.set()
-            self._lost(HostLost(why))
+        self._lost(HostLost(why))
 
 
 class Other:
@@ -139,7 +147,7 @@ class Other:
         """Listen from here on. `beside`: what is no order is told to it, on threads of their
         own."""
         self._beside = beside
-        for target in (self._listen, self._beat):
+        for target in (self._listen, self._beat, self._watch):
             threading.Thread(target=target, name="first host", daemon=True).start()
 
     def say(self, word: Word | Beat) -> None:
@@ -179,9 +187,11 @@ class Other:
                 self.say(Beat())
             except OSError:
                 return  # whoever listens knows it too
-            if time.monotonic() - self._heard_s > SILENCE_S:
-                self._lost(HostLost(f"the first host says nothing for {SILENCE_S:g} s"))
-                return
+
+    def _watch(self) -> None:
+        while time.monotonic() - self._heard_s <= SILENCE_S:
+            time.sleep(BEAT_S)
+        self._lost(HostLost(f"the first host says nothing for {SILENCE_S:g} s"))
 
 
 def enter(meeting: Meeting, number: int) -> None:

@@ -267,4 +267,5 @@ def _faults(
 
 
 LOSSY = frozenset({Trouble.CUT, Trouble.CUT_UP, Trouble.CUT_DOWN, Trouble.LOSS, Trouble.SHARD})
-"""Not in the lock-step mode: nobody there goes on without what was lost (docs/assumptions.md)."""
+"""Not in lock-step: nobody there goes on without what was lost. Of a shard, the syncer begins a new
+generation instead (docs/protocol.md, Durability)."""

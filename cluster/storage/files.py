@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,24 @@ class Lines:
         self._file.close()
 
 
+def append(file: RawIOBase, length: int, content: bytes) -> None:
+    """Write all of it at the end of a file of `length` bytes, and have it survive a crash of the
+    machine.
+
+    Errors: `OSError`; what went there in part is taken back, so that what is read has no hole.
+    """
+    try:
+        file.seek(length)
+        left = memoryview(content)
+        while left:
+            left = left[file.write(left) or 0 :]
+        os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            file.truncate(length)
+        raise
+
+
 class LateLines:
     """A file that grows line by line, over several processes, where a write may take long: lines
     wait until they are flushed, and what is younger dies with its process."""
@@ -175,13 +194,8 @@ class LateLines:
         with self._lock:
             content, self._waiting = self._waiting, b""
         try:
-            left = memoryview(content)
-            while left:
-                left = left[self._file.write(left) :]
-            os.fsync(self._file.fileno())
+            append(self._file, self._there, content)
         except OSError:
-            with suppress(OSError):
-                self._file.truncate(self._there)
             with self._lock:
                 self._waiting = content + self._waiting
             raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.storage.depot import Depot, Growing, GrowingLines, Grown
-from cluster.storage.files import LateLines, Lines, aside_of, is_aside, sync_folder, write
+from cluster.storage.files import LateLines, Lines, append, aside_of, is_aside, sync_folder, write
 
 log = logging.getLogger("archipelago.depot")
 
@@ -103,22 +103,11 @@ class Folder(Depot):
 
 
 class _GrowingFile(Growing):
-    """Bytes that went there only in part are taken back, so that what is read has no hole."""
-
     def __init__(self, path: Path) -> None:
         self._file, self._length = path.open("xb", buffering=0), 0
 
     def write(self, content: bytes) -> None:
-        try:
-            self._file.seek(self._length)
-            left = memoryview(content)
-            while left:
-                left = left[self._file.write(left) :]
-            os.fsync(self._file.fileno())
-        except OSError:
-            with suppress(OSError):
-                self._file.truncate(self._length)
-            raise
+        append(self._file, self._length, content)
         self._length += len(content)
 
     def close(self) -> None:

@@ -116,6 +116,19 @@ def test_a_host_that_says_nothing_hangs(hosts: Hosts, monkeypatch: pytest.Monkey
     assert "host 2 of this island says nothing for 2.5 s" in dict(hosts.lost)[0]
 
 
+def test_a_host_that_reads_nothing_more_is_noticed_also_while_it_is_sent_something(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket is full, and sending to it blocks for ever."""
+    monkeypatch.setattr(gang, "SILENCE_S", 2.5)
+    monkeypatch.setattr(gang, "BEAT_S", 0.1)
+    hosts.others[0].start(lambda said: None)
+    much = CatchUp({Fragment(p): Version(0, p) for p in range(500_000)})
+    threading.Thread(target=hosts.first.send, args=(much,), daemon=True).start()
+    hosts.until(lambda: any(number == 0 for number, _ in hosts.lost))
+    assert "host 2 of this island says nothing for 2.5 s" in dict(hosts.lost)[0]
+
+
 def test_a_stranger_is_not_let_in(hosts: Hosts) -> None:
     with pytest.raises((AuthenticationError, OSError)):
         Other(replace(First("127.0.0.1", 2, b"key", hosts.hear).meeting, key=b"else"), 1, print)

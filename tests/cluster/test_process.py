@@ -186,6 +186,28 @@ def test_a_device_that_fails_under_many_calls_at_once_is_one_failure(
     assert all(thread.is_alive() for thread in waiting), "they wait for the end"
 
 
+def test_a_donor_lives_on_where_the_object_store_has_no_room_for_its_moments(
+    island: Callable[[Any], IslandActor], fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ask at once: they look for another donor."""
+    asked = threading.Event()
+
+    def moments(life: Life) -> list[np.ndarray]:
+        assert asked.wait(WAIT_S)
+        return [np.ones(3, np.float32)]
+
+    def put(arrays: object) -> NoReturn:
+        raise ObjectStoreFullError
+
+    monkeypatch.setattr("cluster.actors.sharing.put", put)
+    actor = island(SimpleNamespace(moments=moments))
+    with ThreadPoolExecutor(3) as pool:
+        asking = [pool.submit(actor.moments, LIFE) for _ in range(3)]
+        asked.set()
+        assert [each.result(WAIT_S) for each in asking] == [None, None, None]
+    assert not fleet.words
+
+
 def test_the_syncer_can_end_a_process_by_a_life_that_it_had(
     island: Callable[[Any], IslandActor], fleet: Fleet
 ) -> None:
