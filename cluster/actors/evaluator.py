@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -15,10 +16,12 @@ from cluster.host.evaluator import Judged
 from cluster.names import SYNCER
 from cluster.status import RunStatus
 from coordinator.fragments import Flat, Layout
-from coordinator.protocol import Fragment
+from coordinator.protocol import Fragment, Version
 
 if TYPE_CHECKING:
     from cluster.host.evaluator import Evaluator
+
+AGAIN_S = 1.0
 
 
 class EvaluatorActor(Breakable):
@@ -28,7 +31,6 @@ class EvaluatorActor(Breakable):
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
         self._actors = Directory(namespace)
-
         self._made: Evaluator | None = None
 
     @property
@@ -50,23 +52,40 @@ class EvaluatorActor(Breakable):
     def initial_loss(self) -> float:
         return self._evaluator.initial_loss
 
-    def loss(self, flats: list[Flat]) -> float:
-        return self._evaluator.loss(flats)
+    def loss(self, versions: list[Version]) -> float:
+        """Of these versions of all fragments, which the shards have."""
+        return self._evaluator.loss(self._insist(versions))
 
-    def sample(self, flats: list[Flat]) -> float:
+    def sample(self, versions: list[Version]) -> float:
         """Over the windows that `judge` is of."""
-        return self._evaluator.sample(flats)
+        return self._evaluator.sample(self._insist(versions))
 
     def judge(self) -> None:
         """Take a consistent copy of the public fragments and tell the syncer how good they are."""
-        fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
         try:
             status: RunStatus = ray.get(self._actors[SYNCER].status.remote())
-            holder = holder_of(self._config)
-            wholes: Any = ray.get([self._actors[holder[p]].whole.remote([p]) for p in fragments])
-            if None in wholes:
+            if (found := self._public()) is None:
                 return  # a shard is just coming back
-            loss = self._evaluator.sample([whole[0][1] for whole in wholes])
+            loss = self._evaluator.sample([flat for _, flat in found])
             ray.get(self._actors[SYNCER].evaluated.remote(status["t"], loss))
         except RayActorError as error:  # one of them is being restarted: another time
             logging.info("not judged this time: %s", type(error).__name__)
+
+    def _public(self) -> list[tuple[Version, Flat]] | None:
+        """The public fragments; None while a shard is without."""
+        holder = holder_of(self._config)
+        fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
+        wholes: Any = ray.get([self._actors[holder[p]].whole.remote([p]) for p in fragments])
+        return None if None in wholes else [whole[0] for whole in wholes]
+
+    def _insist(self, versions: list[Version]) -> list[Flat]:
+        """Ask until the shards have these versions; the fleet ends a process that hangs."""
+        while True:
+            try:
+                found = self._public()
+            except RayActorError as error:
+                logging.info("asking again: %s", type(error).__name__)
+                found = None
+            if found is not None and [version for version, _ in found] == versions:
+                return [flat for _, flat in found]
+            time.sleep(AGAIN_S)

@@ -106,5 +106,5 @@ def recovery_terms(config: Config, layout: Layout) -> list[Term]:
 
 
 def model_file_terms(layout: Layout) -> list[Term]:
-    """Of the fleet at the end: the model's file as it is put together."""
-    return [Term("the model's file", 3 * F32_BYTES * layout.parameters, peak=True)]
+    """Of the fleet at the end: the model's file is written fragment by fragment."""
+    return [Term("the model's file", F32_BYTES * max(layout.sizes), peak=True)]

@@ -16,7 +16,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from cluster.failures import Unjudged, in_short
 from cluster.host.evaluator import Judged
 from cluster.status import EvaluationStatus
-from coordinator.fragments import Flat
+from coordinator.protocol import Version
 
 log = logging.getLogger("archipelago.fleet")
 HUNG_S = 600.0
@@ -114,16 +114,16 @@ class Judging:
         )
 
     def verdict(
-        self, flats: Sequence[Flat], enough: Callable[[], bool] = lambda: False
+        self, versions: Sequence[Version], enough: Callable[[], bool] = lambda: False
     ) -> Judgement:
-        """The figures of the end; waited for as long as batches are judged, and it is not
-        `enough`."""
+        """The figures of the end, of these versions of all fragments; waited for as long as batches
+        are judged, and it is not `enough`."""
         self._pending = None
         self._note()
         self._began = self._batches()
         said = {
-            "heldout_loss": self._insisted(enough, "loss", [*flats]),
-            "sample_heldout_loss": self._insisted(enough, "sample", [*flats]),
+            "heldout_loss": self._insisted(enough, "loss", [*versions]),
+            "sample_heldout_loss": self._insisted(enough, "sample", [*versions]),
             "initial_heldout_loss": self._insisted(enough, "initial_loss"),
         }
         missing = [

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from mmap import PROT_READ, mmap
 from pathlib import Path
 
 from cluster.fleet.outcome import SUMMARY_KEYS, Outcome
@@ -14,12 +15,10 @@ from cluster.storage import runs
 from cluster.storage.depot import Depot
 from cluster.storage.files import json_bytes, write
 from cluster.storage.folder import Folder
-from cluster.storage.model_file import fingerprint, model_bytes
+from cluster.storage.model_file import ModelFiles
 from coordinator.fragments import Layout
 
 log = logging.getLogger("archipelago.fleet")
-
-MODEL = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +46,20 @@ class Results:
 
         Errors: `Unavailable`; what `check` raises.
         """
-        versions, flats = services.public()
-        model = model_bytes(layout, flats, versions)
-        check()  # what another one trains on has no model yet
-        self._write(MODEL, model)
+        files = ModelFiles(self.run_dir, layout)
+        try:
+            for version, flat in services.public():
+                files.add(version, flat)
+            check()  # what another one trains on has no model yet
+            for path in files.publish():
+                self._copy(path)
+        finally:
+            files.discard()
         figures = dict.fromkeys(SUMMARY_KEYS) | measured
-        figures["global_sha256"] = fingerprint(flats)
+        figures["global_sha256"] = files.fingerprint
         self._sum_up(figures, began)  # whoever does not wait for the verdict has all but that
         before = asked()
-        losses, missing = services.judging.verdict(flats, lambda: asked() != before)
+        losses, missing = services.judging.verdict(files.versions, lambda: asked() != before)
         summary = self._sum_up(figures | losses, began)
         return Outcome(summary, asked=asked(), missing=missing)
 
@@ -66,8 +70,18 @@ class Results:
 
     def _write(self, name: str, content: bytes) -> None:
         write(self.run_dir / name, content)
-        if self.depot != Folder(self.run_dir):
-            try:
-                self.depot.write(name, content)
-            except OSError as error:
-                log.error("%s is not in %s: %s", name, self.depot, error)
+        self._copy(self.run_dir / name)
+
+    def _copy(self, path: Path) -> None:
+        """To the depot, if that is elsewhere; a large file is never in memory as a whole."""
+        if self.depot == Folder(self.run_dir):
+            return
+        try:
+            with path.open("rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as content:
+                whole = memoryview(content)
+                try:
+                    self.depot.write(path.name, whole)
+                finally:
+                    whole.release()
+        except OSError as error:
+            log.error("%s is not in %s: %s", path.name, self.depot, error)

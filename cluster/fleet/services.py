@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
@@ -17,7 +17,7 @@ from cluster.names import EVALUATOR, SYNCER, shards_of
 from cluster.status import RunStatus
 from cluster.view import View
 from coordinator.fragments import Flat, Layout
-from coordinator.protocol import Fragment, Island, Version
+from coordinator.protocol import Island, Version
 
 log = logging.getLogger("archipelago.fleet")
 
@@ -98,14 +98,17 @@ class Services:
         """End the tape; the figures that the syncer has measured."""
         return self._ask_syncer("close")
 
-    def public(self) -> tuple[list[Version], list[Flat]]:
-        """The public fragments of the run, in order."""
-        whole: dict[Fragment, tuple[Version, Flat]] = {}
-        for name, own in self._fragments_of.items():
-            for p in own:  # each in its own time
-                (whole[p],) = self._cluster.ask(self._shards[name], "whole", [p])
-        versions = [whole[p][0] for p in sorted(whole)]
-        return versions, [whole[p][1] for p in sorted(whole)]
+    def public(self) -> Iterator[tuple[Version, Flat]]:
+        """The public fragments of the run, in order, one after another.
+
+        Errors: `Unavailable`, also while a shard that is back has no model yet.
+        """
+        holder = {p: name for name, own in self._fragments_of.items() for p in own}
+        for p in sorted(holder):
+            found = self._cluster.ask(self._shards[holder[p]], "whole", [p])
+            if found is None:
+                raise Unavailable(f"{holder[p]} has no model yet")
+            yield found[0]
 
     def end(self) -> None:
         """End all of them that are there."""

@@ -4,29 +4,162 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import RawIOBase
+from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save
 
-from coordinator.fragments import Flat, Layout, sew
+from cluster.storage.files import aside_of, sync_folder, write_json
+from cluster.storage.sealed import SUFFIX, head
+from coordinator.errors import LayoutMismatch
+from coordinator.fragments import Flat, Layout, Piece
 from coordinator.protocol import Version
 
+NAME = "model"
+PART_BYTES = 5_000_000_000
+"""A model larger than this is in several files, as Hugging Face's tools write it and read it."""
+F32 = np.dtype("<f4")
+VERSION_CHARACTERS = 48
+"""A version at its longest, in JSON: two numbers of 20 digits, and what stands around them."""
 
-def fingerprint(flats: Sequence[Flat]) -> str:
+
+def fingerprint(flats: Iterable[Flat]) -> str:
     """sha256 of the fragments in order, little-endian f32: `global_sha256` of a summary."""
     digest = hashlib.sha256()
     for flat in flats:
-        digest.update(np.ascontiguousarray(flat, "<f4").tobytes())
+        digest.update(_bytes(flat))
     return digest.hexdigest()
 
 
-def model_bytes(layout: Layout, flats: Sequence[Flat], versions: Sequence[Version]) -> bytes:
-    """The model as safetensors, tensors named by their paths in the tree."""
-    names = [leaf.path for leaf in layout.leaves]
-    metadata = {
-        "layout": layout.fingerprint,
-        "versions": json.dumps(versions),
-        "global_sha256": fingerprint(flats),
-    }
-    return save(dict(zip(names, sew(layout, flats), strict=True)), metadata)
+def _bytes(flat: Flat) -> memoryview:
+    return np.ascontiguousarray(flat, F32).view(np.uint8).data
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One file of the model: leaves one behind the other, the arrays from `begin` bytes on."""
+
+    path: Path
+    file: RawIOBase
+    shapes: Mapping[str, tuple[np.dtype[np.float32], tuple[int, ...]]]
+    begin: int
+
+
+class ModelFiles:
+    """The model in a folder, tensors named by their paths in the tree. It is written fragment by
+    fragment, so that nobody ever holds more of it, and is there once all of it is (`publish`).
+
+    A model of up to `PART_BYTES` is `model.safetensors`; a larger one is
+    `model-00001-of-0000N.safetensors` with `model.safetensors.index.json`, whose `weight_map` says
+    which tensor lies in which file. Errors of all: `OSError`.
+    """
+
+    def __init__(self, folder: Path, layout: Layout, part_bytes: int = PART_BYTES) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._layout = folder, layout
+        self._versions: list[Version] = []
+        self._digest = hashlib.sha256()
+        self._room = 256 + VERSION_CHARACTERS * len(layout.fragments)
+        self._parts: list[_Part] = []
+        self._place: dict[int, tuple[_Part, int]] = {}  # of each leaf: its file, and where in it
+        in_parts = _packed(layout, part_bytes)
+        for number, leaves in enumerate(in_parts, 1):
+            several = f"-{number:05d}-of-{len(in_parts):05d}" if len(in_parts) > 1 else ""
+            self._begin(folder / f"{NAME}{several}{SUFFIX}", leaves)
+
+    def _begin(self, path: Path, leaves: Sequence[int]) -> None:
+        shapes = {self._layout.leaves[i].path: (F32, self._layout.leaves[i].shape) for i in leaves}
+        plain = len(head(shapes, {}))
+        begin = len(head(shapes, {}, plain + self._room))
+        part = _Part(path, aside_of(path).open("wb", buffering=0), shapes, begin)
+        self._parts.append(part)
+        for i in leaves:
+            self._place[i] = part, begin
+            begin += F32.itemsize * math.prod(self._layout.leaves[i].shape)
+        part.file.truncate(begin)
+
+    def add(self, version: Version, flat: Flat) -> None:
+        """The next fragment."""
+        p = len(self._versions)
+        if flat.shape != (size := self._layout.sizes[p],):
+            raise LayoutMismatch(f"fragment {p} has {flat.shape} elements where {size} belong")
+        content, offset = _bytes(flat), 0
+        for piece in self._layout.fragments[p]:
+            part, begin = self._place[piece.leaf]
+            part.file.seek(begin + F32.itemsize * self._first(piece))
+            nbytes = F32.itemsize * piece.size
+            left = content[offset : offset + nbytes]
+            while left:
+                left = left[part.file.write(left) or 0 :]
+            offset += nbytes
+        self._digest.update(content)
+        self._versions.append(version)
+
+    def _first(self, piece: Piece) -> int:
+        """How many elements of its leaf come before a piece, whose own lie together."""
+        leaf = self._layout.leaves[piece.leaf]
+        block = leaf.shape if piece.layer is None else leaf.shape[1:]
+        before = (piece.layer or 0) * math.prod(block)
+        return before + piece.start * math.prod(block[1:]) if block else before
+
+    @property
+    def versions(self) -> Sequence[Version]:
+        return self._versions
+
+    @property
+    def fingerprint(self) -> str:
+        """`fingerprint` of the fragments so far."""
+        return self._digest.hexdigest()
+
+    def publish(self) -> list[Path]:
+        """All fragments are here: put the files in their places. Returns them, the one last that
+        names the others."""
+        assert len(self._versions) == len(self._layout.fragments)
+        metadata = {
+            "layout": self._layout.fingerprint,
+            "versions": json.dumps(self._versions),
+            "global_sha256": self.fingerprint,
+        }
+        for part in self._parts:
+            begins = head(part.shapes, metadata, part.begin)
+            assert len(begins) == part.begin, "there was room for the metadata"
+            part.file.seek(0)
+            part.file.write(begins)
+            os.fsync(part.file.fileno())
+            part.file.close()
+        for part in self._parts:
+            aside_of(part.path).replace(part.path)
+        sync_folder(self._folder)
+        paths = [part.path for part in self._parts]
+        if len(paths) > 1:
+            index = self._folder / f"{NAME}{SUFFIX}.index.json"
+            size = F32.itemsize * self._layout.parameters
+            weights = {name: part.path.name for part in self._parts for name in part.shapes}
+            write_json(index, {"metadata": {"total_size": size, **metadata}, "weight_map": weights})
+            paths.append(index)
+        return paths
+
+    def discard(self) -> None:
+        """What is not published is nobody's."""
+        for part in self._parts:
+            part.file.close()
+            with suppress(OSError):
+                aside_of(part.path).unlink(missing_ok=True)
+
+
+def _packed(layout: Layout, part_bytes: int) -> list[list[int]]:
+    """The leaves of each file, in their order; a leaf larger than a file has one for itself."""
+    parts, left = [list[int]()], part_bytes
+    for i, leaf in enumerate(layout.leaves):
+        nbytes = F32.itemsize * math.prod(leaf.shape)
+        if nbytes > left and parts[-1]:
+            parts.append([])
+            left = part_bytes
+        parts[-1].append(i)
+        left -= nbytes
+    return parts

@@ -32,7 +32,7 @@ from cluster.shard.files import DepotFiles
 from cluster.shard.storing import StoringPace
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import FragmentStore
-from cluster.storage.model_file import model_bytes
+from cluster.storage.model_file import ModelFiles
 from cluster.storage.ownership import Fence
 from coordinator.codec import encode, encode_difference
 from coordinator.fragments import Leaf, cut
@@ -190,18 +190,23 @@ def of_a_learner() -> Found:
     return {"a learner's host": (total(island_terms(config, LAYOUT)), since.now)}
 
 
-def of_the_end() -> Found:
-    flats, since = [numbers(p) for p in ALL], Since()
-    kept: list[bytes] = []
-    versions = [Version(0, 0)] * FRAGMENTS
-    most = since.most(lambda: kept.append(model_bytes(LAYOUT, flats, versions)))
+def of_the_end(folder: Path) -> Found:
+    files, since = ModelFiles(folder, LAYOUT), Since()
+
+    def end() -> None:
+        for p in ALL:
+            files.add(Version(0, 0), numbers(p))
+        files.publish()
+
+    most = since.most(end)
     return {"the model's file": (total(model_file_terms(LAYOUT)), most)}
 
 
 def main() -> None:
-    found: dict[str, Found] = {"a learner": of_a_learner(), "the end": of_the_end()}
+    found: dict[str, Found] = {"a learner": of_a_learner()}
     with TemporaryDirectory() as folder:
         there = Path(folder)
+        found["the end"] = of_the_end(there / "e")
         anchor = 'sync.anchor="current"', "sync.max_staleness=3"
         found |= {
             "a shard": of_a_shard(there / "a"),

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 from cluster.failures import Unjudged
 from cluster.fleet.judging import DEATHS, HUNG_S, PATIENCE, Evaluating, Judgement, Judging, Pending
 from cluster.fleet.outcome import SUMMARY_KEYS
-from cluster.fleet.results import MODEL, Results
+from cluster.fleet.results import Results
 from cluster.host.evaluator import Judged
 from cluster.storage.folder import Folder
 from cluster.storage.runs import SUMMARY
@@ -30,7 +30,9 @@ from coordinator.fragments import Leaf, cut
 from coordinator.protocol import Version
 
 EVERY_S = 10.0
-FLATS = [np.zeros(3, np.float32)]
+VERSIONS = [Version(0, 7)]
+PUBLIC = [(*VERSIONS, np.zeros(3, np.float32))]
+MODEL = "model.safetensors"
 
 
 def remotely(cause: BaseException) -> RayTaskError:
@@ -138,7 +140,7 @@ def test_one_that_cannot_even_say_how_far_it_is_hangs(
 
     evaluator.judged = deaf
     evaluator.does["loss"] = [(float("inf"), 0.0)]
-    assert judging.verdict(FLATS).losses["heldout_loss"] is None
+    assert judging.verdict(VERSIONS).losses["heldout_loss"] is None
     assert evaluator.restarts == 1
 
 
@@ -148,17 +150,17 @@ def test_the_last_model_is_waited_for_as_long_as_batches_are_judged(
     """Forty-five minutes, a batch in five; and days, a batch in an hour once one is known."""
     evaluator.does["loss"] = [(2700.0, 2.5)]
     evaluator.judged = lambda: Judged(int(evaluator.now_s // 300), 300.0)
-    assert losses_of(judging.verdict(FLATS)) == (2.5, 2.4, 5.5)
+    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
     hour_s = 3600.0
     assert hour_s > HUNG_S
     evaluator.does["loss"] = [(48 * hour_s, 2.25)]
     evaluator.judged = lambda: Judged(1 + int(evaluator.now_s // hour_s), hour_s)
-    assert losses_of(judging.verdict(FLATS)) == (2.25, 2.4, 5.5)
+    assert losses_of(judging.verdict(VERSIONS)) == (2.25, 2.4, 5.5)
     assert evaluator.restarts == 0
     evaluator.does["loss"] = [(float("inf"), 0.0)]
     evaluator.judged = lambda: Judged(100, hour_s)
     began_s = evaluator.now_s
-    assert judging.verdict(FLATS).losses["heldout_loss"] is None
+    assert judging.verdict(VERSIONS).losses["heldout_loss"] is None
     assert PATIENCE * hour_s <= evaluator.now_s - began_s <= 3 * PATIENCE * hour_s
 
 
@@ -167,7 +169,7 @@ def test_a_last_evaluation_that_fails_leaves_the_rest_of_the_summary(
     evaluator: Evaluator, judging: Judging, error: Exception, why: Unjudged
 ) -> None:
     evaluator.does["loss"] = [error]
-    verdict = judging.verdict(FLATS)
+    verdict = judging.verdict(VERSIONS)
     assert losses_of(verdict) == (None, 2.4, 5.5)
     assert verdict.why == f"there is no heldout_loss: its evaluation {why}"
     evaluator.does["initial_loss"] = [error]
@@ -175,7 +177,7 @@ def test_a_last_evaluation_that_fails_leaves_the_rest_of_the_summary(
         f"there is no {name}: its evaluation {why}"
         for name in ("heldout_loss", "initial_heldout_loss")
     )
-    verdict = judging.verdict(FLATS)
+    verdict = judging.verdict(VERSIONS)
     assert losses_of(verdict) == (None, 2.4, None)
     assert verdict.why == "; ".join(words)
 
@@ -185,10 +187,10 @@ def test_an_evaluator_that_dies_at_the_end_is_asked_again_when_it_is_back(
 ) -> None:
     died = ActorUnavailableError("restarting", None)
     evaluator.does["loss"] = [died, died, 2.5]
-    assert losses_of(judging.verdict(FLATS)) == (2.5, 2.4, 5.5)
+    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
     evaluator.asked.clear()
     evaluator.does["loss"] = [died]
-    assert judging.verdict(FLATS).losses["heldout_loss"] is None
+    assert judging.verdict(VERSIONS).losses["heldout_loss"] is None
     assert evaluator.asked.count("loss") == DEATHS
 
 
@@ -198,7 +200,7 @@ def test_a_look_under_way_at_the_end_is_not_waited_for(
     evaluator.does["judge"] = [(float("inf"), None)]
     evaluator.now_s += EVERY_S
     assert judging.look() is None
-    assert losses_of(judging.verdict(FLATS)) == (2.5, 2.4, 5.5)
+    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
 
 
 # --- what it costs, and how far it is -------------------------------------------------------------
@@ -227,7 +229,7 @@ def test_it_is_said_beforehand_what_it_costs_and_at_the_end_how_far_it_is(
 
     evaluator.ask = seen  # type: ignore[method-assign]
     evaluator.judged = lambda: Judged(32 + int((evaluator.now_s - began_s) // 2), 9.0, 64.0, 4, 68)
-    judging.verdict(FLATS)
+    judging.verdict(VERSIONS)
     done = [each["done"] for each in shown if each and each["wanted"] == 68]
     assert done == sorted(done)
     assert {0, 10, 20, 30} <= {*done}
@@ -240,7 +242,7 @@ def test_an_evaluator_that_does_not_say_how_far_it_is_costs_nothing_but_that(
         raise GetTimeoutError
 
     evaluator.judged = deaf
-    assert losses_of(judging.verdict(FLATS)) == (2.5, 2.4, 5.5)
+    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
     assert judging.told is None
 
 
@@ -253,7 +255,7 @@ def test_a_last_evaluation_that_is_cut_short_leaves_model_and_summary(
 ) -> None:
     evaluator.does["sample"] = [Cut()]
     layout = cut([Leaf("w", (3,))], 1)
-    services: Any = SimpleNamespace(public=lambda: ([Version(0, 7)], FLATS), judging=judging)
+    services: Any = SimpleNamespace(public=lambda: iter(PUBLIC), judging=judging)
     measured: dict[str, object] = {
         key: 7 for key in SUMMARY_KEYS if "loss" not in key and key not in ("wall_s",)
     }
@@ -293,7 +295,7 @@ def test_who_presses_ctrl_c_while_the_last_model_is_judged_has_model_and_summary
         return before or ("Ctrl-C" if evaluator.now_s > 3 else None)
 
     layout = cut([Leaf("w", (3,))], 1)
-    services: Any = SimpleNamespace(public=lambda: ([Version(0, 7)], FLATS), judging=judging)
+    services: Any = SimpleNamespace(public=lambda: iter(PUBLIC), judging=judging)
     measured: dict[str, object] = {key: 7 for key in SUMMARY_KEYS if "loss" not in key}
     outcome = Results(tmp_path, Folder(tmp_path)).leave(
         services, layout, measured, check=lambda: None, began=0.0, asked=asked

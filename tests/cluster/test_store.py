@@ -21,12 +21,13 @@ from cluster.storage.files import write, write_json
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Arrays, FragmentStore
-from cluster.storage.model_file import fingerprint, model_bytes
+from cluster.storage.model_file import ModelFiles, fingerprint
 from cluster.storage.playback import read_tape
 from cluster.storage.snapshots import Snapshot, load_snapshot, save_snapshot
 from cluster.storage.tape import FLUSH_EVENTS, Tape, checksum
 from coordinator.advance import advance
 from coordinator.codec import Wire, encode, split
+from coordinator.errors import LayoutMismatch
 from coordinator.fragments import Flat, Layout, Leaf, cut, take
 from coordinator.protocol import (
     Adopted,
@@ -122,10 +123,22 @@ def test_json_is_for_people_too(tmp_path: Path) -> None:
 # --- the model ------------------------------------------------------------------------------------
 
 
+def saved(folder: Path, versions: list[Version], **options: int) -> list[Path]:
+    files = ModelFiles(folder, MODEL, **options)
+    for version, flat in zip(versions, flats(), strict=True):
+        assert not [*folder.glob("model*")]
+        files.add(version, flat)
+    paths = files.publish()
+    files.discard()
+    assert sorted(paths) == sorted(folder.iterdir())
+    assert files.fingerprint == fingerprint(flats())
+    return paths
+
+
 def test_the_model_is_saved_by_the_names_of_its_tree(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     versions = [Version(0, number) for number in (3, 2, 2)]
-    path.write_bytes(model_bytes(MODEL, flats(), versions))
+    assert saved(tmp_path, versions) == [path]
     tensors = load_file(path)
     for leaf, wanted in zip(MODEL.leaves, leaves(), strict=True):
         np.testing.assert_array_equal(tensors[leaf.path], wanted)
@@ -136,6 +149,36 @@ def test_the_model_is_saved_by_the_names_of_its_tree(tmp_path: Path) -> None:
     assert told["global_sha256"] == fingerprint(flats())
     assert told["layout"] == MODEL.fingerprint
     assert json.loads(told["versions"]) == [[0, 3], [0, 2], [0, 2]]
+
+
+@pytest.mark.parametrize(("part_bytes", "files"), [(96, 2), (24, 2), (20, 3), (1, 3)])
+def test_a_large_model_is_in_several_files_with_an_index(
+    tmp_path: Path, part_bytes: int, files: int
+) -> None:
+    """As Hugging Face's tools have it; a tensor is whole in one of them, however large it is."""
+    *parts, last = saved(tmp_path, [Version(0, 2**60)] * 3, part_bytes=part_bytes)
+    numbers = range(1, files + 1)
+    assert [path.name for path in parts] == [
+        f"model-{number:05d}-of-{files:05d}.safetensors" for number in numbers
+    ]
+    assert last.name == "model.safetensors.index.json"
+    index = json.loads(last.read_text())
+    assert index["metadata"]["total_size"] == 4 * MODEL.parameters
+    assert index["metadata"]["global_sha256"] == fingerprint(flats())
+    assert index["weight_map"].keys() == {leaf.path for leaf in MODEL.leaves}
+    for leaf, wanted in zip(MODEL.leaves, leaves(), strict=True):
+        there = load_file(tmp_path / index["weight_map"][leaf.path])
+        np.testing.assert_array_equal(there[leaf.path], wanted)
+
+
+def test_a_model_that_cannot_be_had_whole_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"an older one")
+    files = ModelFiles(tmp_path, MODEL)
+    files.add(Version(0, 1), flats()[0])
+    with pytest.raises(LayoutMismatch, match="fragment 1 has"):
+        files.add(Version(0, 1), np.zeros(3, np.float32))
+    files.discard()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"an older one"]
 
 
 def test_the_fingerprint_is_of_the_fragments_in_order() -> None:
