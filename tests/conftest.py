@@ -1,8 +1,10 @@
-"""For all tests: what is read of a corpus is kept where the machine's temporary files are."""
+"""For all tests: what is read of a corpus is kept where the machine's temporary files are, and what
+they start hears Ctrl-C."""
 
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -10,3 +12,8 @@ from islands import token_files
 
 HERE = Path(tempfile.gettempdir()) / f"archipelago-tests-{os.getuid()}"
 os.environ.setdefault(token_files.FOLDER, str(HERE))  # also for the processes that tests start
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell without job control has what it starts in the background ignore Ctrl-C, and all that
+    # comes from it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
