@@ -53,6 +53,7 @@ class Figures(TypedDict):
     round_s: float | None  # from opening to close
     grace_s: float | None  # of the last round that closed
     staleness: float | None  # of merged contributions, in versions
+    overlap_steps: float | None  # from a hand-in to the adoption after it, mean over the run
     unsound_merges: int  # that were undone, since their step was not finite or far too long
     trouble: str  # what is wrong with the model, as far as it can be seen; empty: nothing
     merges_lost: int  # published, but not durable when the shard died

@@ -94,6 +94,7 @@ def _figures(rules: Rules, ring: Ring, counts: Counts, now_s: float) -> Figures:
         round_s=_known(counts.round_s),
         grace_s=None,
         staleness=None,
+        overlap_steps=0.0,
         unsound_merges=0,
         trouble=counts.not_finite,
         merges_lost=counts.merges_lost,
@@ -156,6 +157,7 @@ def summary_of(ring: Ring, counts: Counts, now_s: float) -> dict[str, object]:
         "up_bytes_per_token": counts.up_bytes / tokens,
         "down_bytes_per_token": counts.down_bytes / tokens,
         "rejected_contributions": 0,
+        "effective_overlap": 0.0,  # all wait for each step's mean
     }
 
 

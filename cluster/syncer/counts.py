@@ -38,6 +38,7 @@ class Watched:
     fault_s: float | None = None
     fault_life: Life | None = None
     failed: str = ""  # since its last contribution
+    handed_in: dict[int, int] = field(default_factory=dict[int, int])  # until it adopts: the step
 
 
 SPANS_KEPT, RECOVERIES_KEPT = 64, 4096
@@ -77,6 +78,8 @@ class Counts:
     unsound: int = 0
     jumps: dict[int, str] = field(default_factory=dict[int, str])
     not_finite: str = ""
+    adoptions: int = 0  # of what had been handed in
+    steps_to_adoption: int = 0  # since that, of all of them
     up_before_s: float = 0.0  # of spans that are no longer told apart
 
 

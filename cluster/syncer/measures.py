@@ -19,6 +19,7 @@ from coordinator import suspects
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
 from coordinator.protocol import (
+    Adopted,
     Arrived,
     Discard,
     Effect,
@@ -90,6 +91,10 @@ class Measures:
             self._counts.up_bytes += event.contribution.bytes
             if not any(isinstance(effect, Discard) for effect in effects):
                 self.delivered(event.contribution.id.life, now_s)
+                said = event.contribution.id
+                self._watched(said.life.island).handed_in[said.fragment] = said.to_step
+        if isinstance(event, Adopted):
+            self._adopted(event)
         if isinstance(event, Unsound):
             self._undone(before, event, after)
         if isinstance(event, Merged) and after.merges > before.merges:
@@ -102,7 +107,7 @@ class Measures:
             if isinstance(effect, Granted):
                 watched = self._watched(effect.life.island)
                 watched.lives, watched.refused = watched.lives + 1, ""
-                watched.rejected = False
+                watched.rejected, watched.handed_in = False, {}
             if isinstance(effect, Refused):
                 self.refused(effect.island, effect.why, for_good=effect.retry_s is None)
             if isinstance(effect, Discard):
@@ -232,6 +237,13 @@ class Measures:
             f"the step of fragment {event.fragment} to {event.version} had norm {event.norm:.3g} "
             "and was undone"
         )
+
+    def _adopted(self, event: Adopted) -> None:
+        """How many steps it was since the learner had handed the fragment in, if it had."""
+        handed_in = self._watched(event.life.island).handed_in.pop(event.fragment, None)
+        if handed_in is not None:
+            self._counts.adoptions += 1
+            self._counts.steps_to_adoption += event.progress.steps - handed_in
 
     def _pointed(self, before: State, event: Merged) -> None:
         """Where each contribution of a merge pointed."""

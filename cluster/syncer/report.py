@@ -83,6 +83,7 @@ def _figures(
         round_s=_known(counts.round_s),
         grace_s=_known(counts.grace_s),
         staleness=_known(counts.staleness),
+        overlap_steps=effective_overlap(counts),
         unsound_merges=counts.unsound,
         trouble="; ".join(filter(None, [counts.not_finite, *counts.jumps.values()])),
         merges_lost=counts.merges_lost,
@@ -99,6 +100,11 @@ def goodput(counts: Counts, now_s: float) -> float:
     granted_s = counts.held_s + len(counts.holding) * (now_s - counts.held_since_s)
     computing_s = sum(w.computing_before_s + w.vitals.computing_s for w in counts.islands.values())
     return computing_s / granted_s if granted_s > 0 else 0.0
+
+
+def effective_overlap(counts: Counts) -> float | None:
+    """Mean number of steps from a hand-in to the adoption after it; None before the first."""
+    return counts.steps_to_adoption / counts.adoptions if counts.adoptions else None
 
 
 def uptime(counts: Counts, now_s: float) -> float:
@@ -155,6 +161,7 @@ def summary_of(
         "up_bytes_per_token": counts.up_bytes / tokens,
         "down_bytes_per_token": counts.down_bytes / tokens,
         "rejected_contributions": counts.refusals.total(),
+        "effective_overlap": effective_overlap(counts),
     }
 
 

@@ -68,7 +68,6 @@ class VirtualLearner:
         )
         self._downlink = Downlink(public, process.missed)
         self._offers: dict[tuple[Fragment, Version], tuple[Flat, Flat | None]] = {}
-        self._taken: dict[Fragment, int] = {}  # at which step what is handed in was cut out
         self.asks: dict[Fragment, asyncio.Future[HandedIn | None]] = {}
         versions = [version for version, _ in public.values()]
         self.now: LearnerState = begun(
@@ -90,7 +89,6 @@ class VirtualLearner:
                     settle(self.asks.pop(p), self._handed_in(word))
                 case Keep(hand_over):
                     if hand_over.said is not None:
-                        self._taken[hand_over.fragment] = hand_over.said.to_step
                         process.replica.keep(hand_over)
                 case Adopt(p, version):
                     self._adopt(p, version)
@@ -134,15 +132,12 @@ class VirtualLearner:
     def _handed_in(self, word: HandOver) -> HandedIn | None:
         if word.said is None:
             return None
-        self._taken[word.fragment] = word.said.to_step
         snapshot = self.process.replica.take(word)
         return self._uplink.encode(word.fragment, snapshot, self.process.spoil)
 
     def _adopt(self, p: Fragment, version: Version) -> None:
         flat, mean = self._offers[p, version]
         self._offers = {at: each for at, each in self._offers.items() if at[0] != p}
-        if (taken := self._taken.pop(p, None)) is not None:
-            self.process.network.adopted(self.now.progress.steps - taken)
         inner = self.process.kit.inner
         shared = None if mean is None else inner.place_everywhere(mean)
         self.process.replica.adopt(p, flat, inner.place_flat(flat, flat.size), shared)

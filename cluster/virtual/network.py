@@ -67,14 +67,6 @@ class Place:
     retired: bool = False
 
 
-@dataclass(slots=True)
-class Tally:
-    """What nobody else counts: adoptions, and the steps since the hand-in before each."""
-
-    adoptions: int = 0
-    steps_since: int = 0
-
-
 class Network:
     """Carries words between processes and the syncer; it is every process's way."""
 
@@ -96,7 +88,6 @@ class Network:
         if reading is not None:
             self._reading = {name: deque(numbers) for name, numbers in reading.items()}
         self.watched: dict[Life, asyncio.Future[str]] = {}
-        self.tally = Tally()
         self.syncer: Syncer  # said by the world, which has it
 
     # --- processes --------------------------------------------------------------------------------
@@ -223,7 +214,3 @@ class Network:
             lambda answer: who.heard(life, answer),
             lambda: who.unheard(life),
         )
-
-    def adopted(self, since_steps: int) -> None:
-        self.tally.adoptions += 1
-        self.tally.steps_since += since_steps

@@ -131,10 +131,7 @@ class World(Log):
                 f"{self.config.run.steps}; "
                 + "; ".join(f"{m.life} is {m.status}: {m.why}" for m in state.members.values())
             )
-        tally = self.network.tally
-        measured = self.measures.summary(state, now_s) | {
-            "effective_overlap": tally.steps_since / max(1, tally.adoptions)
-        }
+        measured = self.measures.summary(state, now_s)
         return self._curve.ended(self.config, state.t, now_s, measured, self.public)
 
     @property

@@ -47,6 +47,7 @@ FIGURES = dict.fromkeys(
         "tokens_trained", "tokens_merged", "tokens_discarded", "tokens_lost", "tokens_outstanding",
         "merges", "mean_participants", "goodput", "uptime", "faults", "recovery_s",
         "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token", "rejected_contributions",
+        "effective_overlap",
     ),
     1,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from coordinator.advance import advance
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
 from coordinator.protocol import (
+    Adopted,
     Arrived,
     Effect,
     Event,
@@ -63,6 +64,10 @@ class Told:
 
     def arrive(self, now_s: float, life: Life, start: int, stop: int, **more: Any) -> None:
         self.say(now_s, Arrived(contribution(life, 0, (start, stop), **more)))
+
+    def adopt(self, now_s: float, life: Life, number: int, steps: int) -> None:
+        progress = contribution(span=(0, steps)).progress
+        self.say(now_s, Adopted(life, Fragment(0), Version(0, number), steps, 0, progress))
 
     def merge(self, now_s: float, number: int) -> None:
         """The shard is done with the round that is merging, and it is stored."""
@@ -145,6 +150,31 @@ def test_goodput_is_computing_over_all_the_time_of_all_islands_and_lives() -> No
     second = told.join(106, A)
     told.measures.heard(second, Vitals(2.0, computing_s=2.0))
     assert told.summary(110)["goodput"] == pytest.approx((3 + 8 + 2) / (2 * 10))
+
+
+# --- overlap ------------------------------------------------------------------------------------
+
+
+def test_the_overlap_is_the_steps_from_each_hand_in_to_the_adoption_after_it() -> None:
+    told = Told(every=4)
+    a = told.join(0, A)
+    assert told.summary(1)["effective_overlap"] is None
+    told.report(4, a, 4)
+    told.arrive(4.1, a, 0, 4)
+    told.merge(4.2, 1)
+    told.adopt(6, a, 1, 6)
+    assert told.summary(6)["effective_overlap"] == 2
+    told.report(8, a, 8)
+    told.arrive(8.1, a, 4, 8)
+    told.merge(8.2, 2)
+    told.adopt(9, a, 2, 9)
+    assert told.summary(9)["effective_overlap"] == 1.5
+    told.adopt(12, a, 2, 12)  # of what it had handed in nothing was new
+    told.report(13, a, 13)
+    told.arrive(13.1, a, 8, 13)
+    b = told.join(14, A)
+    told.adopt(20, b, 3, 6)  # nor is it this life's
+    assert told.summary(20)["effective_overlap"] == 1.5
 
 
 # --- faults and recovery --------------------------------------------------------------------------

@@ -32,6 +32,7 @@ SUMMARY: dict[str, Any] = {
     "up_bytes_per_token": 8.21,
     "down_bytes_per_token": 7.5,
     "rejected_contributions": 0,
+    "effective_overlap": 1.4,
     "wall_s": 232.4,
     "global_sha256": "0123456789abcdef" * 4,
 }

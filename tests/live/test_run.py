@@ -66,7 +66,7 @@ KEYS = {
     "tokens_merged", "tokens_discarded", "tokens_lost", "tokens_outstanding", "merges",
     "mean_participants", "goodput", "uptime",
     "faults", "recovery_s", "max_merge_gap_s", "up_bytes_per_token", "down_bytes_per_token",
-    "rejected_contributions", "wall_s", "global_sha256",
+    "rejected_contributions", "effective_overlap", "wall_s", "global_sha256",
 }  # fmt: skip
 
 
