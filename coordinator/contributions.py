@@ -28,6 +28,7 @@ from coordinator.protocol import (
 )
 from coordinator.state import (
     FragmentState,
+    Phase,
     Rule,
     Stage,
     State,
@@ -139,15 +140,16 @@ def _has_a_vote(member: Member, now_s: float) -> bool:
 
 
 def missing(rule: Rule, state: State, event: Missing) -> Step:
-    """Nothing came of a hand-in. Where learners wait for adoption (overlap 0) that one has nothing
-    more to hand in, and all wait for it: its life is over, and its next one is asked."""
+    """Nothing came of a question. If that is since the hand-in was lost, and learners wait for
+    adoption (overlap 0), that one has nothing more to hand in, and all wait for it: its life is
+    over, and its next one is asked."""
     fragment, life = state.fragments[event.fragment], event.life
     was_asked = fragment.asked.get(life.island) == life
     state = _answered(state, life, event.fragment)
-    if rule.overlap > 0 or not was_asked or (member := speaking(state.members, life)) is None:
-        return state, ()
-    round_ = fragment.round
-    if member.status is not Status.LIVE or not is_open(fragment) or (round_ and round_.last):
+    member = speaking(state.members, life)
+    steps_on = member is not None and member.status is Status.LIVE
+    needed = was_asked and is_open(fragment) and state.phase is Phase.RUNNING
+    if rule.overlap > 0 or not (event.lost and needed and steps_on):
         return state, ()
     why = f"nothing came of what it handed in: {event.why}"
     return lose(rule, state, life, why), (Void(life, f"{why}, join again"),)

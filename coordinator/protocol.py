@@ -184,11 +184,13 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A hand-in that was asked for will not come."""
+    """A hand-in that was asked for will not come. `lost`: the learner may have given it; else it
+    says that it has nothing to hand in."""
 
     life: Life
     fragment: Fragment
     why: str
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ async def all_parts(
         kind = type(error).__name__  # the first host may not know: its own link to that one holds
         return Failure(Reason.HAND_IN, f"a host of {life} cannot be asked: {kind}")
     if None in others:
-        return "nothing to hand in"
+        return f"{life} is over on one of its hosts"
     if (why := next(filter(None, map(bad, others)), None)) is not None:
         return Failure(Reason.SENT, why)
     parts = [first.part, *(each for each in others if isinstance(each, Part))]

@@ -192,7 +192,7 @@ class ShardActor(Breakable):
                 return parts
             handed = facts, await self._compute(joined, parts, size)
         if handed is None:
-            return "nothing to hand in"
+            return None
         if (why := flaw(handed, life, fragment)) is not None:
             logging.error("what %s handed in is of no use: %s", life, why)
             return Failure(Reason.SENT, why)

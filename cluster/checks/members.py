@@ -53,7 +53,8 @@ def _changes(memory: Memory, old: Member, new: Member, event: Event, now_s: floa
         return
     if isinstance(event, Lost) and event.life == old.life:
         return
-    if isinstance(event, Missing) and event.life == old.life and memory.rule.overlap == 0:
+    waits = memory.rule.overlap == 0
+    if isinstance(event, Missing) and event.life == old.life and event.lost and waits:
         return  # all wait for it, and it has nothing more
     if now_s - min(old.heard_s, old.advanced_s) < SILENCE_S - ALMOST:
         raise Violation("silence takes its time", f"{new.life}: {new.why} at {now_s}")

@@ -72,7 +72,7 @@ class SimPorts(Ports):
             return f"{life} was not heard"
         await self.loop.pause(self.network.delay_s(machine))
         if handed is None:
-            return "nothing to hand in"
+            return None
         parts = await parts_of(handed[0], life, process, machine, self.network)
         if isinstance(parts, Failure | str):
             return parts

@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from cluster.failures import Failure
 from coordinator.protocol import Contribution, Fragment, Life
 
-Handed = Contribution | Failure | str
-"""What was collected; how the island failed; or why nothing will come, which is nobody's fault."""
+Handed = Contribution | Failure | str | None
+"""What was collected; how the island failed; why it was lost, which is nobody's fault; None if the
+learner has nothing to hand in."""
 Answers = Sequence[tuple[Life, Handed]]
 
 GATHER_S = 0.25e-3

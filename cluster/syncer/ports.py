@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from cluster.failures import Answered, Failure
+from cluster.failures import Answered
+from cluster.syncer.collect import Handed
 from coordinator.protocol import (
-    Contribution,
     Discard,
     Effect,
     Event,
@@ -31,9 +31,8 @@ class Ports(Protocol):
         """Return when the life is over, with the reason; may never return."""
         ...
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | Failure | str:
-        """Have the shard call the learner; a string says why nothing will come, which is no fault
-        of that island; a failure is one."""
+    async def collect(self, life: Life, fragment: Fragment) -> Handed:
+        """Have the shard call the learner."""
         ...
 
     async def merge(self, order: Merge) -> Merged | Unsound | None:

@@ -261,11 +261,13 @@ class Syncer:
                 self._collecting[key] = others
             answered.set()
         match handed:
+            case None:
+                self.feed(Missing(ask.life, ask.fragment, "nothing to hand in"))
             case str() as why:
-                self.feed(Missing(ask.life, ask.fragment, why))
+                self.feed(Missing(ask.life, ask.fragment, why, lost=True))
             case Failure() as failure:
                 self._found(ask.life, failure)
-                self.feed(Missing(ask.life, ask.fragment, failure.why))
+                self.feed(Missing(ask.life, ask.fragment, failure.why, lost=True))
             case contribution:
                 self.feed(Arrived(contribution))
 

@@ -39,14 +39,14 @@ class VirtualPorts(Ports):
         finally:
             self._network.watched.pop(life, None)
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str | None:
         if (process := await self._network.reach(life)) is None:
             return f"{life} could not be asked"
         waiter = process.hand_in(life, fragment, self._fates.known(life, fragment))
         handed = None if waiter is None else await waiter
         if handed is None:
             await self._loop.pause(self._network.timing.latency_s)
-            return "nothing to hand in"
+            return None
         up = self._network.places[life.island].up
         await self._loop.pause(up.takes_s(self._loop.now_s, handed[1].nbytes))
         there = self._shard.receive(*handed)

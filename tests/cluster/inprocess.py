@@ -163,12 +163,12 @@ class LocalCluster:
     async def watch(self, life: Life) -> str:
         return await asyncio.get_running_loop().create_future()  # a thread does not die alone
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str:
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str | None:
         loop, learner = asyncio.get_running_loop(), self.learners[life.island]
         known = self._fates.known(life, fragment)
         handed = await loop.run_in_executor(self._hands, learner.hand_in, life, fragment, known)
         if handed is None:
-            return "nothing to hand in"
+            return None
         there = await loop.run_in_executor(self._arithmetic, self.shard.receive, *handed)
         self._fates.arrived(there.id)
         return there

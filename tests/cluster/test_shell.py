@@ -106,13 +106,13 @@ class World(Ports):
         self.deaths[life] = asyncio.get_running_loop().create_future()
         return await self.deaths[life]
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | Failure | str:
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | Failure | None:
         self.did("collect", life, fragment)
         if (failure := self.failures.get(life)) is not None:
             return failure
         start, stop = self.handed_in.get((life, fragment), 0), self.steps[life]
         if start == stop:
-            return "nothing to hand in"
+            return None
         self.handed_in[life, fragment] = stop
         if self.slowly is not None:
             await self.slowly.wait()

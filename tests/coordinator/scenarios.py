@@ -15,6 +15,7 @@ seconds and what happens. `a` is the present life of island a, `a#1` a certain o
     arrive a f0 0-3 [base=v0] [norm=1] [layout=x] [tokens=300] [as=other]
                                         the shard holds what a trained on f0 in steps 0, 1 and 2
     missing a f0                        that will not come
+    loses a f0                          that was given, perhaps, and is lost
     merged f0 [v1] [moved=1] [cosines=0.2,none,-0.3]
                                         the shard has merged the next version, or a certain one;
                                         the norm of its step, and where the contributions point
@@ -172,6 +173,8 @@ class Story:
                 yield Arrived(self.contribution(self.life(name), fragment(p), span, options))
             case "missing", [name, p]:
                 yield Missing(self.life(name), fragment(p), "no answer")
+            case "loses", [name, p]:
+                yield Missing(self.life(name), fragment(p), "no answer", lost=True)
             case "merged", [p, *number]:
                 yield self.merged(p, self.next_version(p, *number), options)
             case "unsound", [p, *number]:
