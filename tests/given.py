@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cluster.shard.arithmetic import Files
@@ -20,6 +21,27 @@ from islands.encoder import Where
 from islands.link import Habits
 from islands.optimizer import OptimizerKind, OptimizerSpec
 from islands.sources import STDLIB, DataSpec
+
+LEAST = """
+[task]
+preset = "byte-tiny"
+options = { width = 16, layers = 1, heads = 1, hidden = 32 }
+[data]
+source = "SOURCE"
+window = 16
+lease_windows = 32
+heldout_percent = 20.0
+"""
+"""Of a configuration: the least model that trains, on what `sums` writes; `replace` the SOURCE."""
+
+
+def sums(folder: Path) -> Path:
+    """The folder, with a small text in eight files."""
+    folder.mkdir(exist_ok=True)
+    for number in range(8):
+        lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
+        (folder / f"{number}.txt").write_text("".join(lines))
+    return folder
 
 
 def data_spec(

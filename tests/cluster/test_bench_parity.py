@@ -12,6 +12,7 @@ from cluster.bench import baseline, parity
 from cluster.bench.parity_modes import compared
 from cluster.config.schema import Config
 from cluster.config.values import Mode
+from tests.given import sums
 
 
 def test_over_ray_each_mode_is_compared_at_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,9 +48,7 @@ def test_over_ray_each_mode_is_compared_at_its_own_tokens(monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_mode_is_compared_at_equal_tokens(tmp_path: Path) -> None:
-    for number in range(8):
-        lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
-        (tmp_path / f"{number}.txt").write_text("".join(lines))
+    sums(tmp_path)
     small = {"width": 16, "layers": 1, "heads": 1, "hidden": 32}
     said = list[str]()
     told = compared(

@@ -51,7 +51,7 @@ from islands.optimizer import OptimizerSpec
 from islands.task import Batch, Params, Task, load_task
 from tests.cluster.inprocess import LocalCluster, LocalLink
 from tests.cluster.twin import twin
-from tests.given import array_shard, data_spec, optimizer_spec, outer_rule
+from tests.given import array_shard, data_spec, optimizer_spec, outer_rule, sums
 from tests.given import habits as a_habits
 
 pytestmark = pytest.mark.slow
@@ -67,10 +67,7 @@ LEASE_WINDOWS = 256
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     """byte-tiny on a small text; the letter "e" does not count, so that islands' tokens differ."""
-    folder = tmp_path_factory.mktemp("text")
-    for number in range(8):
-        lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
-        (folder / f"{number}.txt").write_text("".join(lines))
+    folder = sums(tmp_path_factory.mktemp("text"))
     data = data_spec(str(folder), heldout_percent=20, window=WINDOW, lease_windows=LEASE_WINDOWS)
     task = load_task("byte-tiny", None, {}, data)
     return replace(task, tokens=lambda batch: int(np.sum(batch[:, 1:] != ord("e"))))

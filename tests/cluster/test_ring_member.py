@@ -21,6 +21,7 @@ from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.host.build import task_of
 from coordinator.protocol import Incarnation, Island, Life, Report, Vitals
+from tests.given import LEAST, sums
 
 ALONE = Island("eu-0")
 STEPS = 6
@@ -28,28 +29,17 @@ STEPS = 6
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    for number in range(8):
-        lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
-        (tmp_path / f"{number}.txt").write_text("".join(lines))
     text = f"""
     [run]
     mode = "data-parallel"
     steps = {STEPS}
-    [task]
-    preset = "byte-tiny"
-    options = {{ width = 16, layers = 1, heads = 1, hidden = 32 }}
-    [data]
-    source = "{tmp_path}"
-    window = 16
-    lease_windows = 32
-    heldout_percent = 20.0
     [durability]
     snapshot_steps = 2
     [[islands]]
     group = "eu"
     batch_size = 2
     """
-    return parse(tomllib.loads(text))
+    return parse(tomllib.loads(text + LEAST.replace("SOURCE", str(sums(tmp_path)))))
 
 
 class Alone:

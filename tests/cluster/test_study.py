@@ -22,6 +22,7 @@ from cluster.study.work import found
 from cluster.virtual.door import load
 from cluster.virtual.looks import Look
 from coordinator.errors import UserMistake
+from tests.given import LEAST, sums
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "studies"
 BASE = """
@@ -371,14 +372,6 @@ seeds = 2
 against = "dp"
 [run]
 steps = 8
-[task]
-preset = "byte-tiny"
-options = {{ width = 16, layers = 1, heads = 1, hidden = 32 }}
-[data]
-source = "{text}"
-window = 16
-lease_windows = 32
-heldout_percent = 20.0
 [[islands]]
 count = 2
 batch_size = 2
@@ -402,12 +395,9 @@ def test_a_study_is_made_once_and_says_what_came_to_nothing(
 ) -> None:
     from cluster.cli.main import main
 
-    (text := tmp_path / "text").mkdir()
-    for number in range(8):
-        lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
-        (text / f"{number}.txt").write_text("".join(lines))
     path = tmp_path / "study.toml"
-    path.write_text(WHOLE.format(folder=tmp_path, text=text))
+    model = LEAST.replace("SOURCE", str(sums(tmp_path / "text")))
+    path.write_text(WHOLE.format(folder=tmp_path) + model)
     folder = tmp_path / "whole"
 
     def run() -> tuple[int, dict[str, Any], str]:

@@ -28,6 +28,7 @@ from coordinator.outer import OuterRule
 from coordinator.protocol import Island, Join, Lease, LeaseWanted
 from tests.cluster.turns import by_turns
 from tests.cluster.twin import twin
+from tests.given import sums
 
 pytestmark = pytest.mark.slow
 
@@ -39,11 +40,7 @@ JITTERY = Timing(jitter=0.3, latency_s=0.02, gbit_s=0.01)
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("text")
-    for number in range(8):
-        lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
-        (folder / f"{number}.txt").write_text("".join(lines))
-    return folder
+    return sums(tmp_path_factory.mktemp("text"))
 
 
 def config_of(text: Path, *overrides: str, **tables: Any) -> Config:

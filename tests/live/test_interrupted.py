@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.given import LEAST, sums
 from tests.live.cli import Place, finish, place, until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
@@ -20,14 +21,6 @@ STUDY = """
 [study]
 seeds = 1
 dir = "{folder}"
-[task]
-preset = "byte-tiny"
-options = {{ width = 16, layers = 1, heads = 1, hidden = 32 }}
-[data]
-source = "{folder}/text"
-window = 16
-lease_windows = 32
-heldout_percent = 20.0
 [[islands]]
 count = 2
 batch_size = 2
@@ -45,12 +38,9 @@ set = {{ run.steps = 20000000 }}
 
 def study_at_work(here: Place) -> subprocess.Popen[str]:
     """One of its cells is finished, the next ones never end."""
-    (text := here.folder / "text").mkdir()
-    for number in range(8):
-        lines = (f"{number} times {i} is {number * i}, and so on\n" for i in range(200))
-        (text / f"{number}.txt").write_text("".join(lines))
     path = here.folder / "many.toml"
-    path.write_text(STUDY.format(folder=here.folder))
+    model = LEAST.replace("SOURCE", str(sums(here.folder / "text")))
+    path.write_text(STUDY.format(folder=here.folder) + model)
     process = here.start("study", str(path), "--jobs", "2", "--json")
     until(lambda: finished_cells(here) or process.poll() is not None)
     assert process.poll() is None, process.communicate()
