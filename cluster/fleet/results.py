@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from mmap import PROT_READ, mmap
 from pathlib import Path
 
 from cluster.fleet.outcome import SUMMARY_KEYS, Outcome
@@ -73,15 +72,10 @@ class Results:
         self._copy(self.run_dir / name)
 
     def _copy(self, path: Path) -> None:
-        """To the depot, if that is elsewhere; a large file is never in memory as a whole."""
+        """To the depot, if that is elsewhere."""
         if self.depot == Folder(self.run_dir):
             return
         try:
-            with path.open("rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as content:
-                whole = memoryview(content)
-                try:
-                    self.depot.write(path.name, whole)
-                finally:
-                    whole.release()
+            self.depot.copy(path)
         except OSError as error:
             log.error("%s is not in %s: %s", path.name, self.depot, error)

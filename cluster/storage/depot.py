@@ -14,6 +14,8 @@ cannot be had, which whoever asks must be able to live with.
 
 from __future__ import annotations
 
+from mmap import PROT_READ, mmap
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 
@@ -67,6 +69,15 @@ class Depot(Protocol):
         """Put this, one behind the other, in place of what was there; it survives a crash once this
         returns."""
         ...
+
+    def copy(self, path: Path) -> None:
+        """`write` a file of this machine under its name; it is never in memory as a whole."""
+        with (
+            path.open("rb") as file,
+            mmap(file.fileno(), 0, prot=PROT_READ) as mapped,
+            memoryview(mapped) as content,
+        ):
+            self.write(path.name, content)
 
     def write_soon(self, name: str, content: bytes) -> None:
         """Put this in place of what was there. It costs nothing that an event loop would notice: it

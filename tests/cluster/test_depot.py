@@ -102,6 +102,15 @@ def test_what_was_written_is_there_as_a_whole_and_by_name(depot: Depot) -> None:
     assert depot.read("state.json") == b"new"
 
 
+@pytest.mark.parametrize("nbytes", [1, 11_000_000])
+def test_a_file_of_this_machine_is_copied_there(depot: Depot, tmp_path: Path, nbytes: int) -> None:
+    (path := tmp_path / "model.safetensors").write_bytes(b"m" * nbytes)
+    depot.copy(path)
+    assert depot.read("model.safetensors") == path.read_bytes()
+    with pytest.raises(FileNotFoundError):
+        depot.copy(tmp_path / "another")
+
+
 def test_what_grows_has_one_beginning(depot: Depot) -> None:
     growing = depot.grow("tape-0.arrow")
     growing.write(b"once ")
