@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import ray
+from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors.directory import Actor, holder_of, setup_logging
@@ -36,6 +37,10 @@ if TYPE_CHECKING:  # JAX is imported on a thread where a failure can be reported
 
 log = logging.getLogger("archipelago.gang")
 KEY_BYTES = 32
+PLACED = "CREATED"
+"""What Ray calls a placement group that has its devices."""
+TPU_WORKER = "ray.io/tpu-worker-id"
+"""The label of a node's place in its TPU slice."""
 
 
 def devices_of(group: IslandGroup) -> dict[str, Any]:
@@ -44,6 +49,18 @@ def devices_of(group: IslandGroup) -> dict[str, Any]:
     cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
     memory = resources.pop("memory", None)
     return {"num_cpus": cpus, "num_gpus": gpus, "memory": memory, "resources": resources}
+
+
+def bundles_by_host(group: PlacementGroup) -> list[int]:
+    """Which bundle of an island's placement group each of its hosts has, the first one's first: on
+    a TPU slice in the order of its workers, in which JAX counts them, and not of the bundles."""
+    where: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
+    labels = {node["NodeID"]: node.get("Labels") or {} for node in ray.nodes()}
+
+    def worker(bundle: int) -> int:
+        return int(labels.get(where[bundle], {}).get(TPU_WORKER, bundle))
+
+    return sorted(where, key=worker)
 
 
 class RayGang:
@@ -68,10 +85,13 @@ class RayGang:
         self._first.hear(self.lead.heard)
         life = secrets.token_hex(4)
         self._names = [f"{island_actor(seat)} {life}/{n}" for n in range(1, group.hosts)]
-        bundles = ray.util.get_current_placement_group()
+        places: list[PlacementGroupSchedulingStrategy | None] = [None] * len(self._names)
+        if (bundles := ray.util.get_current_placement_group()) is not None:
+            _, *others = bundles_by_host(bundles)
+            places = [PlacementGroupSchedulingStrategy(bundles, each) for each in others]
         self._actors: list[Actor] = [  # Ray ends an actor that nobody has a handle of
-            _host(config, group, seat, namespace, name, number, self._first.meeting, bundles)
-            for number, name in enumerate(self._names, 1)
+            _host(config, group, seat, namespace, name, number, self._first.meeting, where)
+            for (number, name), where in zip(enumerate(self._names, 1), places, strict=True)
         ]
         enter(self._first.meeting, 0)
         self._ranges: Mapping[Fragment, slice] = {}
@@ -94,11 +114,8 @@ def _host(
     name: str,
     number: int,
     meeting: Meeting,
-    bundles: Any,
+    where: PlacementGroupSchedulingStrategy | None,
 ) -> Actor:
-    where = None
-    if bundles is not None:
-        where = PlacementGroupSchedulingStrategy(bundles, placement_group_bundle_index=number)
     threaded: Any = ray.remote(concurrency_groups={"asking": 16})  # type: ignore[call-overload]
     actor = threaded(HostActor).options(
         name=name,

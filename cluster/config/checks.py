@@ -66,25 +66,31 @@ def _slices_are_of_tpus(config: Config) -> Iterator[Problem]:
             )
 
 
-@check("islands.*.topology", "islands.*.accelerator", "islands.*.resources")
-def _slices_are_of_one_host(config: Config) -> Iterator[Problem]:
+@check("islands.*.topology", "islands.*.accelerator", "islands.*.resources", "islands.*.hosts")
+def _slices_have_as_many_hosts(config: Config) -> Iterator[Problem]:
     for number, group in enumerate(config.islands):
         kind, given = group.accelerator or "", group.resources.get("TPU") or None
         if group.topology is None or not kind.startswith("TPU-"):
             continue
-        if (hosts := slices.hosts(group.topology, kind, given)) > 1:
-            each = given or slices.chips_per_host(group.topology, kind)
+        chips, hosts = slices.chips(group.topology), slices.hosts(group.topology, kind, given)
+        each = given or slices.chips_per_host(group.topology, kind)
+        says = f" as islands.{number}.resources.TPU says" if given else ""
+        what = f"a slice {group.topology} of {kind} has {chips} chips, {each:g} on a host{says}"
+        if chips % each and hosts > 1:
             yield Problem(
                 f"islands.{number}.topology",
-                f"a slice {group.topology} of {kind} has {slices.chips(group.topology)} chips, "
-                f"{each:g} on a host{f' as islands.{number}.resources.TPU says' if given else ''}: "
-                f"{hosts} hosts, and a slice of several hosts is not built yet; take a slice of "
-                f"one host, {slices.largest_of_one_host(kind)} at most"
-                f"{', and all of its chips' if given else ''}",
+                f"{what}: its hosts would not have equally many, as an island's must; take another",
+            )
+        elif hosts != group.hosts:
+            one = slices.largest_of_one_host(kind)
+            yield Problem(
+                f"islands.{number}.hosts",
+                f"{what}: {hosts} {'host' if hosts == 1 else 'hosts'}, and {group.hosts} is given; "
+                f"say hosts = {hosts}, or take another slice (of one host: {one} at most)",
             )
 
 
-@check("islands.*.hosts", "islands.*.encode", "islands.*.topology", "run.mode", "sync.moments")
+@check("islands.*.hosts", "islands.*.encode", "run.mode", "sync.moments")
 def _several_hosts_are_built(config: Config) -> Iterator[Problem]:
     for number, group in enumerate(config.islands):
         if group.hosts == 1:
@@ -103,11 +109,6 @@ def _several_hosts_are_built(config: Config) -> Iterator[Problem]:
         if group.encode == "device":
             yield Problem(
                 f"{where}.encode", 'is not built yet for several hosts; use "host", or hosts = 1'
-            )
-        if group.topology is not None:
-            yield Problem(
-                f"{where}.hosts",
-                "is not built yet for slices; leave it at 1, given with a topology",
             )
 
 

@@ -164,7 +164,7 @@ class IslandGroup(Table):
     mesh: Annotated[MeshConfig, BeforeValidator(with_the_rest)] = MeshConfig()
     resources: dict[str, Amount] = {"CPU": 1.0}  # of each host, in Ray's words
     accelerator: Annotated[str, Field(min_length=1)] | None = None  # such as "H200", "TPU-V6E"
-    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice, of one host
+    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice
     label_selector: dict[str, str] | None = None  # labels that its node must have
     region: GroupName | None = None  # its corpus: what is leased there is read there
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0  # below 1 the island is slowed on purpose
@@ -191,7 +191,7 @@ class IslandGroup(Table):
         """The resources of one host; a slice's chips are among them."""
         if self.topology is None or self.resources.get("TPU"):
             return self.resources
-        return {**self.resources, "TPU": float(slices.chips(self.topology))}
+        return {**self.resources, "TPU": slices.chips(self.topology) / self.hosts}
 
 
 class DurabilityConfig(Table):

@@ -15,6 +15,7 @@ pure; `controller` looks, asks it, and does what it says over `cluster.RayCluste
     fault_plan  which faults of a plan are due, and which have happened
     placement   which devices an island needs, and what can never fit
     cluster     what the fleet needs of a Ray cluster, as a protocol
+    tpu_slice   a TPU slice of several hosts, by Ray's utilities for these
     over_ray    the same over Ray: placement groups, actors of one namespace
     shown       the status that people see: the syncer's, with the fleet's on top
     metrics     every metric, declared once

@@ -19,6 +19,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors.calls import STORE_FULL, answer
+from cluster.actors.gang import PLACED, bundles_by_host
 from cluster.actors.start import (
     Home,
     end_actor,
@@ -32,6 +33,7 @@ from cluster.config.schema import Config, IslandGroup
 from cluster.fleet.cluster import Handle, Place, RayCluster, Unavailable
 from cluster.fleet.judging import Evaluating, Pending
 from cluster.fleet.placement import Node, bundle, selector
+from cluster.fleet.tpu_slice import PlacedSlice
 from cluster.names import Seat, island_actor
 from coordinator.errors import RunFailed
 
@@ -41,8 +43,6 @@ have come further with it."""
 SIGN_TIMEOUT_S = 10.0
 log = logging.getLogger("archipelago.fleet")
 T = TypeVar("T")
-PLACED = "CREATED"
-"""What Ray calls a placement group that has its devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class PlacedGroup:
         return placement_group_table(self.group).get("state") == PLACED
 
     def strategy(self) -> PlacementGroupSchedulingStrategy:
-        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=0)
+        return PlacementGroupSchedulingStrategy(self.group, bundles_by_host(self.group)[0])
 
     def give_back(self) -> None:
         remove_placement_group(self.group)
@@ -99,14 +99,27 @@ def cluster_nodes() -> list[Node]:
     ]
 
 
-def reserve(group: IslandGroup, seat: Seat, namespace: str, *, detached: bool) -> PlacedGroup:
+def reserve(
+    group: IslandGroup, seat: Seat, namespace: str, *, detached: bool
+) -> PlacedGroup | PlacedSlice:
     """Ask for the devices of one island, or of a spare; returns at once."""
+    name, lifetime = f"{namespace}/{seat}", "detached" if detached else None
+    if group.topology is not None and group.accelerator is not None and group.hosts > 1:
+        return PlacedSlice(
+            group.accelerator,
+            group.topology,
+            group.hosts,
+            bundle=bundle(group),
+            labels=selector(group),
+            name=name,
+            lifetime=lifetime,
+        )
     pack = "STRICT_PACK" if group.hosts == 1 else "STRICT_SPREAD" if group.spread else "PACK"
     asked = placement_group(
         [bundle(group)] * group.hosts,
         strategy=pack,
-        name=f"{namespace}/{seat}",
-        lifetime="detached" if detached else None,
+        name=name,
+        lifetime=lifetime,
         bundle_label_selector=[selector(group)] * group.hosts,
     )
     return PlacedGroup(asked)
@@ -144,7 +157,7 @@ class OverRay(RayCluster):
         return reserved(seat, self.home.namespace)
 
     def start_island(self, group: IslandGroup, seat: Seat, place: Place) -> Handle:
-        assert isinstance(place, PlacedGroup)
+        assert isinstance(place, PlacedGroup | PlacedSlice)
         return start_island(self.config, group, seat, self.home, place.strategy())
 
     def start_evaluator(self) -> Handle:

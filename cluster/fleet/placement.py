@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """The label that Ray gives a node with accelerators."""
 TOPOLOGY = "ray.io/tpu-topology"
 """The label of a TPU slice's topology; a slice of one host is a node of its own."""
+SLICE = "ray.io/tpu-slice-name"
+"""The label of the slice that a node is a part of."""
 A_TRIFLE = 0.001
 """Of a CPU: a placement group must ask for something."""
 ONE_OF = re.compile(r"in\((?P<values>[^)]*)\)")
@@ -76,11 +79,11 @@ def wish(group: IslandGroup) -> str:
 def room(group: IslandGroup, nodes: Sequence[Node]) -> int:
     """How many islands of this group the nodes could hold if nobody else used them."""
     need, labels, n = bundle(group), selector(group), group.hosts
-    each = [
-        min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items())
-        for node in nodes
-        if _fits(labels, node)
-    ]
+    fit = [node for node in nodes if _fits(labels, node)]
+    each = [min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items()) for node in fit]
+    if group.topology is not None and n > 1:  # slices that are whole
+        held = Counter(node.labels.get(SLICE) for node, much in zip(fit, each, strict=True) if much)
+        return sum(count >= n for name, count in held.items() if name)
     if not group.spread:
         return sum(each) // n
     islands = sum(each) // n  # a node has no more than one host of each

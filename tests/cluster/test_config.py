@@ -194,16 +194,21 @@ REFUSALS = {
     'such as 4x4, given "four"',
     "islands.eu.topology=4x0": "islands.0.topology: must be chips along each side, such as 4x4, "
     'given "4x0"',
-    'islands=[{topology="4x4", accelerator="TPU-V6E"}]': "islands.0.topology: a slice 4x4 of "
-    "TPU-V6E has 16 chips, 4 on a host: 4 hosts, and a slice of several hosts is not built yet; "
-    "take a slice of one host, 2x4 at most",
-    'islands=[{topology="2x2x2", accelerator="TPU-V5P"}]': "islands.0.topology: a slice 2x2x2 of "
-    "TPU-V5P has 8 chips, 4 on a host: 2 hosts, and a slice of several hosts is not built yet; "
-    "take a slice of one host, 2x2x1 at most",
-    'islands=[{topology="2x4", accelerator="TPU-V6E", resources={TPU=4}}]': "islands.0.topology: "
+    'islands=[{topology="4x4", accelerator="TPU-V6E"}]': "islands.0.hosts: a slice 4x4 of "
+    "TPU-V6E has 16 chips, 4 on a host: 4 hosts, and 1 is given; say hosts = 4, or take another "
+    "slice (of one host: 2x4 at most)",
+    'islands=[{topology="2x2x2", accelerator="TPU-V5P", hosts=4}]': "islands.0.hosts: a slice "
+    "2x2x2 of TPU-V5P has 8 chips, 4 on a host: 2 hosts, and 4 is given; say hosts = 2, or take "
+    "another slice (of one host: 2x2x1 at most)",
+    'islands=[{topology="2x2", accelerator="TPU-V6E", hosts=2}]': "islands.0.hosts: a slice 2x2 of "
+    "TPU-V6E has 4 chips, 4 on a host: 1 host, and 2 is given; say hosts = 1, or take another "
+    "slice (of one host: 2x4 at most)",
+    'islands=[{topology="2x4", accelerator="TPU-V6E", resources={TPU=4}}]': "islands.0.hosts: "
     "a slice 2x4 of TPU-V6E has 8 chips, 4 on a host as islands.0.resources.TPU says: 2 hosts, and "
-    "a slice of several hosts is not built yet; take a slice of one host, 2x4 at most, and all "
-    "of its chips",
+    "1 is given; say hosts = 2, or take another slice (of one host: 2x4 at most)",
+    'islands=[{topology="3x3", accelerator="TPU-V6E", hosts=3}]': "islands.0.topology: a slice 3x3 "
+    "of TPU-V6E has 9 chips, 4 on a host: its hosts would not have equally many, as an island's "
+    "must; take another",
     "durability.every=0": 'durability.every: must be "auto" or a number of merges, 1 or more, '
     "given 0",
     "durability.dir=ftp://a/b": "durability.dir: must be an absolute path that every node sees, or "

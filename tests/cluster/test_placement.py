@@ -105,11 +105,28 @@ def test_a_slice_is_a_node_with_its_topology_and_with_the_labels_that_were_asked
     assert room(group, [here, far, part]) == 1
 
 
+def test_there_is_room_for_slices_that_are_whole() -> None:
+    group = IslandGroup(hosts=2, accelerator="TPU-V4", topology="2x2x2")
+    tpu = {"ray.io/accelerator-type": "TPU-V4", "ray.io/tpu-topology": "2x2x2"}
+
+    def host(name: str, of: str, chips: float = 4.0) -> Node:
+        return Node(name, {"CPU": 8.0, "TPU": chips}, tpu | {"ray.io/tpu-slice-name": of})
+
+    whole = [host("a", "one"), host("b", "one"), host("c", "two"), host("d", "two")]
+    assert room(group, whole) == 2
+    assert room(group, whole[:3]) == 1
+    assert room(group, [*whole[:3], host("d", "two", chips=0.0)]) == 1
+    assert room(group, [*whole[:3], Node("d", {"CPU": 8.0, "TPU": 4.0}, tpu)]) == 1
+    assert "2 hosts of 1 CPU + 4 TPU" in wish(group)
+
+
 def test_a_slice_is_asked_for_with_all_its_chips() -> None:
     group = IslandGroup(resources={"CPU": 2.0}, accelerator="TPU-V6E", topology="2x4")
     assert bundle(group) == {"CPU": 2.0, "TPU": 8.0}
     assert bundle(IslandGroup(resources={"TPU": 0.0}, topology="2x2"))["TPU"] == 4.0
     assert bundle(IslandGroup(resources={"TPU": 4.0}, topology="2x2")) == {"TPU": 4.0}
+    wide = IslandGroup(resources={"CPU": 2.0}, accelerator="TPU-V6E", topology="4x4", hosts=4)
+    assert bundle(wide) == {"CPU": 2.0, "TPU": 4.0}
 
 
 def test_an_evaluator_of_its_own_needs_a_node_that_has_it() -> None:

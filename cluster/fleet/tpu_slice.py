@@ -1,0 +1,112 @@
+"""A TPU slice of several hosts as an island's devices. Ray's slice utilities, which are alpha, are
+called here only.
+
+Ray reserves a slice in two steps: it takes the slice's head, which one slice has once, and then a
+placement group of one bundle to each host, pinned to that slice by its name. The first step waits
+for a slice that is free, so it is done on a thread. The head is kept as long as the slice is: Ray
+would give it to somebody else, who then waits for hosts that are taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+
+from ray.util.placement_group import PlacementGroup, placement_group_table
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.tpu import SlicePlacementGroup, slice_placement_group
+
+from cluster.actors.gang import PLACED, bundles_by_host
+from cluster.fleet.cluster import Place
+
+log = logging.getLogger("archipelago.fleet")
+ASKED_S = 10.0
+"""So long each question for a free slice waits in Ray, before it is asked again."""
+PLACED_S, LOOK_S = 15.0, 0.2
+"""A slice whose head is free and whose other hosts are not there after so long is given up; between
+two looks."""
+
+
+class PlacedSlice(Place):
+    """A slice that is asked for, or there: one host's bundle for each of `hosts`."""
+
+    def __init__(
+        self,
+        accelerator: str,
+        topology: str,
+        hosts: int,
+        *,
+        bundle: Mapping[str, float],
+        labels: Mapping[str, str],
+        name: str,
+        lifetime: str | None,
+    ) -> None:
+        """`accelerator`: such as "TPU-V6E". `bundle`: of one host; `labels`: that its node must
+        have. Returns at once."""
+        self._lock, self._given_back = threading.Lock(), threading.Event()
+        self._slice: SlicePlacementGroup | None = None
+
+        def reserve() -> SlicePlacementGroup:
+            return slice_placement_group(
+                topology,
+                accelerator.removeprefix("TPU-").lower(),
+                resources_per_bundle=dict(bundle),
+                chips_per_vm=int(bundle["TPU"]),
+                name=name,
+                lifetime=lifetime,
+                head_reservation_timeout_s=ASKED_S,
+                bundle_label_selector=[dict(labels)] * hosts,
+            )
+
+        def ask() -> None:
+            said = ""
+            while not self._given_back.is_set():
+                try:
+                    if self._has(reserve()):
+                        return
+                except TimeoutError:
+                    pass  # none is free
+                except Exception as error:
+                    if str(error) != said:
+                        said = str(error)
+                        log.exception("no slice %s of %s can be had", topology, accelerator)
+                    self._given_back.wait(ASKED_S)
+
+        threading.Thread(target=ask, name=f"slice {name}", daemon=True).start()
+
+    def _has(self, found: SlicePlacementGroup) -> bool:
+        """Whether it is this place's from now on: not if other hosts than its head are taken, nor
+        if nobody wants it any more."""
+        group, until_s = _group_of(found), time.monotonic() + PLACED_S
+        while placement_group_table(group).get("state") != PLACED:
+            if self._given_back.wait(LOOK_S) or time.monotonic() > until_s:
+                break
+        else:
+            with self._lock:
+                if not self._given_back.is_set():
+                    self._slice = found
+                    return True
+        found.shutdown()
+        return False
+
+    def ready(self) -> bool:
+        return self._slice is not None
+
+    def strategy(self) -> PlacementGroupSchedulingStrategy:
+        assert self._slice is not None, "it is ready"
+        group = _group_of(self._slice)
+        return PlacementGroupSchedulingStrategy(group, bundles_by_host(group)[0])
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._given_back.set()
+            found, self._slice = self._slice, None
+        if found is not None:
+            found.shutdown()
+
+
+def _group_of(found: SlicePlacementGroup) -> PlacementGroup:
+    assert found.placement_group is not None, "of one slice there is one"
+    return found.placement_group
