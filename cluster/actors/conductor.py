@@ -8,7 +8,6 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,17 +106,18 @@ class Conductor(Breakable):
         self._members: tuple[Life, ...] = ()  # of that ring, whoever has left it since
         self._finished = False
         self._lives = 0
-        self._seed: Sequence[Flat] | None = None
+        self._seed: dict[Fragment, Flat] = {}
         self._now_s: Clock
         self._layout: Layout
         self._measures: Measures
 
     # --- begin, and begin again -------------------------------------------------------------------
 
-    async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> None:
-        """The initial model."""
+    async def seed(self, layout: Layout, p: Fragment, flat: Flat) -> tuple[list[Fragment], str]:
+        """A fragment of the initial model; returns those that this process has."""
         del layout
-        self._seed = [flats[p] for p in sorted(flats)]
+        self._seed[p] = flat
+        return [*self._seed], ""
 
     async def open(self, layout: Layout) -> None:
         """Begin: from here on islands may come."""
@@ -141,9 +141,9 @@ class Conductor(Breakable):
             events = 0 if memory is None else memory.events
             self._journal = Journal(self._depot, events, self._fence.check)
             if self._snapshot is None:
-                if self._seed is None:
+                if len(self._seed) < len(self._layout.fragments):
                     raise RunFailed("the conductor has neither a snapshot nor an initial model")
-                leaves = sew(self._layout, self._seed)
+                leaves = sew(self._layout, [self._seed[p] for p in sorted(self._seed)])
                 self._snapshot = RingState(Held(0), leaves, None)
                 save_state(self._depot, self._snapshot, config.durability.keep_snapshots)
             if memory is not None:

@@ -32,6 +32,7 @@ class EvaluatorActor(Breakable):
         self._config = Config.model_validate_json(config, strict=False)
         self._actors = Directory(namespace)
         self._made: Evaluator | None = None
+        self._drawn: list[Flat] | None = None
 
     @property
     def _evaluator(self) -> Evaluator:
@@ -46,10 +47,16 @@ class EvaluatorActor(Breakable):
         made = self._made
         return Judged(0, 0.0) if made is None else made.judged
 
-    def initial(self) -> tuple[Layout, list[Flat]]:
-        return self._evaluator.layout, self._evaluator.initial()
+    def layout(self) -> Layout:
+        return self._evaluator.layout
+
+    def initial(self, p: Fragment) -> Flat:
+        """A fragment of the initial model, which is drawn whole and kept until it is judged."""
+        self._drawn = self._drawn or self._evaluator.initial()
+        return self._drawn[p]
 
     def initial_loss(self) -> float:
+        self._drawn = None
         return self._evaluator.initial_loss
 
     def loss(self, versions: list[Version]) -> float:

@@ -109,21 +109,17 @@ class ShardActor(Breakable):
         """How many versions it has stored: a sign of life while it takes in a large model."""
         return self._storing.pace.count
 
-    async def seed(self, layout: Layout, flats: Mapping[Fragment, Flat]) -> str:
-        """Take in these fragments of the initial model, and make them durable; what that will cost
-        from now on.
+    async def seed(self, layout: Layout, p: Fragment, flat: Flat) -> tuple[list[Fragment], str]:
+        """Take in a fragment of the initial model, and make it durable. Returns those that this
+        process has, and what storing them costs from now on.
 
-        Errors: as `recover`, and `OSError` if they cannot be stored.
+        Errors: as `recover`, and `OSError` if it cannot be stored.
         """
         self._check_code()
         self._seeded = layout
-        self._storing.pace.sizes = {p: layout.sizes[p] for p in flats}
-
-        def seed() -> None:
-            self._shard.seed({p: first_of(self._config, flat) for p, flat in flats.items()})
-
-        await self._alone(seed)
-        return self._storing.pace.said()
+        self._storing.pace.sizes = {**self._storing.pace.sizes, p: layout.sizes[p]}
+        await self._alone(lambda: self._shard.seed({p: first_of(self._config, flat)}))
+        return [*self._storing.pace.sizes], self._storing.pace.said()
 
     async def recover(
         self,

@@ -67,7 +67,8 @@ def staged(
             held = shards_of(config.sync.shards, config.sync.fragments)
             shards = [start_shard(config, name, home, run_dir) for name in held]
             for shard, own in zip(shards, held.values(), strict=True):
-                answer(shard.seed.remote(layout, {p: flats[p] for p in own}), START_S)
+                for p in own:
+                    answer(shard.seed.remote(layout, p, flats[p]), START_S)
             yield _opened(config, layout, home, run_dir, shards)
 
 

@@ -83,6 +83,10 @@ class RayCluster(Protocol):
         """
         ...
 
+    def promise(self, actor: Handle, method: str, *arguments: object) -> object:
+        """What the actor will answer, to be given to another one, which it goes to directly."""
+        ...
+
     def tell(self, actor: Handle, method: str, *arguments: object) -> None:
         """Say it, and do not wait."""
         ...

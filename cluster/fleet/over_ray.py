@@ -192,6 +192,9 @@ class OverRay(RayCluster):
         except (ActorUnavailableError, *STORE_FULL) as error:
             raise Unavailable(type(error).__name__) from error
 
+    def promise(self, actor: Handle, method: str, *arguments: object) -> object:
+        return getattr(actor, method).remote(*arguments)
+
     def tell(self, actor: Handle, method: str, *arguments: object) -> None:
         getattr(actor, method).remote(*arguments)
 

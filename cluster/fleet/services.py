@@ -17,7 +17,7 @@ from cluster.names import EVALUATOR, SYNCER, shards_of
 from cluster.status import RunStatus
 from cluster.view import View
 from coordinator.fragments import Flat, Layout
-from coordinator.protocol import Island, Version
+from coordinator.protocol import Fragment, Island, Version
 
 log = logging.getLogger("archipelago.fleet")
 
@@ -59,14 +59,25 @@ class Services:
 
     def begin(self) -> Layout:
         """Make the initial model, give each shard its fragments, and open the syncer."""
-        layout, flats = self._insist(self._evaluator, "initial")
-        for name, fragments in self._fragments_of.items():
-            own = {p: flats[p] for p in fragments}
-            if said := self._insist(self._shards[name], "seed", layout, own):
-                log.info("%s: %s", name, said)
+        layout = self._insist(self._evaluator, "layout")
+        for name, own in self._fragments_of.items():
+            there, said = list[Fragment](), ""  # of a process that died meanwhile none are
+            while missing := [p for p in own if p not in there]:
+                there, said = self._seed(self._shards[name], layout, missing[0])
+            log.info("%s has its fragments%s%s", name, said and "; ", said)
         self._insist(self._syncer, "open", layout)
         self._cluster.tell(self._evaluator, "initial_loss")  # which it keeps for the summary
         return layout
+
+    def _seed(self, shard: Handle, layout: Layout, p: Fragment) -> tuple[list[Fragment], str]:
+        """Have the shard fetch a fragment of the initial model, which never gets here."""
+        while True:
+            flat = self._cluster.promise(self._evaluator, "initial", p)
+            try:
+                return self._cluster.ask(shard, "seed", layout, p, flat)
+            except Unavailable as error:
+                log.warning("asking again: %s", error)
+                time.sleep(AGAIN_S)
 
     def look(self, held: Mapping[Island, str]) -> tuple[View, RunStatus]:
         """What the syncer sees: to decide from, and for people. `held`: islands with devices, and

@@ -74,22 +74,24 @@ class PlacedSlice(Place):
                         log.exception("no slice %s of %s can be had", topology, accelerator)
                     self._given_back.wait(ASKED_S)
 
-        threading.Thread(target=ask, name=f"slice {name}", daemon=True).start()
+        self._asking = threading.Thread(target=ask, name=f"slice {name}", daemon=True)
+        self._asking.start()
 
     def _has(self, found: SlicePlacementGroup) -> bool:
         """Whether it is this place's from now on: not if other hosts than its head are taken, nor
         if nobody wants it any more."""
-        group, until_s = _group_of(found), time.monotonic() + PLACED_S
-        while placement_group_table(group).get("state") != PLACED:
-            if self._given_back.wait(LOOK_S) or time.monotonic() > until_s:
-                break
-        else:
+        group, until_s, kept = _group_of(found), time.monotonic() + PLACED_S, False
+        try:
+            while placement_group_table(group).get("state") != PLACED:
+                if self._given_back.wait(LOOK_S) or time.monotonic() > until_s:
+                    return False
             with self._lock:
-                if not self._given_back.is_set():
+                if kept := not self._given_back.is_set():
                     self._slice = found
-                    return True
-        found.shutdown()
-        return False
+            return kept
+        finally:
+            if not kept:
+                found.shutdown()
 
     def ready(self) -> bool:
         return self._slice is not None
@@ -100,8 +102,11 @@ class PlacedSlice(Place):
         return PlacementGroupSchedulingStrategy(group, bundles_by_host(group)[0])
 
     def give_back(self) -> None:
+        """Waits for a question that is under way: what it finds would outlive this process."""
         with self._lock:
             self._given_back.set()
+        self._asking.join(ASKED_S + PLACED_S)
+        with self._lock:
             found, self._slice = self._slice, None
         if found is not None:
             found.shutdown()

@@ -117,11 +117,12 @@ class Shard(Generic[P, D, W, S]):
 
         Errors: `OSError` if that is not to be had.
         """
-        self._arithmetic, self._files = self._means()
+        if not self._holdings:
+            self._arithmetic, self._files = self._means()
         for p, stored in fragments.items():
             self._arithmetic.put(p, stored)
             self._files.save(p, functools.partial(fragments.__getitem__, p), first=True)
-        self._holdings = {p: self._as_stored(p, s.version) for p, s in fragments.items()}
+            self._holdings[p] = self._as_stored(p, stored.version)
 
     def recover(
         self, wanted: Mapping[Fragment, Version], generation: int

@@ -79,7 +79,8 @@ def test_a_shard_says_so_with_its_next_publication_of_the_fragment(tmp_path: Pat
 
     async def story() -> None:
         flats = {Fragment(p): np.ones(n, np.float32) for p, n in enumerate(LAYOUT.sizes)}
-        await shard.seed(LAYOUT, flats)
+        for p, flat in flats.items():
+            await shard.seed(LAYOUT, p, flat)
         assert await published(1) is None
         await offered.wait()
         reached = await published(2)

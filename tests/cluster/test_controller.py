@@ -26,6 +26,7 @@ from cluster.fleet.controller import Fleet
 from cluster.fleet.judging import Evaluating, Pending
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import Node
+from cluster.fleet.services import Services
 from cluster.fleet.shown import nothing_yet
 from cluster.host.evaluator import Judged
 from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
@@ -144,8 +145,10 @@ class FakeCluster(RayCluster):
             raise Unavailable("ActorUnavailableError")
         self.said.append((actor, method, arguments))
         match method:
-            case "initial":
-                return LAYOUT, [FLAT]
+            case "layout":
+                return LAYOUT
+            case "seed":
+                return [arguments[1]], ""
             case "open":
                 return save_layout(Folder(self.run_dir), LAYOUT)  # as the syncer does
             case "look":
@@ -163,6 +166,10 @@ class FakeCluster(RayCluster):
 
     def status(self) -> RunStatus:
         return nothing_yet("run", self.config)
+
+    def promise(self, actor: str, method: str, *arguments: object) -> object:
+        self.said.append((actor, method, arguments))
+        return FLAT
 
     def tell(self, actor: str, method: str, *arguments: object) -> None:
         assert actor in self.actors
@@ -244,11 +251,36 @@ def test_a_run_from_its_first_actor_to_its_summary(tmp_path: Path) -> None:
     assert outcome.error is None
     assert outcome.summary["heldout_loss"] == 1.5
     assert [who for who, _ in cluster.heard("leave")] == ["island eu-0", "island eu-1"]
-    assert [name for _, name, _ in cluster.said[:3]] == ["initial", "seed", "open"]
+    assert [name for _, name, _ in cluster.said[:3]] == ["layout", "initial", "seed"]
     assert (cluster.actors, cluster.places) == ({}, {}), "nothing is left"
     assert json.loads((tmp_path / "run" / runs.SUMMARY).read_text())["merges"] == 1
     assert (tmp_path / "run" / "model.safetensors").exists()
     assert not (tmp_path / "run" / runs.LIVE).exists()
+
+
+def test_a_shard_that_dies_while_it_is_given_the_initial_model_is_given_all_of_it(
+    tmp_path: Path,
+) -> None:
+    class Dying(FakeCluster):
+        has: list[Fragment]
+
+        def ask(self, actor: str, method: str, *arguments: Any) -> Any:
+            if method != "seed":
+                return super().ask(actor, method, *arguments)
+            seeds = len(self.heard("seed"))
+            super().ask(actor, method, *arguments)
+            if seeds == 1:
+                self.has = []
+                raise Unavailable("ActorUnavailableError")
+            self.has = [*(self.has if seeds else []), arguments[1]]
+            return self.has, ""
+
+    cluster = Dying(config_of(sync={"fragments": 3}), run_dir=tmp_path)
+    services = Services(cluster.config, cluster)
+    services.start(owner=1)
+    services.begin()
+    assert [p for _, (_, p, _) in cluster.heard("seed")] == [0, 1, 1, 0, 2]
+    assert [p for _, (p,) in cluster.heard("initial")] == [0, 1, 1, 0, 2]
 
 
 def test_what_can_never_be_placed_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -484,7 +516,7 @@ def test_a_fleet_that_is_killed_is_taken_over_by_its_next_process(
     assert second.outcome is not None
     assert second.outcome.error is None
     later = cluster.said[asked:]
-    assert not [name for _, name, _ in later if name in ("initial", "seed", "open")]
+    assert not [name for _, name, _ in later if name in ("layout", "initial", "seed", "open")]
     leaving = [who for who, name, _ in later if name == "leave"]
     assert leaving == ["island eu-0", "island eu-1", "island eu-2"], "three, as was wished for"
     assert (cluster.actors, cluster.places) == ({}, {})

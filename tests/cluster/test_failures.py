@@ -154,7 +154,8 @@ class Run:
 
     async def begins(self) -> None:
         flats = {Fragment(p): np.zeros(size, np.float32) for p, size in enumerate(LAYOUT.sizes)}
-        await self.shard.seed(LAYOUT, flats)
+        for p, flat in flats.items():
+            await self.shard.seed(LAYOUT, p, flat)
         await self.syncer.open(LAYOUT)
         for island in self.hands:
             await self.joins(island)

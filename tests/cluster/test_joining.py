@@ -363,7 +363,8 @@ def test_a_shard_publishes_for_who_joins_what_is_public(
     flats = {Fragment(p): np.full(n, p, np.float32) for p, n in enumerate(LAYOUT.sizes)}
 
     async def story() -> None:
-        await shard.seed(LAYOUT, flats)
+        for p, flat in flats.items():
+            await shard.seed(LAYOUT, p, flat)
         both = await shard.shared([*flats], 1e9)
         assert both is not None
         for p, (version, nbytes, parts) in zip(flats, both, strict=True):

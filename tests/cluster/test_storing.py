@@ -184,7 +184,8 @@ def test_gate_and_merges_of_other_fragments_go_on_while_one_is_stored(
 
     async def story() -> None:
         hung.go.set()
-        assert "storing each fragment once takes" in await shard.seed(LAYOUT, flats)
+        *_, (there, said) = [await shard.seed(LAYOUT, p, flat) for p, flat in flats.items()]
+        assert (there, "storing each fragment once takes" in said) == ([*flats], True)
         hung.go.clear()
         hung.begun.clear()
         first = asyncio.create_task(merged(F0, 1))
