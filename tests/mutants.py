@@ -35,7 +35,7 @@ TESTS = tuple(
 that Hypothesis plays: it takes minutes to shrink what it finds."""
 OF_ROOM = {
     "coordinator/": TESTS,
-    "cluster/syncer/": TESTS,
+    "cluster/syncer/": (*TESTS, "tests/cluster/test_shell.py"),
     "islands/": ("tests/islands/test_learner_state.py",),
     "cluster/shard/": ("tests/cluster/test_shard.py", "tests/cluster/test_fates.py"),
     "cluster/fleet/": ("tests/cluster/test_controller.py", "tests/cluster/test_fleet.py"),
@@ -360,6 +360,18 @@ MUTANTS = (
         CONTRIBUTIONS,
         "        return state, ()  # said twice; its bytes are needed",
         "        pass",
+    ),
+    Mutant(
+        "a lost hand-in holds up who waits",
+        CONTRIBUTIONS,
+        "if rule.overlap > 0 or not (event.lost and needed and steps_on):",
+        "if True:",
+    ),
+    Mutant(
+        "whoever had nothing to hand in is over",
+        SHELL,
+        'self.feed(Missing(ask.life, ask.fragment, "nothing to hand in"))',
+        'self.feed(Missing(ask.life, ask.fragment, "nothing to hand in", lost=True))',
     ),
     Mutant(
         "accounted for twice",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cluster.failures import Answered, Failure
+from cluster.failures import Answered, Failure, Reason
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Ports
 from cluster.syncer.shell import Syncer
@@ -34,6 +34,7 @@ from coordinator.protocol import (
     Life,
     Merge,
     Merged,
+    Missing,
     Progress,
     Publish,
     Reached,
@@ -77,7 +78,7 @@ class World(Ports):
     losses: list[tuple[Life | None, Failure]] = field(
         default_factory=list[tuple[Life | None, Failure]]
     )
-    failures: dict[Life, Failure] = field(default_factory=dict[Life, Failure])
+    failures: dict[Life, Failure | str] = field(default_factory=dict[Life, "Failure | str"])
     flushes: list[Future[None]] = field(default_factory=list["Future[None]"])
     slowly: asyncio.Event | None = None  # until when a hand-in is on its way
 
@@ -106,7 +107,7 @@ class World(Ports):
         self.deaths[life] = asyncio.get_running_loop().create_future()
         return await self.deaths[life]
 
-    async def collect(self, life: Life, fragment: Fragment) -> Contribution | Failure | None:
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | Failure | str | None:
         self.did("collect", life, fragment)
         if (failure := self.failures.get(life)) is not None:
             return failure
@@ -212,6 +213,34 @@ def plays(scene: Callable[[Stage], Awaitable[None]], **rules: Any) -> Stage:
         return stage
 
     return asyncio.run(play())
+
+
+# --- what comes of a question ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "lost"),
+    [
+        (None, False),
+        ("ObjectLostError: lost on its way", True),
+        (Failure(Reason.STORE, "the object store had no room", ends=False), True),
+    ],
+)
+def test_it_is_told_apart_whether_a_hand_in_was_lost_or_there_was_none(
+    said: Failure | str | None, lost: bool
+) -> None:
+    async def scene(stage: Stage) -> None:
+        a = stage.joins(A)
+        await stage.comes_to("watch a#1")
+        stage.world.handed_in[a, Fragment(0)] = 4
+        if said is not None:
+            stage.world.failures[a] = said
+        stage.steps(a, 4)
+        await stage.calms_down()
+
+    stage = plays(scene, every=4)
+    (missing,) = (event for _, event in stage.world.tape if isinstance(event, Missing))
+    assert missing.lost == lost
 
 
 # --- the order of acting --------------------------------------------------------------------------
