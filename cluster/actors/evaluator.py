@@ -15,13 +15,15 @@ from cluster.config.schema import Config
 from cluster.host.evaluator import Judged
 from cluster.names import SYNCER
 from cluster.status import RunStatus
+from coordinator.errors import Unreachable
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Version
 
 if TYPE_CHECKING:
     from cluster.host.evaluator import Evaluator
 
-AGAIN_S = 1.0
+AGAIN_S, AWAY_S = 1.0, 60.0
+"""Between two questions to a shard that is away, and how long one is waited for."""
 
 
 class EvaluatorActor(Breakable):
@@ -33,6 +35,7 @@ class EvaluatorActor(Breakable):
         self._actors = Directory(namespace)
         self._made: Evaluator | None = None
         self._drawn: list[Flat] | None = None
+        self._last: tuple[list[Version], list[Flat]] | None = None
 
     @property
     def _evaluator(self) -> Evaluator:
@@ -61,11 +64,11 @@ class EvaluatorActor(Breakable):
 
     def loss(self, versions: list[Version]) -> float:
         """Of these versions of all fragments, which the shards have."""
-        return self._evaluator.loss(self._insist(versions))
+        return self._evaluator.loss(self._of(versions))
 
     def sample(self, versions: list[Version]) -> float:
         """Over the windows that `judge` is of."""
-        return self._evaluator.sample(self._insist(versions))
+        return self._evaluator.sample(self._of(versions))
 
     def judge(self) -> None:
         """Take a consistent copy of the public fragments and tell the syncer how good they are."""
@@ -85,8 +88,17 @@ class EvaluatorActor(Breakable):
         wholes: Any = ray.get([self._actors[holder[p]].whole.remote([p]) for p in fragments])
         return None if None in wholes else [whole[0] for whole in wholes]
 
-    def _insist(self, versions: list[Version]) -> list[Flat]:
-        """Ask until the shards have these versions; the fleet ends a process that hangs."""
+    def _of(self, versions: list[Version]) -> list[Flat]:
+        """The fragments in these versions, kept for the next question about them.
+
+        Errors: `Unreachable` if the shards do not have them, or are away for long.
+        """
+        if self._last is None or self._last[0] != versions:
+            self._last = versions, self._fetch(versions)
+        return self._last[1]
+
+    def _fetch(self, versions: list[Version]) -> list[Flat]:
+        until_s = time.monotonic() + AWAY_S
         while True:
             try:
                 found = self._public()
@@ -95,4 +107,6 @@ class EvaluatorActor(Breakable):
                 found = None
             if found is not None and [version for version, _ in found] == versions:
                 return [flat for _, flat in found]
+            if found is not None or time.monotonic() > until_s:
+                raise Unreachable("the shards do not have the model that shall be judged")
             time.sleep(AGAIN_S)

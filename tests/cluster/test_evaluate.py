@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jax
 import numpy as np
 import pytest
+from ray.exceptions import RayActorError
 
+from cluster.actors.evaluator import EvaluatorActor
 from cluster.config.load import parse
 from cluster.host.build import task_of
 from cluster.host.evaluator import Evaluator
+from coordinator.errors import Unreachable
 from coordinator.fragments import take
-from coordinator.protocol import Fragment
+from coordinator.protocol import Fragment, Version
 
 TASK = """
 import dataclasses
@@ -77,3 +83,62 @@ def test_the_initial_model_is_the_same_leaf_by_leaf_and_as_a_whole() -> None:
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(task.init(0))]
     for p, flat in enumerate(judge.initial()):
         np.testing.assert_array_equal(flat, take(judge.layout, Fragment(p), leaves))
+
+
+# --- the public model, from the shards ------------------------------------------------------------
+
+V3, V4 = Version(0, 3), Version(0, 4)
+FLAT = np.arange(3, dtype=np.float32)
+
+
+class Shards:
+    """What they answer, in turn, the last for ever: a version, None, or an error."""
+
+    def __init__(self, *answers: Version | RayActorError | None) -> None:
+        self.answers, self.asked = [*answers], 0
+
+    def __getitem__(self, name: str) -> Any:
+        return SimpleNamespace(whole=SimpleNamespace(remote=self._whole))
+
+    def _whole(self, fragments: list[Fragment]) -> list[tuple[Version, np.ndarray]] | None:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, RayActorError):
+            raise answer
+        return None if answer is None else [(answer, FLAT)]
+
+
+@pytest.fixture
+def actor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EvaluatorActor]:
+    monkeypatch.setattr("ray.get", lambda answers: answers)
+    monkeypatch.setattr("cluster.actors.evaluator.AGAIN_S", 0.0)
+
+    def made(shards: Shards) -> EvaluatorActor:
+        config = {"task": {"preset": "byte-tiny"}, "islands": [{}], "sync": {"fragments": 1}}
+        made = EvaluatorActor(parse(config).model_dump_json(), "evaluate")
+        made._actors = cast("Any", shards)
+        judge = SimpleNamespace(loss=lambda flats: flats[0].sum(), sample=lambda flats: 7.0)
+        made._made = cast("Any", judge)
+        return made
+
+    return made
+
+
+def test_what_is_judged_at_the_end_is_fetched_once_also_from_a_shard_that_is_just_back(
+    actor: Callable[..., EvaluatorActor],
+) -> None:
+    shards = Shards(RayActorError(), None, V3, V4)
+    judge = actor(shards)
+    assert (judge.loss([V3]), judge.sample([V3])) == (3.0, 7.0)
+    assert shards.asked == 3
+    assert judge.sample([V4]) == 7.0
+
+
+def test_a_model_that_the_shards_do_not_have_is_not_waited_for(
+    actor: Callable[..., EvaluatorActor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Unreachable, match="do not have the model"):
+        actor(Shards(V3)).loss([V4])
+    monkeypatch.setattr("cluster.actors.evaluator.AWAY_S", 0.05)
+    with pytest.raises(Unreachable, match="do not have the model"):
+        actor(Shards(None)).loss([V3])
