@@ -201,7 +201,11 @@ def deadline_s(rule: Rule, state: State, round_: Round) -> float:
     graced_s = math.inf
     if since_s is not None:
         graced_s = since_s + window_s(
-            fixed_s=rule.grace_s, overlap=rule.overlap, step_s=step_s, pace=pace
+            fixed_s=rule.grace_s,
+            overlap=rule.overlap,
+            follows=rule.overlap_follows,
+            step_s=step_s,
+            pace=pace,
         )
     if state.ending_s is None or not (round_.last or since_s is None):
         return graced_s

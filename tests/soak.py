@@ -68,7 +68,10 @@ def attacks(dice: random.Random, for_s: float) -> Iterator[tuple[float, str, str
 
 
 CLIENT = """
-import json, sys
+import json, os, sys
+
+answers = os.fdopen(os.dup(1), "w")  # of its own: what Ray prints is no answer
+os.dup2(2, 1)
 import ray
 from ray._private.internal_api import node_stats
 
@@ -85,9 +88,9 @@ for line in sys.stdin:
         else:
             fleet = ray.get_actor("fleet")
             said = ray.get(getattr(fleet, method).remote(argument), timeout=30)
-        print(json.dumps([True, said]), flush=True)
+        print(json.dumps([True, said]), file=answers, flush=True)
     except Exception as error:
-        print(json.dumps([False, str(error)]), flush=True)
+        print(json.dumps([False, str(error)]), file=answers, flush=True)
 """
 
 
@@ -103,7 +106,6 @@ class Client:
             env=cluster.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             text=True,
         )
 
@@ -113,7 +115,9 @@ class Client:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([method, argument]) + "\n")
         self._process.stdin.flush()
-        done, said = json.loads(self._process.stdout.readline())
+        if not (line := self._process.stdout.readline()):
+            raise AssertionError("the client has ended; what it said of it is above")
+        done, said = json.loads(line)
         return done, said
 
     def objects(self) -> list[tuple[int, int, int]]:

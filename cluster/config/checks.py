@@ -166,7 +166,7 @@ def _whole_tape_is_kept(config: Config) -> Iterator[Problem]:
 @check("sync.overlap", "sync.every", "sync.fragments")
 def _overlap_fits(config: Config) -> Iterator[Problem]:
     sync = config.sync
-    given = sync.overlap
+    given = sync.least_overlap
     if given >= (least := schedule_of(config).least):
         kind = "sync.every" if isinstance(sync.every, int) else "the least interval of sync.every"
         yield Problem(

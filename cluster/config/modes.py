@@ -196,6 +196,12 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
 def problems_of_streaming(config: Config) -> Iterator[Problem]:
     if config.run.mode is not Mode.STREAMING:
         return
+    if config.sync.overlap == "auto":
+        yield Problem(
+            "sync.overlap",
+            f'run.mode = "{Mode.STREAMING}" adopts a fragment at just one step for all islands: '
+            f'give their number, or use "{Mode.DECOUPLED}", where each adopts as soon as it can',
+        )
     if config.sync.overlap == 0:
         yield Problem(
             "sync.overlap",

@@ -46,15 +46,16 @@ def rule_for(config: Config, fingerprint: str) -> Rule:
         steps=config.run.steps,
         min_quorum=sync.quorum,
         grace_s=None if sync.grace == "auto" else sync.grace,
-        overlap=0 if config.run.mode.lock_step else sync.overlap,
+        overlap=0 if config.run.mode.lock_step else sync.least_overlap,
         max_staleness=sync.max_staleness,
         lease_windows=config.data.lease_windows,
         watch=Watch(sync.direction),
+        overlap_follows=sync.overlap == "auto",
     )
 
 
 def shards_come_back_alone(config: Config) -> bool:
     """Can learners go on when a shard dies? Not if they wait for each adoption, nor if what they
     hand in counts from public fragments of before, which nobody else has."""
-    waits = config.run.mode.lock_step or config.sync.overlap == 0
+    waits = config.run.mode.lock_step or config.sync.least_overlap == 0
     return not waits and Anchor(config.sync.anchor) is Anchor.BASE

@@ -29,12 +29,14 @@ from cluster.config.values import (
     ModeName,
     Name,
     OptionValue,
+    Overlap,
     Positive,
     Share,
     WireName,
     every_value,
     grace_value,
     nearest,
+    overlap_value,
     with_a_rate,
     with_the_rest,
 )
@@ -100,12 +102,18 @@ class OuterConfig(Table):
     options: dict[str, OptionValue] = {}  # ... called with these
 
 
+LEAST_OVERLAP = 1
+"""Of `overlap = "auto"`, in steps: whoever trains on meanwhile adopts at its next boundary."""
+
+
 class SyncConfig(Table):
     every: Interval = (
         8  # H: each fragment is merged once in so many syncer steps; or [[from, H], ...]
     )
     fragments: Count = 8  # P
-    overlap: Annotated[int, Field(ge=0)] = 2  # tau, in steps; 0 = learners wait for adoption
+    overlap: Annotated[Overlap, BeforeValidator(overlap_value)] = (
+        2  # tau, in steps; 0 = learners wait for adoption; "auto": as few as a round takes
+    )
     quorum: Count = 1  # K
     grace: Annotated[Grace, BeforeValidator(grace_value)] = "auto"  # seconds
     max_staleness: Annotated[int, Field(ge=0)] = 8  # versions
@@ -131,6 +139,11 @@ class SyncConfig(Table):
     def stretches(self) -> tuple[tuple[int, int], ...]:
         """From which step on which H."""
         return ((0, self.every),) if isinstance(self.every, int) else self.every
+
+    @property
+    def least_overlap(self) -> int:
+        """tau, or the least that it can be."""
+        return LEAST_OVERLAP if self.overlap == "auto" else self.overlap
 
     @property
     def lasting_every(self) -> int:

@@ -59,6 +59,13 @@ def grace_value(value: object) -> object:
     raise PydanticCustomError("grace", "{why}", {"why": why})
 
 
+def overlap_value(value: object) -> object:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    why = 'must be "auto" or a number of steps, 0 or more'
+    raise PydanticCustomError("overlap", "{why}", {"why": why})
+
+
 def every_value(value: object) -> object:
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
@@ -136,6 +143,7 @@ Interval = Annotated[
 ]
 Grace: TypeAlias = Literal["auto"] | float
 Every: TypeAlias = Literal["auto"] | int
+Overlap: TypeAlias = Literal["auto"] | int
 OptionValue = Annotated[bool | int | float | str, PlainValidator(option_value)]
 MeshSize = Annotated[int, AfterValidator(mesh_size)]
 ModeName = Annotated[Mode, Field(strict=False)]

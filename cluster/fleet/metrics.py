@@ -120,6 +120,8 @@ METRICS = (
              _figure("grace_s")),
     Declared("staleness_versions", Kind.GAUGE, "Of merged contributions, moving average.",
              _figure("staleness")),
+    Declared("overlap_steps", Kind.GAUGE, "From a hand-in to its adoption, mean of all.",
+             _figure("overlap_steps")),
     Declared("refusals", Kind.COUNTER, "Contributions that were not merged.",
              _by_reason("refusals", Fate), ("reason",)),
     Declared("failures", Kind.COUNTER,

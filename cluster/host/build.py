@@ -118,7 +118,7 @@ def habits_of(config: Config, island: Island) -> Habits:
         wire_moments=wire_of_moments(config),
         moments_every=sync.moments_every,
         schedule=schedule_of(config),
-        overlap=sync.overlap,
+        overlap=sync.least_overlap,
         lease_windows=config.data.lease_windows,
         speed=group.speed,
         step_s=group.step_s,

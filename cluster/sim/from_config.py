@@ -109,7 +109,7 @@ def plan_of(config: Config, troubles: Sequence[SimFault], seed: int) -> SimPlan:
         store_s=rng.uniform(0, 0.4) * STEP_S,
         store_every=config.durability.counted,
         anchor=Anchor(config.sync.anchor),
-        lock_step=config.sync.overlap if config.run.mode.lock_step else None,
+        lock_step=config.sync.least_overlap if config.run.mode.lock_step else None,
         most_events=TOO_MANY_EVENTS + LEEWAY * rule.steps * (2 + len(traits) * 4),
         unruly=False,
     )
@@ -136,7 +136,7 @@ def counterpart(harm: Harm, config: Config) -> SimFault | str:
     island = config.island_names[0] if everybody else Island(harm.island)
 
     def fault(trouble: Trouble, lasts_s: float, factor: float = 1.0) -> SimFault | str:
-        waits = config.sync.overlap == 0 or config.run.mode.lock_step
+        waits = config.sync.least_overlap == 0 or config.run.mode.lock_step
         if waits and trouble in LOSSY:
             return "where learners wait for adoption, the simulator loses no words"
         return SimFault(0.0, trouble, island, lasts_s, factor)

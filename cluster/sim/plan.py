@@ -35,6 +35,8 @@ SLOWER = 4.0
 OFTENER = 3
 """Sampling weight of crashes of syncer and shards: their timing matters most."""
 LOCK_STEP_SHARE = 0.75
+FOLLOWS_SHARE = 0.7
+"""Of the runs with the least overlap, in how many it follows what rounds take."""
 """Of the schedules whose learners wait for adoption: so many are in lock-step (`run.mode`)."""
 STOPPED_SHARE = 0.6
 """Of the schedules: ended by request, once all is mended and enough has happened."""
@@ -216,6 +218,8 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
     waits = rng.random() < LOCK_STEP_SHARE and overlap == 0
     if waits:
         rule = replace(rule, min_quorum=count)
+    elif overlap == 1:
+        rule = replace(rule, overlap_follows=rng.random() < FOLLOWS_SHARE)
     return SimPlan(
         seed,
         rule,

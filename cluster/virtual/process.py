@@ -84,7 +84,7 @@ class VirtualProcess(Process[VirtualLearner]):
         self.habits = habits_of(config, island)
         self.terms = Terms(
             self.habits.schedule,
-            sync.overlap,
+            sync.least_overlap,
             kit.port.rule is AdoptRule.CARRY,
             self._group.batch_size,
             self.habits.lease_windows,

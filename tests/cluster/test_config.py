@@ -92,6 +92,8 @@ def test_it_travels_to_another_process() -> None:
         ("sync.grace=0.25", lambda c: c.sync.grace, 0.25),
         ("sync.grace=3", lambda c: c.sync.grace, 3.0),
         ('sync.grace="auto"', lambda c: c.sync.grace, "auto"),
+        ("sync.overlap=auto", lambda c: (c.sync.overlap, c.sync.least_overlap), ("auto", 1)),
+        ("sync.overlap=3", lambda c: (c.sync.overlap, c.sync.least_overlap), (3, 3)),
         ("sync.merge=mean", lambda c: c.sync.merge, "mean"),
         ("sync.wire_up = f32", lambda c: c.sync.wire_up, Wire.F32),
         ("sync.outer.nesterov=false", lambda c: c.sync.outer.nesterov, False),
@@ -165,7 +167,9 @@ REFUSALS = {
     "islands.eu.resources.CPU=-1": "islands.0.resources.CPU: must be at least 0.0, given -1",
     "optimizer.b1=1.0": "optimizer.b1: must be less than 1.0, given 1.0",
     "sync.quorum=0": "sync.quorum: must be at least 1, given 0",
-    "sync.overlap=-1": "sync.overlap: must be at least 0, given -1",
+    "sync.overlap=-1": 'sync.overlap: must be "auto" or a number of steps, 0 or more, given -1',
+    "sync.overlap=some": 'sync.overlap: must be "auto" or a number of steps, 0 or more, given '
+    '"some"',
     "sync.merge=max": 'sync.merge: must be "rda" or "mean", given "max"',
     "sync.wire_up=f64": (
         'sync.wire_up: must be "f32", "bf16", "int8", "int4" or "e3m0", given "f64"'

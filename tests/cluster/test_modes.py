@@ -78,6 +78,8 @@ REFUSED = {
     ("diloco", "sync.fragments=4"): "sync.fragments: 4 is not for",
     ("diloco", "sync.merge=rda"): 'sync.merge: "rda" is not for',
     ("streaming", "sync.quorum=2"): "sync.quorum: 2 is not for",
+    ("streaming", "sync.overlap=auto"): 'sync.overlap: run.mode = "streaming" adopts',
+    ("diloco", "sync.overlap=auto"): 'sync.overlap: "auto" is not for',
     ("streaming", "sync.overlap=0"): 'sync.overlap: run.mode = "streaming" trains while',
     ("streaming", "sync.fragments=1"): 'sync.fragments: run.mode = "streaming" sends',
     ("data-parallel", "sync.quorum=2"): "sync.quorum: 2 is not for",

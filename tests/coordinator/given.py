@@ -36,6 +36,7 @@ def rule(
     overlap: int = 2,
     max_staleness: int = 8,
     lease_windows: int = 1000,
+    overlap_follows: bool = False,
 ) -> Rule:
     return Rule(
         Schedule(every, fragments),
@@ -47,6 +48,7 @@ def rule(
         max_staleness=max_staleness,
         lease_windows=lease_windows,
         watch=Watch.QUARANTINE,
+        overlap_follows=overlap_follows,
     )
 
 

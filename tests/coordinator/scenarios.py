@@ -94,7 +94,7 @@ from tests.coordinator.given import rule as make_rule
 
 RULE = {
     "every": 4, "fragments": 1, "steps": 100, "quorum": 1, "grace": None, "overlap": 2,
-    "staleness": 8, "lease": 1000,
+    "staleness": 8, "lease": 1000, "follows": 0,
 }  # fmt: skip
 INDENT = " " * 5
 TOKENS = 100
@@ -130,6 +130,7 @@ class Story:
             quorum=numbers["quorum"],
             grace_s=said["grace"],
             overlap=numbers["overlap"],
+            overlap_follows=bool(numbers["follows"]),
             max_staleness=numbers["staleness"],
             lease_windows=numbers["lease"],
         )

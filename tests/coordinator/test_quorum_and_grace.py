@@ -81,23 +81,52 @@ def test_nothing_ever_closes_under_the_quorum(
 
 def test_the_window_is_a_share_of_the_slack() -> None:
     pace = Pace(quorum_s=0.9, sync_s=0.8)
-    window = window_s(fixed_s=None, overlap=2, step_s=[1.0, 1.0], pace=pace)
+    window = window_s(fixed_s=None, overlap=2, follows=False, step_s=[1.0, 1.0], pace=pace)
     assert window == pytest.approx(SHARE_OF_SLACK * (2 * 1.0 - 0.9 - 0.8))
 
 
 def test_the_window_is_never_longer_than_a_step() -> None:
-    assert window_s(fixed_s=None, overlap=9, step_s=[0.5, 1.5], pace=Pace()) == 1.5
+    assert window_s(fixed_s=None, overlap=9, follows=False, step_s=[0.5, 1.5], pace=Pace()) == 1.5
 
 
 def test_without_slack_there_is_no_window() -> None:
-    assert window_s(fixed_s=None, overlap=1, step_s=[1.0], pace=Pace(0.8, 0.8)) == 0
-    assert window_s(fixed_s=None, overlap=0, step_s=[1.0], pace=Pace()) == 0
-    assert window_s(fixed_s=None, overlap=2, step_s=[], pace=Pace()) == 0
+    assert window_s(fixed_s=None, overlap=1, follows=False, step_s=[1.0], pace=Pace(0.8, 0.8)) == 0
+    assert window_s(fixed_s=None, overlap=0, follows=False, step_s=[1.0], pace=Pace()) == 0
+    assert window_s(fixed_s=None, overlap=2, follows=False, step_s=[], pace=Pace()) == 0
 
 
 def test_a_fixed_number_overrules() -> None:
-    assert window_s(fixed_s=7.0, overlap=0, step_s=[1.0], pace=Pace(9.0, 9.0)) == 7.0
-    assert window_s(fixed_s=0.0, overlap=9, step_s=[1.0], pace=Pace()) == 0
+    assert window_s(fixed_s=7.0, overlap=0, follows=False, step_s=[1.0], pace=Pace(9.0, 9.0)) == 7.0
+    assert window_s(fixed_s=0.0, overlap=9, follows=False, step_s=[1.0], pace=Pace()) == 0
+
+
+def test_an_overlap_that_follows_leaves_the_rest_of_the_step_in_which_a_round_ends() -> None:
+    window = window_s(fixed_s=None, overlap=1, follows=True, step_s=[1.0], pace=Pace(0.9, 0.8, 0.5))
+    assert window == pytest.approx(SHARE_OF_SLACK * (3 * 1.0 - 0.9 - 0.8 - 0.5))
+    quick = Pace(0.1, 0.1, 0.0)
+    assert window_s(
+        fixed_s=None, overlap=1, follows=True, step_s=[1.0], pace=quick
+    ) == pytest.approx(SHARE_OF_SLACK * 0.8)
+    assert window_s(fixed_s=None, overlap=3, follows=True, step_s=[1.0], pace=quick) == 1.0
+    assert window_s(fixed_s=None, overlap=1, follows=True, step_s=[], pace=quick) == 0
+    assert window_s(fixed_s=7.0, overlap=1, follows=True, step_s=[1.0], pace=quick) == 7.0
+
+
+@given(
+    st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9).map(sorted),
+    st.floats(0, 1e3),
+    st.floats(0, 1e3),
+)
+def test_an_overlap_that_follows_costs_nobody_a_step(
+    step_s: list[float], quorum_s: float, sync_s: float
+) -> None:
+    """A round with the window ends within the step in which it would have ended without."""
+    step, spent_s = slowest_in_pace(step_s), quorum_s + sync_s
+    window = window_s(
+        fixed_s=None, overlap=1, follows=True, step_s=step_s, pace=Pace(quorum_s, sync_s)
+    )
+    steps = max(1, math.ceil(spent_s / step))
+    assert 0 <= window <= max(0.0, SHARE_OF_SLACK * (steps * step - spent_s))
 
 
 def test_learners_that_do_not_keep_pace_are_not_waited_for() -> None:
@@ -122,7 +151,9 @@ def test_half_of_the_learners_always_keep_pace(step_s: list[float]) -> None:
 def test_the_adaptive_window_stays_inside_its_slack(
     overlap: int, step_s: list[float], quorum_s: float, sync_s: float
 ) -> None:
-    window = window_s(fixed_s=None, overlap=overlap, step_s=step_s, pace=Pace(quorum_s, sync_s))
+    window = window_s(
+        fixed_s=None, overlap=overlap, follows=False, step_s=step_s, pace=Pace(quorum_s, sync_s)
+    )
     step = slowest_in_pace(step_s)
     assert 0 <= window <= step
     assert window <= max(0.0, overlap * step - quorum_s - sync_s)
