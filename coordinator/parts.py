@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from coordinator.codec import Payload, Wire, blocks_of, wire_of
+from coordinator.codec import Payload, Sent, Wire, WithMoments, blocks_of, split, wire_of
 from coordinator.errors import CorruptPayload
 from coordinator.kernels import BLOCK
 from coordinator.protocol import HandIn
@@ -20,12 +20,12 @@ from coordinator.protocol import HandIn
 
 class Part(NamedTuple):
     """What one host hands in: elements `start` to `stop` of what `facts` say, encoded by
-    themselves."""
+    themselves, perhaps with their first moments beside them."""
 
     facts: HandIn
     start: int
     stop: int
-    payload: Payload
+    payload: Sent
 
 
 class Located(Protocol):
@@ -60,23 +60,40 @@ def misfit(parts: Sequence[Part], size: int) -> str | None:
     """The same, or why their payloads cannot be put together."""
     if (why := mismatch(parts, size)) is not None:
         return why
-    wires = set[Wire]()
-    for part in parts:
-        if part.stop > part.start:
+    some = [part for part in parts if part.stop > part.start]
+    if len({type(part.payload) is WithMoments for part in some}) > 1:
+        return "parts of which some have moments beside them and some have none"
+    for payloads in _beside(some):
+        wires = set[Wire]()
+        for part, payload in zip(some, payloads, strict=True):
             try:
-                wires.add(wire_of(part.payload, part.stop - part.start))
+                wires.add(wire_of(payload, part.stop - part.start))
             except CorruptPayload as error:
                 return str(error)
-    return None if len(wires) == 1 else f"parts of {' and '.join(sorted(wires))} bytes"
+        if len(wires) != 1:
+            return f"parts of {' and '.join(sorted(wires))} bytes"
+    return None
 
 
-def joined(parts: Sequence[Part], size: int) -> Payload:
+def joined(parts: Sequence[Part], size: int) -> Sent:
     """The payload of the whole, of parts that fit (`misfit`)."""
     some = [part for part in parts if part.stop > part.start]
-    held, counts = [part.payload for part in some], [blocks_of(p.stop - p.start) for p in some]
+    counts = [part.stop - part.start for part in some]
+    differences, *moments = (_joined(payloads, counts) for payloads in _beside(some))
+    return WithMoments(differences, *moments) if moments else differences
+
+
+def _beside(parts: Sequence[Part]) -> list[list[Payload]]:
+    """The differences of all parts, and their moments, if they have some."""
+    payloads = [split(part.payload) for part in parts]
+    moments = [each for _, each in payloads if each is not None]
+    return [[each for each, _ in payloads], *([moments] if moments else [])]
+
+
+def _joined(held: Sequence[Payload], sizes: Sequence[int]) -> Payload:
     if len(held) == 1:
         return held[0]
-    wire = wire_of(held[0], some[0].stop - some[0].start)
+    wire, counts = wire_of(held[0], sizes[0]), [blocks_of(size) for size in sizes]
     if wire in (Wire.F32, Wire.BF16):
         return _one(held)
     exponents = [payload[:count] for payload, count in zip(held, counts, strict=True)]
@@ -84,8 +101,15 @@ def joined(parts: Sequence[Part], size: int) -> Payload:
     return _one([*exponents, *codes])
 
 
-def cut_out(payload: Payload, size: int, start: int, stop: int) -> Payload:
-    """A copy of elements `start` to `stop`, whole blocks, of an encoded fragment of `size`."""
+def cut_out(sent: Sent, size: int, start: int, stop: int) -> Sent:
+    """A copy of elements `start` to `stop`, whole blocks, of an encoded fragment of `size`, and of
+    the first moments beside it, if there are some."""
+    difference, moments = split(sent)
+    own = _cut_out(difference, size, start, stop)
+    return own if moments is None else WithMoments(own, _cut_out(moments, size, start, stop))
+
+
+def _cut_out(payload: Payload, size: int, start: int, stop: int) -> Payload:
     wire = wire_of(payload, size)
     if wire in (Wire.F32, Wire.BF16):
         return payload[start:stop].copy()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from coordinator.codec import Sent, decode, joined, split
+from coordinator.codec import Payload, Sent, decode, joined, split
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
     Anchor,
@@ -175,6 +175,7 @@ class Downlink:
     ) -> None:
         """`missed`: asks for what leads from one version of a fragment to another."""
         self._public, self._missed = dict(public), missed
+        self._means: dict[Fragment, tuple[Version, Payload]] = {}
         self._locks = {fragment: threading.Lock() for fragment in public}
 
     def follow(self, publication: Publication, payload: Sent | None) -> Public | None:
@@ -194,18 +195,22 @@ class Downlink:
                 found = self._missed(fragment, version, upto)
             match found:
                 case list() as differences:
+                    moments: Payload | None = None
                     for each in differences if payload is None else (*differences, payload):
-                        flat = flat + decode(split(each)[0], flat.size)
+                        difference, moments = split(each)
+                        flat = flat + decode(difference, flat.size)
                     newest = (publication.version, flat)
+                    if moments is not None:
+                        self._means[fragment] = publication.version, moments
                 case whole:
                     newest = whole
             self._public[fragment] = newest
             return newest
 
-
-def mean_of(publication: Publication, payload: Sent | None, public: Public) -> Flat | None:
-    """The mean of the islands' first moments, [size] f32, that came with what was followed; None
-    if none came, or what was fetched instead is newer than it."""
-    version, flat = public
-    moments = None if payload is None else split(payload)[1]
-    return None if moments is None or version != publication.version else decode(moments, flat.size)
+    def take_mean(self, p: Fragment, version: Version) -> Flat | None:
+        """The mean of the islands' first moments, [size] f32, that came with this version, which
+        was followed; it is let go of. None if none came, or a newer one has."""
+        with self._locks[p]:
+            came, moments = self._means.pop(p, (None, None))
+            size = self._public[p][1].size
+        return decode(moments, size) if moments is not None and came == version else None

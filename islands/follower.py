@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 import jax
+import numpy as np
 
-from coordinator.codec import split
+from coordinator.codec import Payload, decode
 from coordinator.errors import HostLost
 from coordinator.fragments import Flat, Layout
 from coordinator.parts import Part
@@ -29,9 +30,11 @@ from coordinator.protocol import (
 )
 from islands.adopt import FragmentPort
 from islands.encoder import ENCODERS
-from islands.exchange import Downlink, Missed, Public, Snapshot, Uplink
+from islands.exchange import Downlink, Public, Snapshot, Uplink
 from islands.inner import Inner
-from islands.link import Habits
+from islands.link import Habits, Link
+from islands.mailbox import Offer
+from islands.moments import Sharing
 from islands.orders import (
     Begin,
     CatchUp,
@@ -66,26 +69,29 @@ class Follower:
         inner: Inner,
         port: FragmentPort,
         stream: Callable[[], StreamLike],
-        whole: Callable[[Sequence[Fragment]], list[Public] | None],
-        missed: Callable[[Fragment, Version, Version], Missed],
+        link: Link,
         habits: Habits,
         say: Callable[[Word], None],
         rehearse: Callable[[], None],
+        sharing: Sharing | None,
     ) -> None:
-        """`whole`, `missed`: those of `Link`, of this host's ranges. `say`: to the first host."""
+        """`link`: of this host's ranges. `say`: to the first host. `sharing`: of first moments."""
         self._layout, self._inner, self._port, self._open_stream = layout, inner, port, stream
-        self._whole, self._missed, self._say, self._habits = whole, missed, say, habits
-        self._rehearse = rehearse
-        self._replica = Replica(inner, port, habits.encode, None)
+        self._link, self._say, self._habits = link, say, habits
+        self._rehearse, self._sharing = rehearse, sharing
+        self._replica = Replica(inner, port, habits.encode, sharing)
         self._encoder = ENCODERS[habits.encode](habits.wire_up)
+        wire = habits.wire_moments
+        self._moments_encoder = None if wire is None else ENCODERS[habits.encode](wire)
         self._changed = threading.Condition()
         self._life: Life | None = None
         self._uplink: Uplink | None = None
         self._downlink: Downlink | None = None
         self._snapshots: dict[Fragment, list[Snapshot]] = {}
-        self._offers: dict[tuple[Fragment, Version], tuple[Flat, jax.Array]] = {}
+        self._offers: dict[tuple[Fragment, Version], Offer] = {}
         self._public: dict[Fragment, Public] = {}
         self._moments = None
+        self._means: dict[Fragment, Flat] = {}
         self._stream: StreamLike
         self._running: jax.Array | None = None
 
@@ -104,10 +110,8 @@ class Follower:
                         if version > self._public[p][0]:
                             self._public[p] = self._newer(p, version)
                     self._say(Fetched({p: version for p, (version, _) in self._public.items()}))
-                case Start():
-                    flats = {p: flat for p, (_, flat) in self._public.items()}
-                    self._replica.begin(None, self._moments, flats, {}, 0)
-                    self._moments = None
+                case Start(clock, shared):
+                    self._start(clock, shared)
                 case Feed(lease):
                     self._stream.add(lease)
                 case InnerStep(clock):
@@ -120,8 +124,8 @@ class Follower:
                         self._replica.keep(word)
                     else:
                         self._hold(word.fragment, self._replica.take(word))
-                case PutIn(p, version):
-                    self._put_in(p, version)
+                case PutIn():
+                    self._put_in(order)
                 case Over():
                     self._end()
                 case News(life, publication):
@@ -136,15 +140,21 @@ class Follower:
         moments = self._replica.end()
         self._moments = moments if order.keep_moments else None
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
-        if (whole := self._whole(fragments)) is None:
+        whole, means = self._link.whole(fragments), dict[Fragment, Payload]()
+        if self._sharing is not None and not order.keep_moments:
+            means = self._link.mean_moments(fragments)
+        if whole is None or means is None:
             raise HostLost(f"{order.life} was over before it had begun")
         self._public = dict(zip(fragments, whole, strict=True))
+        self._means = {p: decode(each, self._public[p][1].size) for p, each in means.items()}
         self._stream, self._running = self._open_stream(), None
         with self._changed:
             self._life = order.life
             anchor: Anchor = self._habits.anchor
-            self._uplink = Uplink(order.life, self._encoder, self._layout, anchor)
-            self._downlink = Downlink(self._public, self._missed)
+            self._uplink = Uplink(
+                order.life, self._encoder, self._layout, anchor, self._moments_encoder
+            )
+            self._downlink = Downlink(self._public, self._link.missed)
         self._say(Fetched({p: version for p, (version, _) in self._public.items()}))
 
     def _newer(self, p: Fragment, version: Version) -> Public:
@@ -164,13 +174,20 @@ class Follower:
             self._snapshots[p] = [*self._snapshots.get(p, []), snapshot][-SNAPSHOTS:]
             self._changed.notify_all()
 
-    def _put_in(self, p: Fragment, version: Version) -> None:
+    def _start(self, clock: int, shared: Sequence[Fragment]) -> None:
+        flats = {p: flat for p, (_, flat) in self._public.items()}
+        means = {p: self._means.get(p, np.zeros_like(flats[p])) for p in shared}
+        self._replica.begin(None, self._moments, flats, means, clock)
+        self._moments, self._means = None, {}
+
+    def _put_in(self, order: PutIn) -> None:
         """Errors: `HostLost` if it is not there: then the hosts are of two minds."""
+        p, version = order.fragment, order.version
         with self._changed:
             offer = self._offers.get((p, version))
-        if offer is None:
+        if offer is None or (order.mean and offer.mean is None):
             raise HostLost(f"{version} of fragment {p} shall be put in place, and is not here")
-        self._replica.adopt(p, *offer)
+        self._replica.adopt(p, offer.flat, offer.placed, offer.mean if order.mean else None)
         with self._changed:
             self._offers = {
                 key: each for key, each in self._offers.items() if key[0] != p or key[1] > version
@@ -192,9 +209,8 @@ class Follower:
             return f"a host has no part of {said} any more"
         uplink.hear(p, known)
         facts, sent = uplink.encode(p, found[-1])
-        payload, _ = split(sent)
         own = self._inner.devices.own(self._layout.sizes[p])
-        return Part(facts, own.start, own.stop, payload)
+        return Part(facts, own.start, own.stop, sent)
 
     def _has(self, said: ContributionId) -> bool:
         """Is it here, or was it? The lock is held."""
@@ -211,12 +227,14 @@ class Follower:
         if (found := downlink.follow(publication, None)) is None:
             return
         p, (version, flat) = publication.fragment, found
-        placed = self._inner.place_flat(flat, self._layout.sizes[p])
+        mean, size = downlink.take_mean(p, version), self._layout.sizes[p]
+        placed = self._inner.place_flat(flat, size)
+        shared = None if mean is None else self._inner.place_flat(mean, size)
         with self._changed:
             if self._life != life:
                 return
-            self._offers[p, version] = flat, placed
-        self._say(Placed(p, version))
+            self._offers[p, version] = Offer(flat, placed, shared)
+        self._say(Placed(p, version, mean=shared is not None))
 
     def refused(self, said: ContributionId) -> None:
         """A contribution was discarded."""

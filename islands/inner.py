@@ -119,10 +119,6 @@ class Inner:
         it."""
         return self.devices.place_flat(own, size)
 
-    def place_everywhere(self, flat: Flat) -> jax.Array:
-        """Copy all of a fragment to every device."""
-        return self.devices.put(flat, self.devices.everywhere)
-
     def place_moments(self, moments: optax.OptState) -> optax.OptState:
         """Moments where the step wants them; those that are there already are taken over."""
         return jax.tree.map(self._put, moments, self._where.opt_state)

@@ -19,8 +19,8 @@ class Lead:
         self._send, self._others = send, others
         self._changed = threading.Condition()
         self._fetched: list[Mapping[Fragment, Version]] = []
-        self._placed: dict[Fragment, dict[Version, int]] = {}
-        self._tell: Callable[[Fragment, Version], None] | None = None
+        self._placed: dict[Fragment, dict[Version, list[bool]]] = {}
+        self._tell: Callable[[Fragment, Version, bool], None] | None = None
 
     def tell(self, order: Order) -> None:
         """Errors: `HostLost` if one of them is gone."""
@@ -36,8 +36,8 @@ class Lead:
                 with self._changed:
                     self._fetched.append(versions)
                     self._changed.notify_all()
-            case Placed(p, version):
-                self.placed(p, version)
+            case Placed(p, version, mean):
+                self.placed(p, version, mean=mean)
 
     def fetched(self) -> Sequence[Mapping[Fragment, Version]]:
         """Wait until all others have said which versions they have. If one is gone this process
@@ -47,27 +47,31 @@ class Lead:
             found, self._fetched = self._fetched, []
             return found
 
-    def begin(self, tell: Callable[[Fragment, Version], None]) -> None:
-        """A life begins. `tell`: is called for a version once all hosts have it in place."""
+    def begin(self, tell: Callable[[Fragment, Version, bool], None]) -> None:
+        """A life begins. `tell`: is called for a version once all hosts could put it in place; with
+        True if all have the mean of first moments that came with it, too."""
         with self._changed:
             self._placed, self._tell = {}, tell
 
-    def placed(self, p: Fragment, version: Version) -> None:
-        """One host, this one or another, could put this version in place."""
+    def placed(self, p: Fragment, version: Version, *, mean: bool) -> None:
+        """One host, this one or another, could put this version in place; `mean`: with the mean of
+        first moments."""
         with self._changed:
-            counts = self._placed.setdefault(p, {})
-            counts[version] = counts.get(version, 0) + 1
-            if counts[version] <= self._others or self._tell is None:
+            means = self._placed.setdefault(p, {})
+            here = means.setdefault(version, [])
+            here.append(mean)
+            if len(here) <= self._others or self._tell is None:
                 return
-            self._placed[p] = {v: n for v, n in counts.items() if v > version}
+            self._placed[p] = {v: each for v, each in means.items() if v > version}
             tell = self._tell
-        tell(p, version)
+        tell(p, version, all(here))
 
 
 def agreed(
-    lead: Lead, public: Mapping[Fragment, Public], downlink: Downlink
+    lead: Lead, public: Mapping[Fragment, Public], downlink: Downlink, start: Start
 ) -> dict[Fragment, Public]:
-    """Have all hosts begin with the same versions: the newest that any of them has fetched.
+    """Have all hosts begin with the same versions: the newest that any of them has fetched. `start`
+    is told them then.
 
     Errors: `HostLost`.
     """
@@ -76,7 +80,7 @@ def agreed(
         known = [*lead.fetched(), {p: version for p, (version, _) in mine.items()}]
         newest = {p: max(versions[p] for versions in known) for p in mine}
         if all(versions == newest for versions in known):
-            lead.tell(Start())
+            lead.tell(start)
             return mine
         lead.tell(CatchUp(newest))
         for p, version in newest.items():

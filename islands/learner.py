@@ -39,7 +39,7 @@ from coordinator.protocol import (
 )
 from islands.adopt import AdoptRule, FragmentPort
 from islands.encoder import ENCODERS
-from islands.exchange import Downlink, Missed, Uplink, mean_of
+from islands.exchange import Downlink, Missed, Uplink
 from islands.inner import Inner
 from islands.lead import Lead, agreed
 from islands.learner_state import LearnerState, begun
@@ -55,7 +55,7 @@ from islands.learner_words import (
 from islands.link import Habits, Link
 from islands.mailbox import Donation, Mailbox, Offer
 from islands.moments import Sharing
-from islands.orders import Begin, Fate, Feed, News, Order, Over
+from islands.orders import Begin, Fate, Feed, News, Order, Over, Start
 from islands.talker import speak
 from islands.task import Params, StreamLike, Task
 from islands.trainer import Trainer
@@ -168,18 +168,18 @@ class Learner:
         if self._distrusted:
             moments = None  # nor do they
         shared: dict[Fragment, Flat] = {}
-        if self._lead is not None:
-            self._lead.begin(partial(self._offered, granted.life))
-            self._lead.tell(Begin(granted.life, keep_moments=moments is not None))
-        elif moments is None and self._sharing is None:
-            moments = self._ask_donors(granted.donors)
-        elif moments is None:
+        if moments is None and self._sharing is not None:
             if (found := self._ask_shards(fragments)) is None:
                 return None
             shared = found
+        elif moments is None and self._lead is None:
+            moments = self._ask_donors(granted.donors)
         downlink = Downlink(public, self._catch_up)
         if self._lead is not None:
-            public = agreed(self._lead, public, downlink)
+            self._lead.begin(partial(self._offered, granted.life))
+            self._lead.tell(Begin(granted.life, keep_moments=moments is not None))
+            start = Start(granted.offset, tuple(shared))
+            public = agreed(self._lead, public, downlink, start)
         flats = {p: flat for p, (_, flat) in public.items()}
         params = None
         if self._lead is None:
@@ -230,10 +230,10 @@ class Learner:
     def _ask_shards(self, fragments: Sequence[Fragment]) -> dict[Fragment, Flat] | None:
         """The mean of the islands' first moments, of those fragments of which there is one; None
         if this life was over before they had come."""
-        sizes = self._layout.sizes
         if (found := self._link.mean_moments(fragments)) is None:
             return None
-        return {p: decode(each, sizes[p]) for p, each in found.items()}
+        owns = {p: self._inner.devices.own(self._layout.sizes[p]) for p in found}
+        return {p: decode(each, owns[p].stop - owns[p].start) for p, each in found.items()}
 
     # --- called by others -------------------------------------------------------------------------
 
@@ -300,21 +300,25 @@ class Learner:
         if (found := downlink.follow(publication, payload)) is None:
             return
         p, (version, flat) = publication.fragment, found
-        mean = None if self._sharing is None else mean_of(publication, payload, found)
+        mean = None if self._sharing is None else downlink.take_mean(p, version)
         # which one that comes later may have done before this one
-        placed = self._inner.place_flat(flat, self._port.size(p))
-        shared = None if mean is None else self._inner.place_everywhere(mean)
+        size = self._port.size(p)
+        placed = self._inner.place_flat(flat, size)
+        shared = None if mean is None else self._inner.place_flat(mean, size)
         with self._mail.lock:
-            self._awaited[p, version] = flat, placed, shared
+            self._awaited[p, version] = Offer(flat, placed, shared)
         if self._lead is None:
-            self._offered(life, p, version)
+            self._offered(life, p, version, mean=True)
         else:
-            self._lead.placed(p, version)
+            self._lead.placed(p, version, mean=shared is not None)
 
-    def _offered(self, life: Life, p: Fragment, version: Version) -> None:
-        """All hosts of the island could put this version in place."""
+    def _offered(self, life: Life, p: Fragment, version: Version, mean: bool) -> None:
+        """All hosts of the island could put this version in place; `mean`: with what came of first
+        moments."""
         with self._mail.lock:
             offer = self._awaited.pop((p, version), None)
+            if offer is not None and not mean:
+                offer = offer._replace(mean=None)
             if self._lead is not None:  # of older ones some host may not have heard, nor ever will
                 late = [key for key in self._awaited if key[0] == p and key[1] < version]
                 for key in late:

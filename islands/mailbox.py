@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from numpy.typing import NDArray
@@ -24,9 +24,16 @@ from islands.exchange import Downlink, Snapshot, Uplink
 from islands.learner_state import LearnerState, happen
 from islands.learner_words import Adopt, End, HandOver, Happening, Keep, Say, Step, Take, Want
 
-Offer = tuple[Flat, jax.Array, jax.Array | None]
-"""A version to be adopted, on the host and on the devices; the mean of the islands' first moments,
-on the devices, if one came with it."""
+
+class Offer(NamedTuple):
+    """A version to be adopted, on the host and on the devices; the mean of the islands' first
+    moments, on the devices, if one came with it."""
+
+    flat: Flat
+    placed: jax.Array
+    mean: jax.Array | None
+
+
 Todo = Step | HandOver | Keep | Adopt | Take | End
 """What the training thread does."""
 

@@ -23,11 +23,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from optax import OptState
 
 from coordinator.fragments import Flat, Layout, Piece
 from coordinator.protocol import Fragment
+from islands.mesh import Devices
 from islands.optimizer import OptimizerSpec, direction
 from islands.task import Params, Task, leaf_path
 
@@ -36,8 +38,8 @@ from islands.task import Params, Task, leaf_path
 class Taken:
     """First moments of a fragment at a step boundary, on the devices.
 
-    `flat`: [size] f32, without the bias of their age. `counts`: of each part of the optimizer's
-    state the steps that it had seen, int32.
+    `flat`: [size] f32, filled up as `FragmentPort` says, without the bias of their age. `counts`:
+    of each part of the optimizer's state the steps that it had seen, int32.
     """
 
     flat: jax.Array
@@ -47,7 +49,12 @@ class Taken:
 class MomentsPort:
     """Takes the first moments of a fragment out of an optimizer's state, and puts a mean in."""
 
-    def __init__(self, task: Task, layout: Layout, spec: OptimizerSpec) -> None:
+    def __init__(
+        self, task: Task, layout: Layout, spec: OptimizerSpec, devices: Devices | None = None
+    ) -> None:
+        """`devices`: where parameters and moments lie; None: all of this process. The flat form is
+        split over them as that of `FragmentPort` is."""
+        self._devices = devices or Devices(task)
         like = jax.eval_shape(direction(spec, task).init, task.shapes)
         parts = _parts_of(like)
         self._decays = [_decay(spec, part) for part in parts]
@@ -65,9 +72,13 @@ class MomentsPort:
             any(self._shared[self._where[each.leaf][0]] for each in pieces)
             for pieces in layout.fragments
         ]
-        fragments = range(len(layout.fragments))
+        fragments = [Fragment(p) for p in range(len(layout.fragments))]
+        everywhere, lying = self._devices.everywhere, _moments_of(self._devices.alike(like))
         self._takes = [
-            jax.jit(lambda leaves, counts, p=p: self._take(layout.fragments[p], leaves, counts))
+            jax.jit(
+                lambda leaves, counts, p=p: self._take(layout.fragments[p], p, leaves, counts),
+                out_shardings=(self._devices.flat, everywhere),
+            )
             for p in fragments
         ]
         self._puts = [
@@ -76,6 +87,7 @@ class MomentsPort:
                     layout.fragments[p], leaves, counts, mean, taken, then
                 ),
                 donate_argnums=0,
+                out_shardings=[lying[number][at] for number, at in self._places(p)],
             )
             for p in fragments
         ]
@@ -112,19 +124,24 @@ class MomentsPort:
         """
         if clock < 1 or not shared:
             return state
-        counts = jnp.array([clock if joins else 0 for joins in self._joins], jnp.int32)
-        old = [each if joins else None for each, joins in zip(counts, self._joins, strict=True)]
+        devices, everywhere = self._devices, self._devices.everywhere
+        ages = np.array([clock if joins else 0 for joins in self._joins], np.int32)
+        counts = devices.put(ages, everywhere)
+        old = [devices.put(age, everywhere) if age else None for age in ages]
         state = _replaced(state, lambda number, part: part._replace(count=_or(old[number], part)))
         for p, flat in shared.items():
-            nothing = Taken(jnp.zeros(self._sizes[p], jnp.float32), counts)
-            state = self.put(state, p, jnp.asarray(flat), nothing)
+            size = self._sizes[p]
+            nothing = Taken(devices.place_flat(np.zeros_like(flat), size), counts)
+            state = self.put(state, p, devices.place_flat(flat, size), nothing)
         return state
 
+    def _places(self, p: Fragment) -> list[tuple[int, int]]:
+        """Of the leaves that the fragment touches: the part of the state, and which leaf of it."""
+        return [self._where[leaf] for leaf in self._touched[p]]
+
     def _of(self, state: OptState, p: Fragment) -> tuple[list[jax.Array], list[jax.Array]]:
-        parts = _parts_of(state)
-        moments = [jax.tree.leaves(part.mu) for part in parts]
-        at = [self._where[leaf] for leaf in self._touched[p]]
-        return [moments[number][place] for number, place in at], [part.count for part in parts]
+        moments, counts = _moments_of(state), [part.count for part in _parts_of(state)]
+        return [moments[number][place] for number, place in self._places(p)], counts
 
     def _with(self, state: OptState, fresh: Mapping[int, jax.Array]) -> OptState:
         """The state with these leaves, by their number in the layout."""
@@ -138,7 +155,11 @@ class MomentsPort:
         return _replaced(state, with_moments)
 
     def _take(
-        self, pieces: Sequence[Piece], leaves: Sequence[jax.Array], counts: Sequence[jax.Array]
+        self,
+        pieces: Sequence[Piece],
+        p: Fragment,
+        leaves: Sequence[jax.Array],
+        counts: Sequence[jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
         held, blocks = self._by_leaf(pieces, leaves), list[jax.Array]()
         for piece in pieces:
@@ -148,6 +169,8 @@ class MomentsPort:
                 continue
             seen = _seen(self._decays[number], counts[number])
             blocks.append(held[piece.leaf][piece.index].reshape(-1) / jnp.where(seen > 0, seen, 1))
+        size = self._sizes[p]
+        blocks.append(jnp.zeros(self._devices.padded(size) - size, jnp.float32))
         return jnp.concatenate(blocks), jnp.stack([jnp.asarray(n, jnp.int32) for n in counts])
 
     def _put(
@@ -196,6 +219,11 @@ def _is_part(node: object) -> bool:
 def _parts_of(state: OptState) -> list[Any]:
     """The parts of an optimizer's state that have first moments, each with its own count."""
     return [each for each in jax.tree.leaves(state, is_leaf=_is_part) if _is_part(each)]
+
+
+def _moments_of(state: OptState) -> list[list[Any]]:
+    """The leaves of the first moments of each part."""
+    return [jax.tree.leaves(part.mu) for part in _parts_of(state)]
 
 
 def _replaced(state: OptState, change: Any) -> OptState:

@@ -48,7 +48,14 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """All have the same versions: put them in place."""
+    """All have the same versions: put them in place.
+
+    `shared`: fragments whose mean of first moments is what this learner, which has none, begins
+    with, at this clock; a host that has found no such mean takes zeros for it.
+    """
+
+    clock: int = 0
+    shared: tuple[Fragment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +82,12 @@ class CutOut:
 
 @dataclass(frozen=True, slots=True)
 class PutIn:
-    """Put this version of the fragment in place."""
+    """Put this version of the fragment in place; `mean`: with the mean of first moments that came
+    with it, which all hosts have."""
 
     fragment: Fragment
     version: Version
+    mean: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +124,12 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """This version lies on this host's devices, ready to be put in place."""
+    """This version lies on this host's devices, ready to be put in place; `mean`: and beside it
+    the mean of first moments that came with it."""
 
     fragment: Fragment
     version: Version
+    mean: bool
 
 
 Word: TypeAlias = Fetched | Placed

@@ -266,7 +266,7 @@ class Trainer:
             case Adopt(p, version):
                 with self._mail.lock:
                     offer, self._mail.adopting = self._mail.offers[p, version], {(p, version)}
-                self._tell(PutIn(p, version))
+                self._tell(PutIn(p, version, mean=offer.mean is not None))
                 self._replica.adopt(p, *offer)
                 self._exchanged = True
                 with self._mail.lock:

@@ -6,6 +6,7 @@ typed handle for each untyped one, errors told apart by type, nothing retried by
     syncer     the actor of the syncer: one event loop around `syncer.shell`
     shard      the actor of a shard: it calls the learners, merges, stores and publishes
     parts      a shard's questions to the hosts of an island of several
+    ranges     what a shard has for them: a range of a fragment to each
     gang       the hosts of one island as actors: the first one has the others
     island     the actor of an island: its process, and the calls that the run makes of it
     evaluator  the actor of the evaluator

@@ -25,7 +25,7 @@ from cluster.actors.link import RayLink
 from cluster.config.schema import Config, IslandGroup
 from cluster.host.environment import environment_of
 from cluster.names import Seat, island_actor
-from coordinator.codec import Payload
+from coordinator.codec import Sent
 from coordinator.parts import Part
 from coordinator.protocol import ContributionId, Fragment, HandIn, Island, Known
 
@@ -101,9 +101,9 @@ class RayGang:
         link.ranges = self._ranges = ranges
         return link
 
-    def first_part(self, fragment: Fragment, facts: HandIn, payload: Payload) -> FirstPart:
+    def first_part(self, fragment: Fragment, facts: HandIn, sent: Sent) -> FirstPart:
         own = self._ranges[fragment]
-        return FirstPart(Part(facts, own.start, own.stop, payload), tuple(self._names))
+        return FirstPart(Part(facts, own.start, own.stop, sent), tuple(self._names))
 
 
 def _host(

@@ -26,7 +26,7 @@ from cluster.failures import Failure, Reason
 from cluster.host.process import IslandProcess
 from cluster.names import Seat
 from cluster.source import user_sha256
-from coordinator.codec import Sent, split
+from coordinator.codec import Sent
 from coordinator.errors import Malformed
 from coordinator.protocol import (
     ContributionId,
@@ -113,7 +113,7 @@ class IslandActor(Breakable):
         if handed is None or self._gang is None:
             return handed
         facts, sent = handed
-        return self._gang.first_part(fragment, facts, split(sent)[0])
+        return self._gang.first_part(fragment, facts, sent)
 
     @_its_own("asking", Reason.MOMENTS)
     def moments(self, life: Life) -> Parts | None:

@@ -125,13 +125,14 @@ class RayLink:
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
         """Asked for as many at a time as are pulled at once, and for the next ones while these
         come; mapped where they lie on this node, if they are of one part."""
-        if self.ranges is not None:
-            return [
-                self._fetch(self._holder[p], "whole_range", p, self._range(p)) for p in fragments
-            ]
         found: dict[Fragment, tuple[Version, Flat]] = {}
         todo = deque(fragments)
         try:
+            if self.ranges is not None:
+                return [
+                    self._fetch(self._holder[p], "whole_range", p, self._range(p))
+                    for p in fragments
+                ]
             asked = self._shared(_some(todo, 1))
             while asked:
                 largest = max(shared.nbytes for shared in asked.values())
@@ -157,6 +158,8 @@ class RayLink:
 
     def _moments_of(self, shard: str, fragments: Sequence[Fragment]) -> dict[Fragment, Payload]:
         """What this shard has of them; asked for again if it went with the shard."""
+        if self.ranges is not None:
+            return self._fetch(shard, "moments_range", {p: self._range(p) for p in fragments})
         while True:
             there, parts = self._fetch(shard, "mean_moments", fragments)
             try:

@@ -14,12 +14,8 @@ from ray.exceptions import RayError
 from cluster.actors.directory import Directory
 from cluster.actors.handed import FirstPart, flaw
 from cluster.failures import Failure, Reason
-from coordinator.fragments import Flat
 from coordinator.parts import Part, misfit
 from coordinator.protocol import Fragment, Known, Life
-
-Range = tuple[int, int]
-"""Elements of a fragment, from the one to before the other."""
 
 
 async def all_parts(
@@ -54,8 +50,3 @@ async def all_parts(
     if (why := misfit(parts, size)) is not None:
         return Failure(Reason.SENT, why)
     return parts
-
-
-def cut(flat: Flat, own: Range) -> Flat:
-    """A copy of these elements."""
-    return flat[slice(*own)].copy()

@@ -20,7 +20,8 @@ from cluster.actors.calls import STORE_FULL, failure_of
 from cluster.actors.directory import Directory, setup_logging
 from cluster.actors.handed import FirstPart, flaw
 from cluster.actors.inject import Breakable
-from cluster.actors.parts import Range, all_parts, cut
+from cluster.actors.parts import all_parts
+from cluster.actors.ranges import Range, Ranges
 from cluster.actors.sharing import Parts, Probe, Shared, Sharing
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
@@ -40,10 +41,10 @@ from cluster.storage.layout import load_layout
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import Fence
 from cluster.syncer.collect import Answers, Gatherer, Handed
-from coordinator.codec import Payload, Sent, split
+from coordinator.codec import Sent
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
-from coordinator.parts import cut_out, joined
+from coordinator.parts import joined
 from coordinator.protocol import (
     ContributionId,
     Discard,
@@ -91,6 +92,7 @@ class ShardActor(Breakable):
         self._sharing = Sharing(
             lambda p: self._shard.whole([p])[0], lambda: self._storing.pace.sizes
         )
+        self._ranges = Ranges(self._shard.whole, self._shard.links, self._shard.shared)
         self._fates = Fates()  # of what this process has heard of; on its event loop alone
         self._arrivals = Arrivals()  # the same
         self._offers: set[asyncio.Task[None]] = set()
@@ -265,6 +267,7 @@ class ShardActor(Breakable):
         reached = None
         if said is not None:
             publication, payload = said
+            self._ranges.published(publication, payload)
             reached = self._arrivals.sent(order.fragment, order.version, time.monotonic())
             self._sharing.forget(order.fragment)
             boxed = await self._boxed(publication, payload)
@@ -356,18 +359,19 @@ class ShardActor(Breakable):
         `whole`."""
         if not self._shard.has_model:
             return None
-        (version, flat), *_ = await asyncio.to_thread(self._shard.whole, [p])
-        return version, cut(flat, own)
+        return await asyncio.to_thread(self._ranges.whole, p, own)
 
     async def missed_range(
         self, p: Fragment, older: Version, newer: Version, own: Range
-    ) -> list[Payload] | tuple[Version, Flat] | None:
+    ) -> list[Sent] | tuple[Version, Flat] | None:
         """What leads from one version to another, of these elements; or they as they are now."""
         if not self._shard.has_model:
             return None
-        if (payloads := self._shard.links(p, older, newer)) is None:
-            return await self.whole_range(p, own)
-        return [cut_out(split(each)[0], self._sizes[p], *own) for each in payloads]
+        return await asyncio.to_thread(self._ranges.missed, p, older, newer, own, self._sizes[p])
+
+    async def moments_range(self, owns: Mapping[Fragment, Range]) -> dict[Fragment, Sent] | None:
+        """The same of the means of first moments, of those fragments of which there is one."""
+        return self._ranges.moments(owns, self._sizes) if self._shard.has_model else None
 
     def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
         """Large fragments occupy all cores, small ones the arithmetic's own thread."""

@@ -126,7 +126,7 @@ def _measured(
     islands = stage.config.island_names
     joiners = [start_joiner(stage.config, each, stage.home, pacer, where) for each in islands]
     pids = [answer(stub_actor.pid_of(each), WITHIN_S) for each in joiners]
-    idle = {"shard": _idle_shard_bytes(stage), "learner": max(map(procfs.own_bytes, pids))}
+    idle = {"shard": idle_shard_bytes(stage), "learner": max(map(procfs.own_bytes, pids))}
     peaks.of |= {"syncer": [stage.syncer_pid], "shard": stage.shard_pids, "learner": pids}
     say(f"{plan.learners} learners join, {plan.model_bytes / 1e6:.0f} MB")
     began_s = time.monotonic()
@@ -140,7 +140,7 @@ def _measured(
     mapped = sum(answer(each.mapped.remote(), WITHIN_S) for each in joiners)
     joined = peaks.seen()
     stores = _store_bytes()
-    shard_gap_s = _killed_shard(stage)
+    shard_gap_s = killed_shard(stage)
     say(f"the shard is back after {shard_gap_s:.1f} s")
     config, layout = stage.config, stage.layout
     near, far = (total(store_terms(config, layout, shards=s)) for s in (True, False))
@@ -164,7 +164,7 @@ def _measured(
     }
 
 
-def _killed_shard(stage: BenchStage) -> float:
+def killed_shard(stage: BenchStage) -> float:
     """From SIGKILL until a process of it has the model again."""
     (pid,) = stage.shard_pids
     shard: Any = ray.get_actor(SHARD, namespace=stage.home.namespace)
@@ -181,7 +181,7 @@ def _killed_shard(stage: BenchStage) -> float:
     raise RunFailed(f"the shard that was killed is not back within {WITHIN_S:g} s")
 
 
-def _idle_shard_bytes(stage: BenchStage) -> int:
+def idle_shard_bytes(stage: BenchStage) -> int:
     """What a process of a shard has that holds nothing."""
     idle = start_shard(stage.config, "idle", stage.home, stage.run_dir)
     try:

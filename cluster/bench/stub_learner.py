@@ -167,9 +167,12 @@ class LightLearner:
             await talker
 
     async def _versions(self) -> list[Version]:
-        """Fetch the model, as every learner does that joins, and let go of it."""
-        fragments = [Fragment(p) for p in range(len(self._material.deltas))]
-        return [version for version, _ in await self._link.whole(fragments)]
+        """Fetch the model, as every learner does that joins, and let go of it piece by piece."""
+        versions = list[Version]()
+        for p in range(len(self._material.deltas)):
+            ((version, _),) = await self._link.whole([Fragment(p)])
+            versions.append(version)
+        return versions
 
     def _happens(self, happening: Happening) -> None:
         """Take it in, and do what follows."""

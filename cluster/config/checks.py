@@ -90,7 +90,7 @@ def _slices_have_as_many_hosts(config: Config) -> Iterator[Problem]:
             )
 
 
-@check("islands.*.hosts", "islands.*.encode", "run.mode", "sync.moments")
+@check("islands.*.hosts", "islands.*.encode", "run.mode")
 def _several_hosts_are_built(config: Config) -> Iterator[Problem]:
     for number, group in enumerate(config.islands):
         if group.hosts == 1:
@@ -100,11 +100,6 @@ def _several_hosts_are_built(config: Config) -> Iterator[Problem]:
             yield Problem(
                 f"{where}.hosts",
                 f"run.mode = {config.run.mode} is for islands of one host so far; leave it at 1",
-            )
-        if config.sync.moments == "mean":
-            yield Problem(
-                "sync.moments",
-                f'"mean" is not built yet for {where}.hosts = {group.hosts}; use "own"',
             )
         if group.encode == "device":
             yield Problem(

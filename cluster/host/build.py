@@ -60,11 +60,13 @@ class Parts:
     sharing: Sharing | None
 
 
-def sharing_of(config: Config, task: Task, layout: Layout) -> Sharing | None:
+def sharing_of(
+    config: Config, task: Task, layout: Layout, devices: Devices | None = None
+) -> Sharing | None:
     """How first moments are shared; None if they are not."""
     if config.sync.moments == "own":
         return None
-    port = MomentsPort(task, layout, optimizer_of(config))
+    port = MomentsPort(task, layout, optimizer_of(config), devices)
     return Sharing(port, config.sync.moments_every)
 
 
@@ -76,9 +78,9 @@ def compiled(config: Config, group: IslandGroup) -> Parts:
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, inner.devices)
     inner.compile(task.heldout(group.batch_size)[0])
     port.compile(task, inner.place)
-    sharing = sharing_of(config, task, layout)
+    sharing = sharing_of(config, task, layout, inner.devices)
     if sharing is not None:
-        sharing.port.compile(inner.start(task.zeros()).opt_state)
+        sharing.port.compile(inner.started(inner.devices.zeros, None).opt_state)
     if group.encode == "device":
         _compile_encoder(sync.wire_up, task, layout, inner, port)
     return Parts(task, layout, inner, port, sharing)
@@ -153,11 +155,11 @@ def assemble_follower(
         parts.inner,
         parts.port,
         lambda: stream_of(parts, batch_size),
-        link.whole,
-        link.missed,
+        link,
         habits_of(config, island),
         say,
         lambda: rehearse(parts, batch_size),
+        parts.sharing,
     )
 
 

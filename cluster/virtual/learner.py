@@ -20,7 +20,7 @@ from coordinator.protocol import (
     Vitals,
 )
 from islands.corpus import Starved
-from islands.exchange import Downlink, Public, Uplink, mean_of
+from islands.exchange import Downlink, Public, Uplink
 from islands.learner_state import LearnerState, begun, happen
 from islands.learner_words import (
     Adopt,
@@ -120,7 +120,8 @@ class VirtualLearner:
         if (found := self._downlink.follow(said, payload)) is None:
             return
         version, flat = found
-        self._offers[said.fragment, version] = flat, mean_of(said, payload, found)
+        mean = self._downlink.take_mean(said.fragment, version)
+        self._offers[said.fragment, version] = flat, mean
         self.happens(Offered(said.fragment, version))
 
     def refused(self, said: ContributionId) -> None:
@@ -139,7 +140,7 @@ class VirtualLearner:
         flat, mean = self._offers[p, version]
         self._offers = {at: each for at, each in self._offers.items() if at[0] != p}
         inner = self.process.kit.inner
-        shared = None if mean is None else inner.place_everywhere(mean)
+        shared = None if mean is None else inner.place_flat(mean, mean.size)
         self.process.replica.adopt(p, flat, inner.place_flat(flat, flat.size), shared)
 
     def _step(self, held: bool) -> None:

@@ -83,7 +83,7 @@ def test_orders_come_to_all_in_order_and_words_come_back(hosts: Hosts) -> None:
 
     for each in hosts.others:
         each.start(beside)
-        each.say(Placed(P, Version(0, 1)))
+        each.say(Placed(P, Version(0, 1), mean=False))
     hosts.until(lambda: len(hosts.words) == 2)
     fate = Fate(ContributionId(LIFE, P, 0, 1))
     for clock in range(100):
@@ -99,7 +99,7 @@ def test_orders_come_to_all_in_order_and_words_come_back(hosts: Hosts) -> None:
 def test_a_host_that_is_gone_is_noticed_and_said_once(hosts: Hosts) -> None:
     for each in hosts.others:
         each.start(lambda said: None)
-        each.say(Placed(P, Version(0, 1)))
+        each.say(Placed(P, Version(0, 1), mean=False))
     hosts.until(lambda: len(hosts.words) == 2)
     hosts.others[1].close()
     hosts.until(lambda: any(number == 0 for number, _ in hosts.lost))
@@ -143,19 +143,31 @@ def test_a_stranger_is_not_let_in(hosts: Hosts) -> None:
 
 
 def test_a_version_is_offered_once_all_hosts_have_it() -> None:
-    offered: list[tuple[Fragment, Version]] = []
+    offered: list[tuple[Fragment, Version, bool]] = []
     lead = Lead(lambda order: None, 2)
-    lead.begin(lambda p, version: offered.append((p, version)))
+    lead.begin(lambda p, version, mean: offered.append((p, version, mean)))
     one, two = Version(0, 1), Version(0, 2)
-    lead.placed(P, one)
-    lead.heard(Placed(P, one))
-    lead.placed(P, two)
-    lead.heard(Placed(P, two))
+    lead.placed(P, one, mean=True)
+    lead.heard(Placed(P, one, mean=True))
+    lead.placed(P, two, mean=True)
+    lead.heard(Placed(P, two, mean=True))
     assert offered == []
-    lead.heard(Placed(P, two))
-    lead.heard(Placed(P, one))  # which nobody needs any more
-    lead.placed(Q, one)
-    assert offered == [(P, two)]
+    lead.heard(Placed(P, two, mean=True))
+    lead.heard(Placed(P, one, mean=True))  # which nobody needs any more
+    lead.placed(Q, one, mean=True)
+    assert offered == [(P, two, True)]
+
+
+@pytest.mark.parametrize("without", [0, 1, 2])
+def test_moments_are_adopted_by_all_hosts_or_by_none(without: int) -> None:
+    offered: list[tuple[Fragment, Version, bool]] = []
+    lead = Lead(lambda order: None, 2)
+    lead.begin(lambda p, version, mean: offered.append((p, version, mean)))
+    version = Version(0, 1)
+    lead.placed(P, version, mean=without != 0)
+    for number in (1, 2):
+        lead.heard(Placed(P, version, mean=without != number))
+    assert offered == [(P, version, False)]
 
 
 def test_all_hosts_begin_with_the_newest_versions_that_one_has() -> None:
@@ -172,11 +184,11 @@ def test_all_hosts_begin_with_the_newest_versions_that_one_has() -> None:
 
     lead = Lead(then, 1)
     lead.heard(Fetched({P: new, Q: old}))
-    found = agreed(lead, public, downlink)
+    found = agreed(lead, public, downlink, Start(7, (Q,)))
     assert {p: version for p, (version, _) in found.items()} == {P: new, Q: new}
     np.testing.assert_array_equal(found[P][1], step)
     np.testing.assert_array_equal(found[Q][1], flat)
-    assert told == [CatchUp({P: new, Q: new}), Start()]
+    assert told == [CatchUp({P: new, Q: new}), Start(7, (Q,))]
 
 
 # --- devices --------------------------------------------------------------------------------------

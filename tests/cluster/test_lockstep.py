@@ -189,7 +189,7 @@ def train(
     )
     until = None
     if mode is not None:
-        overlap, until, rule = mode.sync.overlap, steps, rule_for(mode, layout.fingerprint)
+        overlap, until, rule = mode.sync.least_overlap, steps, rule_for(mode, layout.fingerprint)
     names = [Island(f"local-{number}") for number in range(islands)]
     all_joined = threading.Barrier(islands)
     groups, tape = dict.fromkeys(names, "local"), Tape()
@@ -342,7 +342,11 @@ def test_a_mode_in_lock_step_is_the_naive_twin_of_its_paper(task: Task, name: st
     assert [learner.leave().steps for learner in run.learners] == [steps] * 4
     places = [run.joined.index(island) for island in sorted(run.joined)]
     data = [batches(task, steps, first_lease=2 * place) for place in places]
-    every, overlap, blend = config.sync.lasting_every, config.sync.overlap, config.sync.blend or 0.0
+    every, overlap, blend = (
+        config.sync.lasting_every,
+        config.sync.least_overlap,
+        config.sync.blend or 0.0,
+    )
     wanted = twin(task, run.layout, BRISK, every, MergeRule.MEAN, outer, data, overlap, blend)
     assert apart(run.public, wanted) < 2e-5
 

@@ -38,7 +38,7 @@ from coordinator.protocol import (
 )
 from islands.adopt import AdoptRule
 from islands.encoder import ENCODERS
-from islands.exchange import Downlink, Uplink, mean_of
+from islands.exchange import Downlink, Uplink
 from islands.learner_words import HandOver, Track
 from islands.replica import Replica
 
@@ -87,8 +87,8 @@ class Marcher:
         found = self._downlink.follow(said, payload)
         assert found is not None
         version, flat = found
-        mean, inner = mean_of(said, payload, found), self._kit.inner
-        shared = None if mean is None else inner.place_everywhere(mean)
+        mean, inner = self._downlink.take_mean(p, version), self._kit.inner
+        shared = None if mean is None else inner.place_flat(mean, mean.size)
         self._replica.adopt(p, flat, inner.place_flat(flat, flat.size), shared)
         if self._kit.port.rule is AdoptRule.CARRY:
             self._tracks[p] = Track(version, track.from_step, track.from_step, track.from_tokens)
@@ -150,7 +150,7 @@ def by_turns(config: Config) -> Turned:
         last = t == config.run.steps
         for p in () if last else schedule.due(after=t - 1, upto=t):
             if (said := exchange(p)) is not None:
-                flying.append((t + config.sync.overlap, said))
+                flying.append((t + config.sync.least_overlap, said))
         while flying and (last or flying[0][0] <= t):
             _, said = flying.popleft()
             for marcher in marchers:

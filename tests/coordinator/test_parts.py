@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.codec import BLOCK, Payload, Wire, encode
+from coordinator.codec import BLOCK, Payload, Sent, Wire, WithMoments, encode, split
 from coordinator.parts import Part, cut_out, joined, misfit
 from coordinator.protocol import (
     ContributionId,
@@ -63,13 +63,52 @@ def test_parts_sewn_together_are_what_one_host_hands_in(
         same(cut_out(whole, size, part.start, part.stop), part.payload)
 
 
-def same(one: Payload, other: Payload) -> None:
-    assert one.dtype == other.dtype
-    assert one.tobytes() == other.tobytes()
+@given(
+    size=st.integers(1, 700),
+    hosts=st.integers(1, 5),
+    seed=st.integers(0, 2**32 - 1),
+    wires=st.tuples(st.sampled_from(Wire), st.sampled_from(Wire)),
+)
+def test_moments_are_sewn_together_beside_the_differences(
+    size: int, hosts: int, seed: int, wires: tuple[Wire, Wire]
+) -> None:
+    values = np.random.default_rng(seed).standard_normal((2, size), np.float32)
+    bounds = cuts(size, hosts, seed)
+    differences, moments = (
+        parts_of(each, wire, bounds) for each, wire in zip(values, wires, strict=True)
+    )
+    parts = [
+        one._replace(payload=WithMoments(split(one.payload)[0], split(other.payload)[0]))
+        for one, other in zip(differences, moments, strict=True)
+    ]
+    whole = WithMoments(*(encode(wire, each) for each, wire in zip(values, wires, strict=True)))
+    assert misfit(parts, size) is None
+    same(joined(parts, size), whole)
+    for part in parts:
+        same(cut_out(whole, size, part.start, part.stop), part.payload)
+
+
+def same(one: Sent, other: Sent) -> None:
+    for mine, yours in zip(split(one), split(other), strict=True):
+        assert (mine is None) == (yours is None)
+        if mine is not None and yours is not None:
+            assert mine.dtype == yours.dtype
+            assert mine.tobytes() == yours.tobytes()
 
 
 VALUES = np.arange(100, dtype=np.float32)
 SOUND = parts_of(VALUES, Wire.INT8, [0, 32, 64, 100])
+
+
+def plain(part: Part) -> Payload:
+    return split(part.payload)[0]
+
+
+def with_moments(part: Part, wire: Wire = Wire.INT8) -> Part:
+    moments = encode(wire, VALUES[part.start : part.stop])
+    return part._replace(payload=WithMoments(plain(part), moments))
+
+
 ELSE = replace(FACTS, id=FACTS.id._replace(life=Life(Island("eu-0"), Incarnation(4))))
 LATER = replace(FACTS, id=FACTS.id._replace(to_step=9))
 
@@ -85,7 +124,9 @@ LATER = replace(FACTS, id=FACTS.id._replace(to_step=9))
         ([*SOUND[:2], SOUND[2]._replace(facts=LATER)], "which are not one"),
         (parts_of(VALUES, Wire.F32, [0, 40, 100]), "within a block"),
         ([*SOUND[:2], *parts_of(VALUES, Wire.BF16, [0, 32, 64, 100])[2:]], "bf16 and int8"),
-        ([*SOUND[:2], SOUND[2]._replace(payload=SOUND[2].payload[:-1])], "payload of dtype"),
+        ([*SOUND[:2], SOUND[2]._replace(payload=plain(SOUND[2])[:-1])], "payload of dtype"),
+        ([*SOUND[:2], with_moments(SOUND[2])], "some have moments beside them and some have none"),
+        ([*map(with_moments, SOUND[:2]), with_moments(SOUND[2], Wire.INT4)], "int4 and int8"),
     ],
 )
 def test_what_is_not_one_contribution_is_refused(parts: list[Part], why: str) -> None:

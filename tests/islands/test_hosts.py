@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cluster.host.environment import ONE_THREAD, devices_of_cpus
-from coordinator.codec import BLOCK, Wire, encode
+from coordinator.codec import BLOCK, Wire, WithMoments, decode, encode, split
 from coordinator.fragments import take
 from coordinator.parts import Part, cut_out, joined, misfit
 from coordinator.protocol import (
@@ -31,7 +31,11 @@ from coordinator.protocol import (
 )
 from islands.adopt import AdoptRule
 from islands.encoder import ENCODERS, on_host
+from islands.exchange import NOTHING
+from islands.inner import Inner
 from islands.mesh import Devices, MeshShape
+from islands.moments import MomentsPort
+from tests.given import optimizer_spec
 from tests.islands.test_mesh import EVERY, LAYOUT, ROUNDS, SIZES, TASK, Kit, batches
 
 ROOT = Path(__file__).parents[2]
@@ -60,10 +64,7 @@ def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], fol
     inner, port, own = kit.inner, kit.port, [devices.own(size) for _, size in SIZES]
     first = [np.asarray(leaf) for leaf in leaves_of(0)]
     public = [take(LAYOUT, p, first)[own[p]] for p, _ in SIZES]
-    params = devices.zeros
-    for p, size in SIZES:
-        params = port.fill(params, p, inner.place_flat(public[p], size))
-    state, largest, losses = inner.started(params, None), 0, list[float]()
+    state, largest, losses = inner.started(filled(kit, own, 0), None), 0, list[float]()
     for clock, batch in enumerate(batches(ROUNDS * EVERY)):
         state, measures = inner.step(state, batch, clock)
         losses.append(float(measures.loss))
@@ -76,14 +77,10 @@ def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], fol
                 params = port.put(state.params, p, inner.place_flat(public[p], size), flat)
                 state = replace(state, params=params)
     found: dict[str, np.ndarray] = {f"public{p}": flat for p, flat in enumerate(public)}
-    second = [np.asarray(leaf) for leaf in leaves_of(1)]
+    share_moments(kit, own, found)
     for wire in Wire:
         for p, _ in SIZES:
-            params = inner.place(TASK.init(1)) if hosts == 1 else devices.zeros
-            if hosts > 1:
-                for q, each in SIZES:
-                    flat = inner.place_flat(take(LAYOUT, q, second)[own[q]], each)
-                    params = port.fill(params, q, flat)
+            params = inner.place(TASK.init(1)) if hosts == 1 else filled(kit, own, 1)
             origin, left = take(LAYOUT, p, first)[own[p]], None
             for n in range(2):
                 flat = port.take(params, p)
@@ -93,6 +90,45 @@ def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], fol
     said = {"own": bounds, "largest": largest, "losses": losses}
     (Path(folder) / f"{number}.json").write_text(json.dumps(said))
     np.savez(Path(folder) / f"{number}.npz", allow_pickle=False, **found)
+
+
+def filled(kit: Kit, own: list[slice], seed: int) -> Any:
+    """The task's initial parameters, of which this host has read its own ranges."""
+    leaves, params = [np.asarray(leaf) for leaf in leaves_of(seed)], kit.inner.devices.zeros
+    for p, size in SIZES:
+        flat = kit.inner.place_flat(take(LAYOUT, p, leaves)[own[p]], size)
+        params = kit.port.fill(params, p, flat)
+    return params
+
+
+def share_moments(kit: Kit, own: list[slice], found: dict[str, np.ndarray]) -> None:
+    """First moments, as this host hands them in; once more, a step after it has adopted half of
+    them; and those of one who joins with them."""
+    devices = kit.inner.devices
+    moments = MomentsPort(TASK, LAYOUT, optimizer_spec(kind="muon"), devices)
+    muon = Inner(TASK, optimizer_spec(kind="muon"), devices)
+    moments.compile(muon.started(devices.zeros, None).opt_state)
+    zeroth, first, second, third = batches(4)
+    state = muon.started(filled(kit, own, 2), None)
+    for clock, batch in enumerate((zeroth, first)):  # the head is zero in the first one
+        state, _ = muon.step(state, batch, clock)
+    taken = {p: moments.take(state.opt_state, p) for p, _ in SIZES}
+    state, _ = muon.step(state, second, 2)
+    means: dict[Fragment, np.ndarray] = {}
+    for p, size in SIZES:
+        mine = on_host(taken[p].flat)[: own[p].stop - own[p].start]
+        payload, _ = ENCODERS["host"](Wire.INT8)(taken[p].flat, NOTHING, None, 1.0, mine.size)
+        found[f"sent{p}"], means[p] = payload, np.asarray(mine / 2, np.float32)
+        changed = moments.put(state.opt_state, p, muon.place_flat(means[p], size), taken[p])
+        state = replace(state, opt_state=muon.place_moments(changed))
+    state, _ = muon.step(state, third, 3)
+    fresh = muon.started(filled(kit, own, 2), None)
+    joined = replace(fresh, opt_state=moments.joined(fresh.opt_state, means, 9))
+    joined, _ = muon.step(joined, first, 9)
+    for name, each in (("moments", state), ("joined", joined)):
+        for p, _ in SIZES:
+            flat = on_host(moments.take(each.opt_state, p).flat)
+            found[f"{name}{p}"] = flat[: own[p].stop - own[p].start]
 
 
 def leaves_of(seed: int) -> list[Any]:
@@ -151,21 +187,31 @@ def test_hosts_are_together_what_one_is(
     """Fragments after twenty rounds, within rounding; hand-ins of the same parameters, to the last
     bit; and no host has had more of a fragment than its share and one block."""
     found = played(hosts, devices, sizes, tmp_path)
+    assert any(alone[f"joined{p}"].any() for p, _ in SIZES)
     assert all(said["losses"] == found[0][0]["losses"] for said, _ in found)
     for p, size in SIZES:
         whole = np.concatenate([arrays[f"public{p}"] for _, arrays in found])
         np.testing.assert_allclose(whole, alone[f"public{p}"], rtol=0, atol=1e-3)
+        for name in ("moments", "joined"):
+            whole = np.concatenate([arrays[f"{name}{p}"] for _, arrays in found])
+            mine = alone[f"{name}{p}"]
+            np.testing.assert_allclose(whole, mine, rtol=1e-3, atol=1e-3 * np.abs(mine).max())
         for said, _ in found:
             assert said["largest"] <= 4 * (max(LAYOUT.sizes) / hosts + devices * BLOCK)
         for wire in Wire:
             for n in range(2):
                 name = f"{wire}{p}{n}"
-                parts = [
-                    Part(FACTS, said["own"][p][0], said["own"][p][1], arrays[name])
-                    for said, arrays in found
-                ]
+                parts = list[Part]()
+                for said, arrays in found:
+                    start, stop = said["own"][p]
+                    both = WithMoments(arrays[name], arrays[f"sent{p}"])
+                    parts.append(Part(FACTS, start, stop, both))
                 assert misfit(parts, size) is None
-                assert joined(parts, size).tobytes() == alone[name].tobytes(), name
+                difference, sent = split(joined(parts, size))
+                assert difference.tobytes() == alone[name].tobytes(), name
+                assert sent is not None
+                moments, mine = decode(sent, size), decode(alone[f"sent{p}"], size)
+                np.testing.assert_allclose(moments, mine, rtol=0, atol=0.02 * np.abs(mine).max())
 
 
 def test_a_publication_is_cut_as_the_hosts_need_it() -> None:

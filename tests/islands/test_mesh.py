@@ -122,17 +122,19 @@ def lies_right(kit: Kit) -> bool:
 
 def shared(kit: Kit, kind: OptimizerKind) -> list[np.ndarray]:
     """First moments after a mean of half of them was adopted a step later, and another step."""
-    inner, moments = kit.inner, MomentsPort(TASK, LAYOUT, optimizer_spec(kind=kind))
+    inner = kit.inner
+    moments = MomentsPort(TASK, LAYOUT, optimizer_spec(kind=kind), inner.devices)
     first, second, third = batches(3)
     state, _ = inner.step(inner.start(TASK.init(0)), first, 0)
     taken = {p: moments.take(state.opt_state, p) for p, _ in SIZES}
     state, _ = inner.step(state, second, 1)
-    for p, _ in SIZES:
-        mean = inner.place_everywhere((np.asarray(taken[p].flat) / 2).astype(np.float32))
+    for p, size in SIZES:
+        half = (np.asarray(taken[p].flat)[:size] / 2).astype(np.float32)
+        mean = inner.place_flat(half, size)
         changed = moments.put(state.opt_state, p, mean, taken[p])
         state = replace(state, opt_state=inner.place_moments(changed))
     state, _ = inner.step(state, third, 2)
-    return [np.asarray(moments.take(state.opt_state, p).flat) for p, _ in SIZES]
+    return [np.asarray(moments.take(state.opt_state, p).flat)[:size] for p, size in SIZES]
 
 
 def compare() -> dict[str, Any]:

@@ -26,7 +26,7 @@ from coordinator.protocol import (
 )
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.encoder import ENCODERS
-from islands.exchange import Uplink, mean_of
+from islands.exchange import Downlink, Missed, Uplink
 from islands.inner import Inner, InnerState
 from islands.learner_words import HandOver, Track
 from islands.model import ModelSpec
@@ -113,7 +113,7 @@ def test_a_mean_replaces_what_was_handed_in_and_keeps_the_gradients_since(
         state = stepped(inner, state, seen, seen + tau)
         now = raw(TASK, LAYOUT, state.opt_state, p)
         others = [raw(TASK, LAYOUT, state.opt_state, q) for q in map(Fragment, range(FRAGMENTS))]
-        after = port.put(state.opt_state, p, inner.place_everywhere(mean), taken)
+        after = port.put(state.opt_state, p, inner.place_flat(mean, mean.size), taken)
         wanted = now + shared * beta**tau * ((1 - beta**seen) * mean - sent)
         assert np.allclose(raw(TASK, LAYOUT, after, p), wanted, rtol=1e-4, atol=1e-7)
         for q in map(Fragment, range(FRAGMENTS)):
@@ -137,7 +137,8 @@ def test_islands_that_adopt_their_mean_at_once_have_the_moment_of_the_mean_gradi
         mean = np.mean([np.asarray(each.flat) for each in taken], axis=0)
         first = [
             replace(
-                state, opt_state=port.put(state.opt_state, p, inner.place_everywhere(mean), each)
+                state,
+                opt_state=port.put(state.opt_state, p, inner.place_flat(mean, mean.size), each),
             )
             for state, each in zip(first, taken, strict=True)
         ]
@@ -221,7 +222,7 @@ def test_without_a_mean_or_without_having_handed_any_in_moments_stay_the_islands
     p, replica, (inner, _) = Fragment(0), replica_of(2), made("muon")
     size = LAYOUT.sizes[p]
     flat = np.zeros(size, np.float32)
-    mean = inner.place_everywhere(np.full(size, 7, np.float32))
+    mean = inner.place_flat(np.full(size, 7, np.float32), size)
 
     def adopted(base: int, with_mean: bool) -> bool:
         """Were the moments changed?"""
@@ -242,12 +243,25 @@ def test_without_a_mean_or_without_having_handed_any_in_moments_stay_the_islands
 
 
 def test_a_mean_of_another_version_than_the_one_that_is_adopted_is_left_out() -> None:
-    values = np.ones(4, np.float32)
+    """Whether it came with the publication, or with the differences that were asked for."""
+    p, values = Fragment(0), np.ones(4, np.float32)
     sent = WithMoments(values, 2 * values)
-    said = Publication(Fragment(0), Version(0, 3), Version(0, 2), ())
-    found = mean_of(said, sent, (Version(0, 3), values))
+    v2, v3, v4, v5 = (Version(0, number) for number in (2, 3, 4, 5))
+    newest = (v5, 9 * values)
+
+    def missed(p: Fragment, older: Version, newer: Version) -> Missed:
+        return [values, sent] if newer == v4 else newest
+
+    downlink = Downlink({p: (v2, values)}, missed)
+    assert downlink.follow(Publication(p, v3, v2, ()), sent) is not None
+    assert np.array_equal(real(downlink.take_mean(p, v3)), 2 * values)
+    assert downlink.take_mean(p, v3) is None  # it has been taken
+    assert downlink.follow(Publication(p, v4, v3, ()), None) is not None
+    assert np.array_equal(real(downlink.take_mean(p, v4)), 2 * values)
+    assert downlink.follow(Publication(p, Version(0, 6), v5, ()), sent) is not None
+    assert downlink.take_mean(p, Version(0, 6)) is None  # what was fetched is v5, whole
+
+
+def real(found: Flat | None) -> Flat:
     assert found is not None
-    assert np.array_equal(found, 2 * values)
-    assert mean_of(said, sent, (Version(0, 4), values)) is None
-    assert mean_of(said, values, (Version(0, 3), values)) is None
-    assert mean_of(said, None, (Version(0, 3), values)) is None
+    return found

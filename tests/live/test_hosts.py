@@ -18,6 +18,7 @@ from cluster.storage.folder import Folder
 from cluster.storage.history import relive
 from cluster.storage.layout import load_layout
 from cluster.storage.playback import Recording, read_tape
+from coordinator.codec import Wire
 from coordinator.protocol import Arrived, Event, Lost, Merged
 from coordinator.state import initial, validate
 from tests.live.cli import Finished, Place, finish, islands, place, until
@@ -34,6 +35,7 @@ window = 32
 [sync]
 every = 4
 fragments = 2
+moments = "mean"
 [[islands]]
 group = "gang"
 hosts = 2
@@ -135,5 +137,8 @@ def test_the_gang_hands_in_whole_fragments_in_each_life(played: Played) -> None:
     mine = [each for each in arrived if each.id.life.island == GANG]
     assert len({each.id.life for each in mine}) >= 3
     for each in mine:
-        assert each.bytes == 2 * layout.sizes[each.id.fragment], "bf16"
+        size = layout.sizes[each.id.fragment]
+        moments = Wire.INT8.bytes_of(size)
+        assert each.bytes == Wire.BF16.bytes_of(size) + moments, "moments beside each"
+        assert each.moments_norm is not None
         assert not each.flaw
