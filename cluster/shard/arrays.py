@@ -8,6 +8,7 @@ moments, their mean lies beside it, encoded: the newest only, as it was publishe
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,8 @@ from coordinator.merge import (
 from coordinator.outer import OuterRule
 from coordinator.protocol import Fragment, Merge, Version
 
+importlib.import_module("numpy.random")  # else numba does so on the thread that compiles first, and
+# to two threads that import it at once Python says that they are a deadlock
 ArrayShard: TypeAlias = Shard[Sent, Sent, Flat, Arrays]
 
 

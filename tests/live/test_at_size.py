@@ -60,6 +60,7 @@ def config_of() -> Config:
         "sync": {
             "every": FRAGMENTS, "fragments": FRAGMENTS, "wire_up": "int4", "wire_down": "int4",
         },
+        "durability": {"every": 1},  # else what was public dies with the shard, and all join again
         "islands": [{"group": "crew", "count": LEARNERS, "resources": {"CPU": 0.0}}],
     }  # fmt: skip
     return parse(tables, origin="test", overrides=())
