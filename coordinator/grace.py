@@ -5,16 +5,14 @@ the learners), all moving averages (arXiv:2604.21428). The default is long enoug
 learner that keeps pace at its next step boundary, if the slack allows it, and never longer than one
 such step.
 
-An overlap that follows is the least number of steps in which a round fits without any grace. Since
-learners adopt at step boundaries, what is left of the last of these steps costs nobody anything,
-and is what the grace may take.
+An overlap that follows is as long as a round takes with one such step of grace: then the slack
+allows it always, and who keeps pace is met whatever the links are.
 
 When the run ends nobody steps on, so there is no slack to keep: who keeps pace is waited for.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -76,14 +74,14 @@ def window_s(
 ) -> float:
     """Length of the grace window in seconds, counted from the quorum; `fixed_s` overrules.
 
-    `overlap`: in steps; if it `follows`, at least so many, and as many as a round takes. `step_s`:
-    of the live learners, ascending.
+    `overlap`: in steps; if it `follows`, as many as that takes. `step_s`: of the live learners,
+    ascending.
     """
     if fixed_s is not None:
         return fixed_s
     step = slowest_in_pace(step_s)
-    if follows and step > 0:
-        overlap = max(overlap, math.ceil(pace.spent_s / step))
+    if follows:
+        return step
     slack = overlap * step - pace.spent_s
     return min(step, max(0.0, SHARE_OF_SLACK * slack))
 

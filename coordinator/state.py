@@ -34,8 +34,8 @@ class Rule:
     """What a run is configured to do; constant over the run.
 
     `steps`: T in syncer steps. `grace_s`: None = adaptive. `overlap`: tau in inner steps, 0 = the
-    learners wait for adoption; if `overlap_follows`, that is the least, and it follows what a round
-    takes. `lease_windows`: length of a lease. `watch`: what follows from a learner's direction.
+    learners wait for adoption; if `overlap_follows`, that is the least of what a round takes.
+    `lease_windows`: length of a lease. `watch`: what follows from a learner's direction.
     """
 
     schedule: Schedule

@@ -715,15 +715,9 @@ MUTANTS = (
         "return SHARE_OF_SLACK * slack + 2 * step",
     ),
     Mutant(
-        "an overlap that follows is a step longer than a round takes",
-        GRACE,
-        "math.ceil(pace.spent_s / step)",
-        "math.floor(pace.spent_s / step) + 2",
-    ),
-    Mutant(
         "no overlap follows",
         GRACE,
-        "if follows and step > 0:",
+        "if follows:",
         "if False:",
     ),
     Mutant(

@@ -170,11 +170,9 @@ def _grace_s(memory: Memory, after: State) -> float:
     if memory.rule.grace_s is not None:
         return memory.rule.grace_s
     slowest_s = _slowest_s(after)
-    spent_s = sum(s for s in memory.pace if s is not None)
-    overlap = memory.rule.overlap
-    if memory.rule.overlap_follows and slowest_s > 0:
-        overlap = max(overlap, math.ceil(spent_s / slowest_s))
-    slack_s = overlap * slowest_s - spent_s
+    if memory.rule.overlap_follows:
+        return slowest_s
+    slack_s = memory.rule.overlap * slowest_s - sum(s for s in memory.pace if s is not None)
     return min(slowest_s, max(0.0, GAMMA * slack_s))
 
 
