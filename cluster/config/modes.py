@@ -61,7 +61,7 @@ def preset_of(config: Config) -> Preset | None:
             return Preset(
                 "merges each fragment of all islands, and they wait for it `overlap` steps later",
                 lock_step,
-                {"adopt": "blend", "blend": 0.5, "direction": "off", **NESTEROV},
+                {"overlap": 2, "adopt": "blend", "blend": 0.5, "direction": "off", **NESTEROV},
             )
         case Mode.DATA_PARALLEL:
             return Preset(

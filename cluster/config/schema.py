@@ -112,7 +112,7 @@ class SyncConfig(Table):
     )
     fragments: Count = 8  # P
     overlap: Annotated[Overlap, BeforeValidator(overlap_value)] = (
-        2  # tau, in steps; 0 = learners wait for adoption; "auto": what a round takes
+        "auto"  # what a round takes; or tau, in steps; 0 = learners wait for adoption
     )
     quorum: Count = 1  # K
     grace: Annotated[Grace, BeforeValidator(grace_value)] = "auto"  # seconds

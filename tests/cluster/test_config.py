@@ -48,7 +48,7 @@ def complaints(*overrides: str, tables: dict[str, Any] | None = None, tmp: Path)
 def test_the_least_that_says_enough() -> None:
     config = parse(sound())
     assert config.island_names == ("eu-0", "eu-1", "eu-2")
-    assert (config.sync.every, config.sync.fragments, config.sync.overlap) == (8, 8, 2)
+    assert (config.sync.every, config.sync.fragments, config.sync.overlap) == (8, 8, "auto")
     assert config.sync.grace == "auto"
     assert config.sync.wire_up is Wire.BF16
     assert config.run.name is None

@@ -54,6 +54,7 @@ def test_diloco_is_the_whole_model_of_all_in_lock_step() -> None:
 
 
 def test_streaming_is_fragments_of_all_in_lock_step() -> None:
+    assert entered("run.mode=streaming").sync.overlap == 2
     sync = entered("run.mode=streaming", "sync.overlap=3", "sync.fragments=4").sync
     assert (sync.fragments, sync.overlap, sync.quorum) == (4, 3, 3)
     assert (sync.merge, sync.adopt, sync.blend) == ("mean", "blend", 0.5)

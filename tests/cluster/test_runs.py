@@ -201,7 +201,7 @@ def test_a_run_that_is_over_or_going_on_is_not_begun_again() -> None:
 
 def test_a_run_goes_on_as_it_began() -> None:
     folder = died(Path("runs/mine"))
-    with pytest.raises(UserMistake, match=r"sync.every was 8, is 4; .*sync.overlap was 2, is 1"):
+    with pytest.raises(UserMistake, match=r"sync.every was 8, is 4; .*sync.overlap was auto, is 1"):
         runs.resume(config("sync.every=4", "sync.overlap=1", "sync.fragments=4"), folder)
     assert runs.resume(config("monitor.refresh_s=3.0", "islands.0.count=3"), folder) == folder
 
