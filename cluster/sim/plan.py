@@ -219,7 +219,9 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
     if waits:
         rule = replace(rule, min_quorum=count)
     elif overlap == 1:
-        rule = replace(rule, overlap_follows=rng.random() < FOLLOWS_SHARE)
+        rule = replace(
+            rule, overlap_follows=random.Random(f"{seed} follows").random() < FOLLOWS_SHARE
+        )
     return SimPlan(
         seed,
         rule,
