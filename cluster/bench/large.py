@@ -54,7 +54,7 @@ class TapeLengths:
 
 
 LONG = TapeLengths(64, (1_000, 10_000, 100_000), 10)
-QUICK = TapeLengths(64, (100, 1_000), 10)
+QUICK = TapeLengths(64, (100,), 10)
 
 
 def parts_of(only: str | None) -> tuple[Part, ...]:

@@ -51,8 +51,8 @@ def test_bench_large_kills_a_syncer_whose_tape_is_long() -> None:
         finished = finish(here.start("bench", "large", "--quick", "--json"), within_s=500)
     assert finished.code == 0, finished.err
     told = finished.json
-    assert [row["steps"] for row in told["rows"]] == [100, 1_000, 10_000]
-    assert told["tape_events"] > 100 * 64 * 100
+    assert [row["steps"] for row in told["rows"]] == [100, 1_000]
+    assert told["tape_events"] > 10 * 64 * 100
     assert 0 < told["syncer_gap_s"] < 60
     assert told["peak_bytes"].keys() == {"syncer", "shard", "learner"}
     assert told["peak_bytes"].keys() >= told["formula_bytes"].keys()
