@@ -54,8 +54,8 @@ class Start:
     with, at this clock; a host that has found no such mean takes zeros for it.
     """
 
-    clock: int = 0
-    shared: tuple[Fragment, ...] = ()
+    clock: int
+    shared: tuple[Fragment, ...]
 
 
 @dataclass(frozen=True, slots=True)
