@@ -75,10 +75,9 @@ class FragmentPort:
         """Elements of the fragment, without what fills it up."""
         return self._sizes[p]
 
-    def compile(self, task: Task, place: Callable[[Params], Params]) -> None:
-        """Run every `take` and `put` once, so that none is compiled while training; `place` puts
-        a tree where the training step keeps its parameters."""
-        params = place(task.zeros())
+    def compile(self, params: Params) -> None:
+        """Run every `take` and `put` once, so that none is compiled while training; `params` lie
+        where the training step keeps them, and are used up."""
         for p in map(Fragment, range(len(self._takes))):
             flat = self.take(params, p)
             params = self.put(params, p, flat, flat)

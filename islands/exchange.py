@@ -48,19 +48,26 @@ class Basis:
     origin: Numbers
 
 
-@dataclass(slots=True, eq=False)
-class Snapshot:
-    """A fragment at a step boundary, still on the devices (filled up as `FragmentPort` says); what
-    it is in words, and its basis.
-
-    `moments`: its first moments, where they go along. `written`: what was made of it when it was
-    first encoded, under its `lock`.
-    """
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A fragment at a step boundary, still on the devices (filled up as `FragmentPort` says), and
+    its basis. `moments`: its first moments, where they go along."""
 
     flat: jax.Array
-    word: HandOver
     basis: Basis
     moments: Taken | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Snapshot:
+    """What is handed in, in words, and as it was cut out: until it is encoded, since it may be
+    asked for long after that.
+
+    `written`: what was made of it then, under its `lock`.
+    """
+
+    word: HandOver
+    cut: Cut | None
     written: tuple[HandIn, Sent] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -113,11 +120,15 @@ class Uplink:
         """
         with snapshot.lock:
             if snapshot.written is None:
-                snapshot.written = self._write(fragment, snapshot, spoil)
+                assert snapshot.cut is not None, "it goes once it is written"
+                snapshot.written = self._write(fragment, snapshot.word, snapshot.cut, spoil)
+                snapshot.cut = None
             return snapshot.written
 
-    def _write(self, fragment: Fragment, snapshot: Snapshot, spoil: float) -> tuple[HandIn, Sent]:
-        track, word, basis = snapshot.word.track, snapshot.word, snapshot.basis
+    def _write(
+        self, fragment: Fragment, word: HandOver, cut: Cut, spoil: float
+    ) -> tuple[HandIn, Sent]:
+        track, basis = word.track, cut.basis
         said = ContributionId(self._life, fragment, track.from_step, word.progress.steps)
         origin, since_step = basis.origin, track.from_step
         if self._anchor is Anchor.CURRENT:  # from the base on, whatever was handed in since
@@ -126,13 +137,13 @@ class Uplink:
             rounding = self._roundings[fragment]
             taken, rounding.ready = rounding.ready, None
             size = basis.public.size
-            payload, left = self._encoder(snapshot.flat, origin, taken, spoil, size)
+            payload, left = self._encoder(cut.flat, origin, taken, spoil, size)
             if left is not None:
                 rounding.sent[said] = (taken, left)
         facts = HandIn(said, track.base, since_step, word.tokens, self._fingerprint, word.progress)
-        if snapshot.moments is None or self._moments is None:
+        if cut.moments is None or self._moments is None:
             return facts, payload
-        moments, _ = self._moments(snapshot.moments.flat, NOTHING, None, 1.0, size)
+        moments, _ = self._moments(cut.moments.flat, NOTHING, None, 1.0, size)
         return facts, joined(payload, moments)
 
     def hear(self, fragment: Fragment, known: Known) -> None:

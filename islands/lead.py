@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 from coordinator.errors import HostLost
 from coordinator.protocol import Fragment, Publication, Version
 from islands.exchange import Downlink, Public
-from islands.orders import CatchUp, Fetched, Order, Placed, Start, Word
+from islands.orders import CatchUp, Fetched, Placed, Word
+
+Told = TypeVar("Told")
 
 
-class Lead:
+class Lead(Generic[Told]):
     """Orders to the other hosts, in order; and what is to be waited for until all have it."""
 
-    def __init__(self, send: Callable[[Order], None], others: int) -> None:
+    def __init__(self, send: Callable[[Told | CatchUp], None], others: int) -> None:
         """`send`: to each of the `others`, without waiting for what they do."""
         self._send, self._others = send, others
         self._changed = threading.Condition()
@@ -22,7 +25,7 @@ class Lead:
         self._placed: dict[Fragment, dict[Version, list[bool]]] = {}
         self._tell: Callable[[Fragment, Version, bool], None] | None = None
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: Told | CatchUp) -> None:
         """Errors: `HostLost` if one of them is gone."""
         try:
             self._send(order)
@@ -68,10 +71,10 @@ class Lead:
 
 
 def agreed(
-    lead: Lead, public: Mapping[Fragment, Public], downlink: Downlink, start: Start
+    lead: Lead[Told], public: Mapping[Fragment, Public], downlink: Downlink, start: Told
 ) -> dict[Fragment, Public]:
-    """Have all hosts begin with the same versions: the newest that any of them has fetched. `start`
-    is told them then.
+    """Have all hosts take the same versions: the newest that any of them has fetched. `start` is
+    told them then.
 
     Errors: `HostLost`.
     """

@@ -82,7 +82,7 @@ class Learner:
         habits: Habits,
         *,
         now_s: Callable[[], float],
-        lead: Lead | None = None,
+        lead: Lead[Order] | None = None,
     ) -> None:
         """`stream` makes a reader without leases, for each life anew; `now_s` is a steady clock.
         `sharing`: of first moments; None: they stay each island's own. `lead`: to the other hosts,

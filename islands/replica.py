@@ -16,7 +16,7 @@ from coordinator.fragments import Flat
 from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort
 from islands.encoder import Numbers, Where
-from islands.exchange import Basis, Snapshot
+from islands.exchange import Basis, Cut, Snapshot
 from islands.inner import Inner, InnerState, Measures
 from islands.learner_words import HandOver
 from islands.moments import Sharing, Taken
@@ -104,7 +104,7 @@ class Replica:
         self._taken.pop(p, None)
         if self._sharing is not None and self._sharing.wanted(p, word.track.base.number):
             self._taken[p] = self._sharing.port.take(self.state.opt_state, p)
-        return Snapshot(flat, word, basis, self._taken.get(p))
+        return Snapshot(word, Cut(flat, basis, self._taken.get(p)))
 
     def adopt(
         self, p: Fragment, flat: Flat, placed: jax.Array, mean: jax.Array | None = None

@@ -274,8 +274,7 @@ class Trainer:
                     self._mail.offers.pop((p, version))
 
     def _taken(self, snapshot: Snapshot) -> Snapshot:
-        self._copying.append(snapshot.flat)
-        if snapshot.moments is not None:
-            self._copying.append(snapshot.moments.flat)
+        if (cut := snapshot.cut) is not None:
+            self._copying += [cut.flat] if cut.moments is None else [cut.flat, cut.moments.flat]
         self._exchanged = True
         return snapshot

@@ -7,9 +7,11 @@ typed handle for each untyped one, errors told apart by type, nothing retried by
     shard      the actor of a shard: it calls the learners, merges, stores and publishes
     parts      a shard's questions to the hosts of an island of several
     ranges     what a shard has for them: a range of a fragment to each
-    gang       the hosts of one island as actors: the first one has the others
+    hosts      hosts that compute as one, as actors: the first one starts the others
+    gang       ... of an island: its way to them, and what each of them is
     island     the actor of an island: its process, and the calls that the run makes of it
     evaluator  the actor of the evaluator
+    evaluator_hosts  ... of several hosts: they judge as one
     conductor  conducts rings of islands that sum gradients: what these call
     ring       what fleet and people call: the actor in the syncer's place, a `Conductor`
     ring_island  the actor of an island in a ring

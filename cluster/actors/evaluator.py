@@ -20,6 +20,7 @@ from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Version
 
 if TYPE_CHECKING:
+    from cluster.actors.evaluator_hosts import TogetherEvaluator
     from cluster.host.evaluator import Evaluator
 
 AGAIN_S, AWAY_S = 1.0, 60.0
@@ -32,30 +33,51 @@ class EvaluatorActor(Breakable):
     def __init__(self, config: str, namespace: str) -> None:
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
-        self._actors = Directory(namespace)
+        self._namespace, self._actors = namespace, Directory(namespace)
         self._made: Evaluator | None = None
+        self._together: TogetherEvaluator | None = None  # in its stead, with other hosts
         self._drawn: list[Flat] | None = None
         self._last: tuple[list[Version], list[Flat]] | None = None
 
     @property
-    def _evaluator(self) -> Evaluator:
-        from cluster.host.evaluator import Evaluator  # JAX only where it is needed
+    def _evaluator(self) -> Evaluator | TogetherEvaluator:
+        return self._all_hosts if self._several else self._alone
 
-        self._made = self._made or Evaluator(self._config)
+    @property
+    def _several(self) -> bool:
+        return self._config.monitor.evaluator.hosts > 1
+
+    @property
+    def _alone(self) -> Evaluator:
+        if self._made is None:
+            from cluster.host.build import mesh_of
+            from cluster.host.evaluator import Evaluator  # JAX only where it is needed
+
+            self._made = Evaluator(self._config, mesh_of(self._config.monitor.evaluator))
         return self._made
+
+    @property
+    def _all_hosts(self) -> TogetherEvaluator:
+        if self._together is None:
+            from cluster.actors.evaluator_hosts import TogetherEvaluator
+
+            self._together = TogetherEvaluator(self._config.model_dump_json(), self._namespace)
+        return self._together
 
     @ray.method(concurrency_group="asking")
     def judged(self) -> Judged:
         """How far it is, also while it judges."""
-        made = self._made
+        made = self._made or self._together
         return Judged(0, 0.0) if made is None else made.judged
 
     def layout(self) -> Layout:
         return self._evaluator.layout
 
     def initial(self, p: Fragment) -> Flat:
-        """A fragment of the initial model, which is drawn whole and kept until it is judged."""
-        self._drawn = self._drawn or self._evaluator.initial()
+        """A fragment of the initial model, which is drawn once and kept until it is judged."""
+        if self._several:
+            return self._all_hosts.initial_fragment(p)
+        self._drawn = self._drawn or self._alone.initial()
         return self._drawn[p]
 
     def initial_loss(self) -> float:
@@ -82,7 +104,10 @@ class EvaluatorActor(Breakable):
             logging.info("not judged this time: %s", type(error).__name__)
 
     def _public(self) -> list[tuple[Version, Flat]] | None:
-        """The public fragments; None while a shard is without."""
+        """The public fragments, or of several hosts the first one's ranges; None while a shard is
+        without."""
+        if self._several:
+            return self._all_hosts.public()
         holder = holder_of(self._config)
         fragments = [Fragment(p) for p in range(self._config.sync.fragments)]
         wholes: Any = ray.get([self._actors[holder[p]].whole.remote([p]) for p in fragments])

@@ -1,29 +1,24 @@
-"""The hosts of one island as actors: the first one starts the others, and they are gone with it.
+"""The hosts of one island as actors: the first one's way to the others, and what each of those is.
 
-Ray ends an actor whose owner is gone, and it brings none of them back by itself: when one host dies
-the first ends its own process, Ray restarts that, and a new life begins with new other hosts on the
-devices of the same placement group.
+An island lives and dies as a whole (`cluster.actors.hosts`); then a new life begins.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group_table
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from cluster.actors.directory import Actor, holder_of, setup_logging
+from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.handed import FirstPart
+from cluster.actors.hosts import Hosts
 from cluster.actors.inject import Cable
 from cluster.actors.link import RayLink
 from cluster.config.schema import Config, IslandGroup
-from cluster.host.environment import environment_of
 from cluster.names import Seat, island_actor
 from coordinator.codec import Sent
 from coordinator.parts import Part
@@ -34,33 +29,9 @@ if TYPE_CHECKING:  # JAX is imported on a thread where a failure can be reported
     from islands.follower import Follower
     from islands.lead import Lead
     from islands.link import Link
+    from islands.orders import Order
 
 log = logging.getLogger("archipelago.gang")
-KEY_BYTES = 32
-PLACED = "CREATED"
-"""What Ray calls a placement group that has its devices."""
-TPU_WORKER = "ray.io/tpu-worker-id"
-"""The label of a node's place in its TPU slice."""
-
-
-def devices_of(group: IslandGroup) -> dict[str, Any]:
-    """What one host of an island asks Ray for."""
-    resources = dict(group.devices)
-    cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
-    memory = resources.pop("memory", None)
-    return {"num_cpus": cpus, "num_gpus": gpus, "memory": memory, "resources": resources}
-
-
-def bundles_by_host(group: PlacementGroup) -> list[int]:
-    """Which bundle of an island's placement group each of its hosts has, the first one's first: on
-    a TPU slice in the order of its workers, in which JAX counts them, and not of the bundles."""
-    where: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
-    labels = {node["NodeID"]: node.get("Labels") or {} for node in ray.nodes()}
-
-    def worker(bundle: int) -> int:
-        return int(labels.get(where[bundle], {}).get(TPU_WORKER, bundle))
-
-    return sorted(where, key=worker)
 
 
 class RayGang:
@@ -75,26 +46,13 @@ class RayGang:
         end: Callable[[str], NoReturn],
     ) -> None:
         """Start the others, and meet them. `end`: this process, with the reason."""
-        from cluster.host.gang import First, enter
-        from islands.lead import Lead
-
-        address = ray.util.get_node_ip_address()
-        key = secrets.token_bytes(KEY_BYTES)
-        self._first = First(address, group.hosts, key, lambda error: end(str(error)))
-        self.lead: Lead = Lead(self._first.send, group.hosts - 1)
-        self._first.hear(self.lead.heard)
-        life = secrets.token_hex(4)
-        self._names = [f"{island_actor(seat)} {life}/{n}" for n in range(1, group.hosts)]
-        places: list[PlacementGroupSchedulingStrategy | None] = [None] * len(self._names)
-        if (bundles := ray.util.get_current_placement_group()) is not None:
-            _, *others = bundles_by_host(bundles)
-            places = [PlacementGroupSchedulingStrategy(bundles, each) for each in others]
-        self._actors: list[Actor] = [  # Ray ends an actor that nobody has a handle of
-            _host(config, group, seat, namespace, name, number, self._first.meeting, where)
-            for (number, name), where in zip(enumerate(self._names, 1), places, strict=True)
-        ]
-        enter(self._first.meeting, 0)
+        given = (config, group.group, seat, namespace)
+        self._hosts = Hosts(HostActor, given, group, namespace, island_actor(seat), end)
         self._ranges: Mapping[Fragment, slice] = {}
+
+    @property
+    def lead(self) -> Lead[Order]:
+        return self._hosts.lead
 
     def narrowed(self, link: Link, ranges: Mapping[Fragment, slice]) -> Link:
         assert isinstance(link, RayLink)
@@ -103,31 +61,7 @@ class RayGang:
 
     def first_part(self, fragment: Fragment, facts: HandIn, sent: Sent) -> FirstPart:
         own = self._ranges[fragment]
-        return FirstPart(Part(facts, own.start, own.stop, sent), tuple(self._names))
-
-
-def _host(
-    config: str,
-    group: IslandGroup,
-    seat: Seat,
-    namespace: str,
-    name: str,
-    number: int,
-    meeting: Meeting,
-    where: PlacementGroupSchedulingStrategy | None,
-) -> Actor:
-    threaded: Any = ray.remote(concurrency_groups={"asking": 16})  # type: ignore[call-overload]
-    actor = threaded(HostActor).options(
-        name=name,
-        namespace=namespace,
-        max_restarts=0,
-        max_task_retries=0,
-        enable_task_events=False,
-        runtime_env={"env_vars": environment_of(group)},
-        scheduling_strategy=where,
-        **devices_of(group),
-    )
-    return actor.remote(config, group.group, seat, namespace, number, meeting)
+        return FirstPart(Part(facts, own.start, own.stop, sent), self._hosts.names)
 
 
 class HostActor:

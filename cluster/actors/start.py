@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors.directory import Actor
 from cluster.actors.evaluator import EvaluatorActor
-from cluster.actors.gang import devices_of
+from cluster.actors.hosts import devices_of
 from cluster.actors.inject import Breakable
 from cluster.actors.island import THREADS, IslandActor
 from cluster.actors.ring import RingActor
@@ -29,7 +29,6 @@ from cluster.config.schema import Config, IslandGroup
 from cluster.host.environment import (
     CPU_ENV,
     KEEP_PAGES,
-    ONE_THREAD,
     environment_of,
 )
 from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
@@ -94,13 +93,15 @@ def start_shard(
     )
 
 
-def start_evaluator(config: Config, home: Home) -> Actor:
-    own = dict(config.monitor.evaluate_on)
-    cpus, gpus = own.pop("CPU", 0.0), own.pop("GPU", 0.0)
-    env: dict[str, str] = {} if gpus or own.get("TPU") else dict(CPU_ENV)
-    if env and cpus <= 1:
-        env["XLA_FLAGS"] = ONE_THREAD
-    there = {**home.near(), "num_cpus": cpus, "num_gpus": gpus, "resources": own}
+def start_evaluator(
+    config: Config, home: Home, devices: PlacementGroupSchedulingStrategy | None = None
+) -> Actor:
+    """Or its first host, on the `devices` that were reserved for it; None: on the fleet's node, or
+    wherever there is room."""
+    machines = config.monitor.evaluator
+    env = {name: each for name, each in environment_of(machines).items() if name not in KEEP_PAGES}
+    there = home.near() if devices is None else {"scheduling_strategy": devices}
+    there |= devices_of(machines)
     actor = _start(EvaluatorActor, EVALUATOR, home, env, there, groups={"asking": 1})
     return actor.remote(config.model_dump_json(), home.namespace)
 

@@ -41,6 +41,7 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
         "learner_back_of_cold": Goal(at_most=0.6),
         "learner_back_spare_s": Goal(at_most=3.0),
         "syncer_gap_s": Goal(at_most=5.0),
+        "hosts2_back_of_one": Goal(at_most=1.3),
     },
     "large": {
         "syncer_gap_s": Goal(at_most=5.0),

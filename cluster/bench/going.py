@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cluster.bench.stats import demo
+from cluster.bench.stats import FOUR, demo
 from cluster.storage.files import read_figures
 from cluster.storage.folder import Folder
 from cluster.storage.layout import load_layout
@@ -68,14 +68,14 @@ class Going:
             time.sleep(0.2)
         return look
 
-    def until_all_contribute(self, life: int = 1) -> dict[str, Any]:
+    def until_all_contribute(self, life: int = 1, victim: Island = VICTIM) -> dict[str, Any]:
         """Wait until all are live, the victim in this life at least, and contribute."""
         return self.until(
             lambda look: (
                 sum(each["state"] == "live" for each in look["islands"]) == self.islands
                 and all(each["contributions"] > 0 for each in look["islands"])
-                and _of(look, VICTIM)["life"] >= life
-                and all(VICTIM in each["participants"] for each in look["fragments"])
+                and _of(look, victim)["life"] >= life
+                and all(victim in each["participants"] for each in look["fragments"])
             )
         )
 
@@ -110,14 +110,14 @@ class Going:
         )
         self.break_it("--plan", str(path))
 
-    def kill_and_wait(self, whom: str, kind: str = "kill") -> None:
+    def kill_and_wait(self, whom: str, kind: str = "kill", victim: Island = VICTIM) -> None:
         """Kill, then wait until the victim has begun another life, and contributes in it. `kind`:
         "node" for all that is where it is."""
         look = self.look
         assert look is not None
-        life = _of(look, VICTIM)["life"]
+        life = _of(look, victim)["life"]
         self.kill(whom, kind)
-        self.until_all_contribute(life + 1)
+        self.until_all_contribute(life + 1, victim)
 
     def end(self) -> tuple[dict[str, Any], str]:
         """Stop it gracefully; its summary, and what it said."""
@@ -133,11 +133,15 @@ def _of(look: dict[str, Any], island: Island) -> dict[str, Any]:
 
 @contextmanager
 def going(
-    preset: str, overrides: Sequence[str], home: Path, raylets: Raylets | None = None
+    preset: str,
+    overrides: Sequence[str],
+    home: Path,
+    raylets: Raylets | None = None,
+    islands: Sequence[Mapping[str, object]] = FOUR,
 ) -> Generator[Going]:
     """A run that does not end by itself; ended with the block. `raylets`: where it is to be, if not
     in a Ray of its own."""
-    config = demo(preset, steps=FOREVER, seed=0, overrides=overrides)
+    config = demo(preset, steps=FOREVER, seed=0, overrides=overrides, islands=islands)
     with TemporaryDirectory(prefix="archipelago-bench-") as folder:
         path, run_dir = Path(folder) / "bench.toml", Path(folder) / "run"
         path.write_text(config.toml())

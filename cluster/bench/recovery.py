@@ -15,6 +15,12 @@ from tempfile import TemporaryDirectory
 from cluster.bench.going import VICTIM, Story, going, several
 from cluster.bench.stats import DEMO_ISLANDS, Median, median, told
 from cluster.names import SYNCER
+from coordinator.protocol import Island
+
+HOSTS = (2, 4)
+GANG, SOLO = Island("gang-0"), Island("solo-0")
+IDLE_STEP_S = 1.0
+"""No step of an island of `HOSTS` takes less: its cores are idle for most of it."""
 
 
 def recovery(
@@ -22,7 +28,8 @@ def recovery(
 ) -> dict[str, object]:
     """SIGKILL to a learner, then to the syncer, again and again, on a run with four islands; then
     to a learner of such a run that has a warm spare; then to the raylet of one that has a node for
-    each island and for each death.
+    each island and for each death; and to an island of two hosts, and one of four, in turn with the
+    island of one host beside it, on cores that are half idle.
 
     The first start is in an empty home, so without compiled programs; `learner_back_s` has them.
     """
@@ -30,6 +37,7 @@ def recovery(
         "merge_period_s": [], "learner_gap_s": [], "learner_back_s": [], "syncer_gap_s": [],
         "cold_start_s": [], "learner_back_spare_s": [], "node_back_s": [],
     }  # fmt: skip
+    ratios = dict[str, Median]()
     with TemporaryDirectory(prefix="archipelago-home-") as home:
         with going(preset, overrides, Path(home)) as run:
             run.until_all_contribute()
@@ -57,6 +65,12 @@ def recovery(
                 run.kill_and_wait(VICTIM, "node")
             run.end()
             moved = Story.of(run.run_dir)
+        for hosts in HOSTS:
+            many, one = _gang(preset, overrides, Path(home), hosts, repeats)
+            figures |= {f"hosts{hosts}_back_s": many, f"hosts{hosts}_beside_back_s": one}
+            ratios[f"hosts{hosts}_back_of_one"] = between(
+                median(many), median(one), lambda a, b: a / b
+            )
     for name, other in (("learner_back_spare_s", spared), ("node_back_s", moved)):
         figures[name] = [other.back_s(VICTIM, at_s) - at_s for at_s, _ in other.faults]
     first_s = story.faults[0][0]
@@ -77,12 +91,34 @@ def recovery(
     gap, period = shown["learner_gap_s"], shown["merge_period_s"]
     shown["learner_back_of_cold"] = between(back, cold, lambda a, b: a / b)
     shown["learner_gap_over_period_s"] = between(gap, period, lambda a, b: a - b)
+    shown |= ratios
     for name, middle in shown.items():
         say(f"{name} {middle.value:.2f} ({middle.low:.2f} to {middle.high:.2f})")
     result: dict[str, object] = {"repeats": repeats}
     for name, middle in shown.items():
         result |= told(name, middle)
     return result | {"coverage": min(middle.coverage for middle in shown.values())}
+
+
+def _gang(
+    preset: str, overrides: Sequence[str], home: Path, hosts: int, repeats: int
+) -> tuple[list[float], list[float]]:
+    """From SIGKILL to the next contribution, in seconds: of an island of so many hosts, whose first
+    host is killed, and of one of one host in the same run."""
+    each = {"step_s": IDLE_STEP_S, "resources": {"CPU": 0.2}}
+    islands = [{"group": "gang", "hosts": hosts, **each}, {"group": "solo", **each}]
+    with going(preset, overrides, home, islands=islands) as run:
+        run.until_all_contribute(victim=GANG)
+        for _ in range(repeats):
+            for victim in (GANG, SOLO):
+                run.kill_and_wait(victim, victim=victim)
+        run.end()
+        story = Story.of(run.run_dir)
+    many, one = list[float](), list[float]()
+    for at_s, whom in story.faults:
+        back = many if whom == GANG else one
+        back.append(story.back_s(Island(whom), at_s) - at_s)
+    return many, one
 
 
 def between(a: Median, b: Median, compared: Callable[[float, float], float]) -> Median:

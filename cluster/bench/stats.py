@@ -6,7 +6,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -55,12 +55,25 @@ def _coverage(n: int, cut: int) -> float:
     return 1 - 2 * sum(comb(n, k) for k in range(cut + 1)) / 2**n
 
 
-def demo(preset: str, *, steps: int, seed: int, overrides: Sequence[str]) -> Config:
-    """The shipped defaults on four islands of this machine, without faults."""
+FOUR: Sequence[Mapping[str, object]] = (
+    {"group": "local", "count": DEMO_ISLANDS, "resources": {"CPU": 0.4}},
+)
+"""Islands of this machine."""
+
+
+def demo(
+    preset: str,
+    *,
+    steps: int,
+    seed: int,
+    overrides: Sequence[str],
+    islands: Sequence[Mapping[str, object]] = FOUR,
+) -> Config:
+    """The shipped defaults on islands of this machine, without faults."""
     tables = {
         "run": {"steps": steps, "seed": seed},
         "task": {"preset": preset},
-        "islands": [{"group": "local", "count": DEMO_ISLANDS, "resources": {"CPU": 0.4}}],
+        "islands": [*islands],
     }
     return parse(tables, origin="bench", overrides=overrides)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from cluster.config import slices
 from cluster.config.modes import misfit, problems_of_ring, problems_of_streaming
 from cluster.config.rule import schedule_of
-from cluster.config.schema import Config, SyncConfig
+from cluster.config.schema import Config, Machines, SyncConfig
 from cluster.config.words import Problem
 
 BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
@@ -56,72 +57,103 @@ def _fragments_fit(config: Config) -> Iterator[Problem]:
         )
 
 
-@check("islands.*.topology", "islands.*.accelerator")
-def _slices_are_of_tpus(config: Config) -> Iterator[Problem]:
+def _machines(config: Config) -> Iterator[tuple[str, Machines]]:
+    """All machines that compute as one, and where they stand in the configuration."""
     for number, group in enumerate(config.islands):
-        if group.topology and not (group.accelerator or "").startswith("TPU-"):
+        yield f"islands.{number}", group
+    yield "monitor.evaluator", config.monitor.evaluator
+
+
+@check(
+    "islands.*.topology",
+    "islands.*.accelerator",
+    "monitor.evaluator.topology",
+    "monitor.evaluator.accelerator",
+)
+def _slices_are_of_tpus(config: Config) -> Iterator[Problem]:
+    for where, given in _machines(config):
+        if given.topology and not (given.accelerator or "").startswith("TPU-"):
             yield Problem(
-                f"islands.{number}.accelerator",
-                f'a slice {group.topology} is of TPUs: say which, such as "TPU-V6E"',
+                f"{where}.accelerator",
+                f'a slice {given.topology} is of TPUs: say which, such as "TPU-V6E"',
             )
 
 
-@check("islands.*.topology", "islands.*.accelerator", "islands.*.resources", "islands.*.hosts")
+@check(
+    "islands.*.topology",
+    "islands.*.accelerator",
+    "islands.*.resources",
+    "islands.*.hosts",
+    "monitor.evaluator",
+)
 def _slices_have_as_many_hosts(config: Config) -> Iterator[Problem]:
-    for number, group in enumerate(config.islands):
-        kind, given = group.accelerator or "", group.resources.get("TPU") or None
-        if group.topology is None or not kind.startswith("TPU-"):
+    for where, machines in _machines(config):
+        kind, given = machines.accelerator or "", machines.resources.get("TPU") or None
+        if machines.topology is None or not kind.startswith("TPU-"):
             continue
-        chips, hosts = slices.chips(group.topology), slices.hosts(group.topology, kind, given)
-        each = given or slices.chips_per_host(group.topology, kind)
-        says = f" as islands.{number}.resources.TPU says" if given else ""
-        what = f"a slice {group.topology} of {kind} has {chips} chips, {each:g} on a host{says}"
+        chips, hosts = slices.chips(machines.topology), slices.hosts(machines.topology, kind, given)
+        each = given or slices.chips_per_host(machines.topology, kind)
+        says = f" as {where}.resources.TPU says" if given else ""
+        what = f"a slice {machines.topology} of {kind} has {chips} chips, {each:g} on a host{says}"
         if chips % each and hosts > 1:
             yield Problem(
-                f"islands.{number}.topology",
-                f"{what}: its hosts would not have equally many, as an island's must; take another",
+                f"{where}.topology",
+                f"{what}: its hosts would not have equally many, as they must; take another",
             )
-        elif hosts != group.hosts:
-            one = slices.largest_of_one_host(kind)
+        elif hosts != machines.hosts:
+            one, are = slices.largest_of_one_host(kind), "host" if hosts == 1 else "hosts"
             yield Problem(
-                f"islands.{number}.hosts",
-                f"{what}: {hosts} {'host' if hosts == 1 else 'hosts'}, and {group.hosts} is given; "
+                f"{where}.hosts",
+                f"{what}: {hosts} {are}, and {machines.hosts} is given; "
                 f"say hosts = {hosts}, or take another slice (of one host: {one} at most)",
             )
 
 
-@check("islands.*.hosts", "islands.*.encode", "run.mode")
+@check("islands.*.hosts", "islands.*.encode", "monitor.evaluator.hosts", "run.mode")
 def _several_hosts_are_built(config: Config) -> Iterator[Problem]:
+    for where, machines in _machines(config):
+        if machines.hosts > 1 and config.run.mode.sums_gradients:
+            mode = config.run.mode
+            yield Problem(
+                f"{where}.hosts", f"run.mode = {mode} is for one host of each so far; leave it at 1"
+            )
     for number, group in enumerate(config.islands):
-        if group.hosts == 1:
-            continue
-        where = f"islands.{number}"
-        if config.run.mode.sums_gradients:
+        if group.hosts > 1 and group.encode == "device":
             yield Problem(
-                f"{where}.hosts",
-                f"run.mode = {config.run.mode} is for islands of one host so far; leave it at 1",
-            )
-        if group.encode == "device":
-            yield Problem(
-                f"{where}.encode", 'is not built yet for several hosts; use "host", or hosts = 1'
+                f"islands.{number}.encode",
+                'is not built yet for several hosts; use "host", or hosts = 1',
             )
 
 
-@check("islands.*.mesh", "islands.*.batch_size", "islands.*.hosts")
+@check("islands.*.mesh", "islands.*.hosts", "monitor.evaluator.mesh", "monitor.evaluator.hosts")
 def _meshes_can_be(config: Config) -> Iterator[Problem]:
-    for number, group in enumerate(config.islands):
-        mesh, where = group.mesh, f"islands.{number}.mesh"
+    for where, machines in _machines(config):
+        mesh, hosts = machines.mesh, machines.hosts
         sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
         if len(rest := [name for name, size in sizes.items() if size == -1]) > 1:
-            yield Problem(where, f"{' and '.join(rest)} are both -1, the rest; give one a size")
-        if group.on_cpu and mesh.devices is not None and mesh.devices % group.hosts:
+            which = " and ".join(rest)
+            yield Problem(f"{where}.mesh", f"{which} are both -1, the rest; give one a size")
+        known = math.prod(size for size in sizes.values() if size != -1)
+        if machines.on_cpu and len(rest) == 1 and hosts % known:
+            are = f"are {hosts}" if hosts > 1 else "is one"
             yield Problem(
-                where,
-                f"{mesh.devices} devices cannot be shared evenly by {group.hosts} hosts; give "
-                f"sizes whose product is a multiple of {group.hosts}",
+                f"{where}.mesh",
+                f"is of a multiple of {known} devices, and there {are}, one to a host on CPUs; "
+                "give every axis a size, and there are as many",
             )
-        ways = mesh.data * mesh.fsdp
-        if not rest and group.batch_size % ways:
+        if machines.on_cpu and mesh.devices is not None and mesh.devices % hosts:
+            yield Problem(
+                f"{where}.mesh",
+                f"{mesh.devices} devices cannot be shared evenly by {hosts} hosts; give "
+                f"sizes whose product is a multiple of {hosts}",
+            )
+
+
+@check("islands.*.mesh", "islands.*.batch_size")
+def _batches_divide(config: Config) -> Iterator[Problem]:
+    for number, group in enumerate(config.islands):
+        ways = group.mesh.data * group.mesh.fsdp
+        if group.mesh.devices is not None and group.batch_size % ways:
             yield Problem(
                 f"islands.{number}.batch_size",
                 f"{group.batch_size} windows cannot be split over {ways} devices, data x fsdp of "

@@ -165,20 +165,37 @@ class MeshConfig(Table):
         return None if -1 in sizes else math.prod(sizes)
 
 
-class IslandGroup(Table):
-    """Islands of one kind; they are named after their group."""
+class Machines(Table):
+    """Hosts that compute as one, an island's or the evaluator's: what each has, and where it is."""
+
+    hosts: Count = 1
+    spread: bool = False  # each on a node of its own; else on as few nodes as there is room on
+    mesh: Annotated[MeshConfig, BeforeValidator(with_the_rest)] = MeshConfig()
+    resources: dict[str, Amount] = {"CPU": 1.0}  # of each host, in Ray's words
+    accelerator: Annotated[str, Field(min_length=1)] | None = None  # such as "H200", "TPU-V6E"
+    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice
+    label_selector: dict[str, str] | None = None  # labels that each node must have
+
+    @property
+    def on_cpu(self) -> bool:
+        """Do they compute on their CPUs? Then devices are as many as the mesh says, or one each."""
+        return not self.devices.get("GPU") and not self.devices.get("TPU")
+
+    @property
+    def devices(self) -> dict[str, float]:
+        """The resources of one host; a slice's chips are among them."""
+        if self.topology is None or self.resources.get("TPU"):
+            return self.resources
+        return {**self.resources, "TPU": slices.chips(self.topology) / self.hosts}
+
+
+class IslandGroup(Machines):
+    """Islands of one kind, each of such machines; they are named after their group."""
 
     group: GroupName = "local"
     count: Count = 1
     spares: Annotated[int, Field(ge=0)] = 0  # more processes, warm, on devices of their own
     batch_size: Count = 8  # windows per inner step
-    hosts: Count = 1  # of each island, that compute as one
-    spread: bool = False  # ... each on a node of its own; else as few nodes as there is room on
-    mesh: Annotated[MeshConfig, BeforeValidator(with_the_rest)] = MeshConfig()
-    resources: dict[str, Amount] = {"CPU": 1.0}  # of each host, in Ray's words
-    accelerator: Annotated[str, Field(min_length=1)] | None = None  # such as "H200", "TPU-V6E"
-    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice
-    label_selector: dict[str, str] | None = None  # labels that its node must have
     region: GroupName | None = None  # its corpus: what is leased there is read there
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0  # below 1 the island is slowed on purpose
     step_s: Amount = 0.0  # ... or idles so that no step takes less than this
@@ -194,17 +211,17 @@ class IslandGroup(Table):
         """Of all its islands and spares: one on each host."""
         return (self.count + self.spares) * self.hosts
 
-    @property
-    def on_cpu(self) -> bool:
-        """Does it compute on its CPUs? Then its devices are as many as its mesh says, or one."""
-        return not self.devices.get("GPU") and not self.devices.get("TPU")
+
+class EvaluatorConfig(Machines):
+    """Where the model is judged; a model that no host holds is judged by several."""
+
+    resources: dict[str, Amount] = {}  # of each host: {GPU = 1}; {}: one core, shared with others
 
     @property
-    def devices(self) -> dict[str, float]:
-        """The resources of one host; a slice's chips are among them."""
-        if self.topology is None or self.resources.get("TPU"):
-            return self.resources
-        return {**self.resources, "TPU": slices.chips(self.topology) / self.hosts}
+    def apart(self) -> bool:
+        """Are machines reserved for it, as for an island? Else it is one process on the fleet's
+        node, or wherever there is room."""
+        return self.hosts > 1 or any((self.accelerator, self.topology, self.label_selector))
 
 
 class DurabilityConfig(Table):
@@ -283,7 +300,7 @@ class FaultsConfig(Table):
 class MonitorConfig(Table):
     dashboard: bool = False  # Ray's own
     evaluate_every_s: Positive = 10.0
-    evaluate_on: dict[str, Amount] = {}  # its own, in Ray's words: {GPU = 1}; {}: one core, shared
+    evaluator: EvaluatorConfig = EvaluatorConfig()
     refresh_s: Positive = 0.5
     metrics_mb: Count = 64  # metrics.jsonl at most: of what is older, looks are thinned out
     metrics: bool = True  # a target for Prometheus

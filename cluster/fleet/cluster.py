@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from cluster.config.schema import IslandGroup
+from cluster.config.schema import IslandGroup, Machines
 from cluster.fleet.judging import Evaluating
 from cluster.fleet.placement import Node
 from cluster.names import Seat
@@ -23,7 +23,8 @@ class Unavailable(Exception):
 
 
 class Place(Protocol):
-    """The devices of one island or spare, asked for and perhaps not there yet."""
+    """The devices of one island or spare, or of the evaluator, asked for and perhaps not there
+    yet."""
 
     def ready(self) -> bool: ...
 
@@ -45,8 +46,8 @@ class RayCluster(Protocol):
         """Where the cluster's head is."""
         ...
 
-    def reserve(self, group: IslandGroup, seat: Seat) -> Place:
-        """Ask for the devices of one island, or of a spare; returns at once."""
+    def reserve(self, machines: Machines, seat: Seat) -> Place:
+        """Ask for the devices of one island, of a spare, or of the evaluator; returns at once."""
         ...
 
     def reserved(self, seat: Seat) -> Place | None:
@@ -57,7 +58,9 @@ class RayCluster(Protocol):
         """Start a process of this group on these devices."""
         ...
 
-    def start_evaluator(self) -> Handle: ...
+    def start_evaluator(self, place: Place | None) -> Handle:
+        """`place`: where it shall be; None: where the fleet is, or wherever there is room."""
+        ...
 
     def start_shard(self, name: str, node: str | None, owner: int) -> Handle:
         """`node`: where it shall be; None: where the fleet is. `owner`: whose the run is."""

@@ -234,7 +234,7 @@ class Fleet:
             for g in config.islands
             if (problem := impossible(g, g.count, nodes)) is not None
         ]
-        if (problem := homeless(config.monitor.evaluate_on, nodes)) is not None:
+        if (problem := homeless(config.monitor.evaluator, nodes)) is not None:
             problems.append(problem)
         labels = config.sync.shard_labels
         if labels is not None and not hosts(labels, nodes):

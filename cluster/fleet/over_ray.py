@@ -19,7 +19,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors.calls import STORE_FULL, answer
-from cluster.actors.gang import PLACED, bundles_by_host
+from cluster.actors.hosts import PLACED, bundles_by_host
 from cluster.actors.start import (
     Home,
     end_actor,
@@ -29,7 +29,7 @@ from cluster.actors.start import (
     start_shard,
     start_syncer,
 )
-from cluster.config.schema import Config, IslandGroup
+from cluster.config.schema import Config, IslandGroup, Machines
 from cluster.fleet.cluster import Handle, Place, RayCluster, Unavailable
 from cluster.fleet.judging import Evaluating, Pending
 from cluster.fleet.placement import Node, bundle, selector
@@ -48,7 +48,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class PlacedGroup:
     """A placement group of one bundle, or of one to each host of an island; the first host starts
-    the others (`cluster.actors.gang`).
+    the others (`cluster.actors.hosts`).
 
     A TPU slice of one host is a node like any other: Ray's own slice utilities reserve no more for
     it than such a placement group (ray.util.tpu, `is_single_host`).
@@ -100,27 +100,28 @@ def cluster_nodes() -> list[Node]:
 
 
 def reserve(
-    group: IslandGroup, seat: Seat, namespace: str, *, detached: bool
+    machines: Machines, seat: Seat, namespace: str, *, detached: bool
 ) -> PlacedGroup | PlacedSlice:
-    """Ask for the devices of one island, or of a spare; returns at once."""
+    """Ask for the devices of one island, of a spare, or of the evaluator; returns at once."""
     name, lifetime = f"{namespace}/{seat}", "detached" if detached else None
-    if group.topology is not None and group.accelerator is not None and group.hosts > 1:
+    hosts = machines.hosts
+    if machines.topology is not None and machines.accelerator is not None and hosts > 1:
         return PlacedSlice(
-            group.accelerator,
-            group.topology,
-            group.hosts,
-            bundle=bundle(group),
-            labels=selector(group),
+            machines.accelerator,
+            machines.topology,
+            hosts,
+            bundle=bundle(machines),
+            labels=selector(machines),
             name=name,
             lifetime=lifetime,
         )
-    pack = "STRICT_PACK" if group.hosts == 1 else "STRICT_SPREAD" if group.spread else "PACK"
+    pack = "STRICT_PACK" if hosts == 1 else "STRICT_SPREAD" if machines.spread else "PACK"
     asked = placement_group(
-        [bundle(group)] * group.hosts,
+        [bundle(machines)] * hosts,
         strategy=pack,
         name=name,
         lifetime=lifetime,
-        bundle_label_selector=[selector(group)] * group.hosts,
+        bundle_label_selector=[selector(machines)] * hosts,
     )
     return PlacedGroup(asked)
 
@@ -150,8 +151,8 @@ class OverRay(RayCluster):
     def address(self) -> str:
         return ray.get_runtime_context().gcs_address
 
-    def reserve(self, group: IslandGroup, seat: Seat) -> Place:
-        return reserve(group, seat, self.home.namespace, detached=self.home.detached)
+    def reserve(self, machines: Machines, seat: Seat) -> Place:
+        return reserve(machines, seat, self.home.namespace, detached=self.home.detached)
 
     def reserved(self, seat: Seat) -> Place | None:
         return reserved(seat, self.home.namespace)
@@ -160,8 +161,11 @@ class OverRay(RayCluster):
         assert isinstance(place, PlacedGroup | PlacedSlice)
         return start_island(self.config, group, seat, self.home, place.strategy())
 
-    def start_evaluator(self) -> Handle:
-        return start_evaluator(self.config, self.home)
+    def start_evaluator(self, place: Place | None) -> Handle:
+        if place is None:
+            return start_evaluator(self.config, self.home)
+        assert isinstance(place, PlacedGroup | PlacedSlice)
+        return start_evaluator(self.config, self.home, place.strategy())
 
     def start_shard(self, name: str, node: str | None, owner: int) -> Handle:
         return start_shard(self.config, name, self.home, self.run_dir, node, owner=owner)

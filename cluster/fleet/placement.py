@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.actors.start import NODE_ID
-from cluster.config.schema import IslandGroup
+from cluster.config.schema import EvaluatorConfig, IslandGroup, Machines
 
 ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """The label that Ray gives a node with accelerators."""
@@ -52,54 +52,53 @@ def _fits(labels: Mapping[str, str], node: Node) -> bool:
     return all(matches(value, node.labels.get(key)) for key, value in labels.items())
 
 
-def bundle(group: IslandGroup) -> dict[str, float]:
-    """The resources of one island, in Ray's words."""
-    asked = {name: amount for name, amount in group.devices.items() if amount > 0}
+def bundle(machines: Machines) -> dict[str, float]:
+    """The resources of one host, in Ray's words."""
+    asked = {name: amount for name, amount in machines.devices.items() if amount > 0}
     return asked or {"CPU": A_TRIFLE}
 
 
-def selector(group: IslandGroup) -> dict[str, str]:
-    """The labels that an island's node must have."""
-    asked = dict(group.label_selector or {})
-    if group.accelerator is not None:
-        asked[ACCELERATOR_TYPE] = group.accelerator
-    if group.topology is not None:
-        asked[TOPOLOGY] = group.topology
+def selector(machines: Machines) -> dict[str, str]:
+    """The labels that the node of each host must have."""
+    asked = dict(machines.label_selector or {})
+    if machines.accelerator is not None:
+        asked[ACCELERATOR_TYPE] = machines.accelerator
+    if machines.topology is not None:
+        asked[TOPOLOGY] = machines.topology
     return asked
 
 
-def wish(group: IslandGroup) -> str:
-    """What one island waits for, in words."""
-    labels, each = selector(group), _amounts(bundle(group))
-    if group.hosts > 1:
-        each = f"{group.hosts} hosts of {each}{', on nodes of their own' if group.spread else ''}"
+def wish(machines: Machines) -> str:
+    """What an island, or the evaluator, waits for, in words."""
+    labels, each = selector(machines), _amounts(bundle(machines))
+    if machines.hosts > 1:
+        apart = ", on nodes of their own" if machines.spread else ""
+        each = f"{machines.hosts} hosts of {each}{apart}"
     return f"{each}{f' on a node with {_labels(labels)}' if labels else ''}"
 
 
-def room(group: IslandGroup, nodes: Sequence[Node]) -> int:
-    """How many islands of this group the nodes could hold if nobody else used them."""
-    need, labels, n = bundle(group), selector(group), group.hosts
+def room(machines: Machines, nodes: Sequence[Node]) -> int:
+    """How many times the nodes could hold such machines if nobody else used them."""
+    need, labels, n = bundle(machines), selector(machines), machines.hosts
     fit = [node for node in nodes if _fits(labels, node)]
     each = [min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items()) for node in fit]
-    if group.topology is not None and n > 1:  # slices that are whole
+    if machines.topology is not None and n > 1:  # slices that are whole
         held = Counter(node.labels.get(SLICE) for node, much in zip(fit, each, strict=True) if much)
         return sum(count >= n for name, count in held.items() if name)
-    if not group.spread:
+    if not machines.spread:
         return sum(each) // n
-    islands = sum(each) // n  # a node has no more than one host of each
-    while islands and sum(min(held, islands) for held in each) < islands * n:
-        islands -= 1
-    return islands
+    times = sum(each) // n  # a node has no more than one host of each
+    while times and sum(min(held, times) for held in each) < times * n:
+        times -= 1
+    return times
 
 
-def homeless(evaluate_on: Mapping[str, float], nodes: Sequence[Node]) -> str | None:
-    """Why an evaluator with these resources of its own has no place on these nodes; None if it
-    has."""
-    asked = {name: amount for name, amount in evaluate_on.items() if amount > 0}
-    if any(all(node.total.get(k, 0.0) >= v for k, v in asked.items()) for node in nodes):
+def homeless(evaluator: EvaluatorConfig, nodes: Sequence[Node]) -> str | None:
+    """Why the evaluator can never be placed on these nodes; None if it can."""
+    if (not evaluator.apart and not any(evaluator.devices.values())) or room(evaluator, nodes):
         return None
     has = "; ".join(map(str, nodes)) or "no nodes"
-    return f"monitor.evaluate_on: no node has {_amounts(asked)}; the cluster has {has}"
+    return f"monitor.evaluator: no room for {wish(evaluator)}; the cluster has {has}"
 
 
 def impossible(group: IslandGroup, count: int, nodes: Sequence[Node]) -> str | None:

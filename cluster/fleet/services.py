@@ -10,19 +10,23 @@ from typing import Any
 
 from cluster.config.schema import Config
 from cluster.failures import Unjudged
-from cluster.fleet.cluster import Handle, RayCluster, Unavailable
+from cluster.fleet.cluster import Handle, Place, RayCluster, Unavailable
 from cluster.fleet.judging import Judging
-from cluster.fleet.placement import hosts
-from cluster.names import EVALUATOR, SYNCER, shards_of
+from cluster.fleet.placement import hosts, wish
+from cluster.names import EVALUATOR, SYNCER, Seat, shards_of
 from cluster.status import RunStatus
 from cluster.view import View
+from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Island, Version
 
 log = logging.getLogger("archipelago.fleet")
 
 AGAIN_S = 0.5
-"""Between two attempts to hear an actor that is being restarted."""
+"""Between two attempts to hear an actor that is being restarted, or to find a place."""
+PLACED_S = 300.0
+"""Machines of its own that the evaluator does not get within this are taken by others."""
+APART = Seat(EVALUATOR)
 
 
 class Services:
@@ -34,6 +38,7 @@ class Services:
         if config.run.mode.sums_gradients:  # who conducts the ring knows where the model is
             self._fragments_of = {SYNCER: [p for each in self._fragments_of.values() for p in each]}
         self._evaluator: Handle
+        self._evaluator_place: Place | None = None
         self._syncer: Handle
         self._shards: dict[str, Handle] = {}
         self.judging: Judging
@@ -41,9 +46,13 @@ class Services:
 
     def start(self, owner: int) -> None:
         """Start them, or find those that an earlier fleet has started. `owner`: number of whom the
-        run is."""
+        run is.
+
+        Errors: `RunFailed` if there is no place for the evaluator.
+        """
         config, cluster = self._config, self._cluster
-        self._evaluator = cluster.start_evaluator()
+        self._evaluator_place = place = self._place() if config.monitor.evaluator.apart else None
+        self._evaluator = cluster.start_evaluator(place)
         every_s = config.monitor.evaluate_every_s
         self.judging = Judging(cluster.evaluating(self._evaluator), every_s)
         labels = config.sync.shard_labels
@@ -56,6 +65,20 @@ class Services:
         self._syncer = cluster.start_syncer(owner)
         if SYNCER in self._fragments_of:
             self._shards[SYNCER] = self._syncer
+
+    def _place(self) -> Place:
+        """Machines of the evaluator's own."""
+        machines, until_s = self._config.monitor.evaluator, time.monotonic() + PLACED_S
+        place = self._cluster.reserved(APART) or self._cluster.reserve(machines, APART)
+        while not place.ready():
+            if time.monotonic() > until_s:
+                place.give_back()
+                raise RunFailed(
+                    f"monitor.evaluator: {wish(machines)} cannot be had for {PLACED_S:g} s, others "
+                    "have taken them; free them, or ask for less"
+                )
+            time.sleep(AGAIN_S)
+        return place
 
     def begin(self) -> Layout:
         """Make the initial model, give each shard its fragments, and open the syncer."""
@@ -126,6 +149,8 @@ class Services:
         for name in dict.fromkeys((SYNCER, *self._fragments_of, EVALUATOR)):
             if (actor := self._cluster.find(name)) is not None:
                 self._cluster.end(actor)
+        if (place := self._evaluator_place or self._cluster.reserved(APART)) is not None:
+            place.give_back()
 
     def _ask_syncer(self, method: str, *arguments: object) -> Any:
         return self._cluster.ask(self._syncer, method, *arguments)

@@ -18,7 +18,7 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ray.util.tpu import SlicePlacementGroup, slice_placement_group
 
-from cluster.actors.gang import PLACED, bundles_by_host
+from cluster.actors.hosts import PLACED, bundles_by_host
 from cluster.fleet.cluster import Place
 
 log = logging.getLogger("archipelago.fleet")

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from cluster.config.rule import group_of, schedule_of, wire_of_moments
-from cluster.config.schema import Config, IslandGroup
+from cluster.config.schema import Config, IslandGroup, Machines
+from cluster.host.environment import give_pages_back
 from coordinator.codec import Wire
 from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Fragment, Island, Region
@@ -25,7 +26,7 @@ from islands.link import Habits, Link
 from islands.mesh import Devices, MeshShape
 from islands.moments import MomentsPort, Sharing
 from islands.optimizer import OptimizerSpec
-from islands.orders import Word
+from islands.orders import Order, Word
 from islands.prefetch import Prefetched
 from islands.sources import DataSpec
 from islands.task import Task, load_task
@@ -41,8 +42,8 @@ def task_of(config: Config) -> Task:
     return load_task(task.preset, task.target, task.options, data_spec(config))
 
 
-def mesh_of(group: IslandGroup) -> MeshShape:
-    return MeshShape(**group.mesh.model_dump())
+def mesh_of(machines: Machines) -> MeshShape:
+    return MeshShape(**machines.mesh.model_dump())
 
 
 def optimizer_of(config: Config) -> OptimizerSpec:
@@ -77,7 +78,7 @@ def compiled(config: Config, group: IslandGroup) -> Parts:
     inner = Inner(task, optimizer_of(config), Devices(task, mesh_of(group)))
     port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, inner.devices)
     inner.compile(task.heldout(group.batch_size)[0])
-    port.compile(task, inner.place)
+    port.compile(inner.devices.zeros)
     sharing = sharing_of(config, task, layout, inner.devices)
     if sharing is not None:
         sharing.port.compile(inner.started(inner.devices.zeros, None).opt_state)
@@ -99,15 +100,20 @@ def _compile_encoder(
 
 def rehearse(parts: Parts, batch_size: int) -> None:
     """Go once through what a life does first, so that nothing is left to be compiled."""
-    inner, batch = parts.inner, parts.task.heldout(batch_size)[0]
+    _go_through(parts.inner, parts.task, batch_size)
+    give_pages_back()  # else what was compiled with lies beside what will be trained
+
+
+def _go_through(inner: Inner, task: Task, batch_size: int) -> None:
+    batch = task.heldout(batch_size)[0]
     if inner.devices.shared:
         state = inner.started(inner.devices.zeros, None)
         jax.block_until_ready(inner.step(state, batch, 0))
         return
-    state = inner.start(parts.task.zeros())
+    state = inner.start(task.zeros())
     moments = inner.accept([*inner.moments(state)])
     _, measures = inner.step(state, batch, 0)
-    jax.block_until_ready((measures, inner.start(parts.task.zeros(), moments)))
+    jax.block_until_ready((measures, inner.start(task.zeros(), moments)))
 
 
 def habits_of(config: Config, island: Island) -> Habits:
@@ -164,7 +170,7 @@ def assemble_follower(
 
 
 def assemble(
-    config: Config, island: Island, parts: Parts, link: Link, lead: Lead | None = None
+    config: Config, island: Island, parts: Parts, link: Link, lead: Lead[Order] | None = None
 ) -> Learner:
     """A learner, ready to step, that has not joined yet; `lead`: to its other hosts."""
     batch_size = group_of(config, island).batch_size

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
-from cluster.config.schema import IslandGroup
+from cluster.config.schema import Machines
 
 CPU_ENV = {"JAX_PLATFORMS": "cpu"}
 KEEP_PAGES = {
@@ -16,6 +17,13 @@ KEEP_PAGES = {
 page faults at the next."""
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 """Of XLA. Another number of threads adds in another order, and gives other last bits."""
+
+
+def give_pages_back() -> None:
+    """Let go of the pages that this process has kept and does not use; nothing without glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def devices_of_cpus(count: int) -> str:
@@ -32,14 +40,14 @@ def keep_compiled() -> dict[str, str]:
     }
 
 
-def environment_of(group: IslandGroup) -> dict[str, str]:
-    """What a process of an island's host has."""
+def environment_of(machines: Machines) -> dict[str, str]:
+    """What the process of one of these hosts has."""
     env = keep_compiled()
-    if group.on_cpu:
+    if machines.on_cpu:
         env |= CPU_ENV | KEEP_PAGES
-        count = (group.mesh.devices or group.hosts) // group.hosts
+        count = (machines.mesh.devices or machines.hosts) // machines.hosts
         flags = [devices_of_cpus(count)] if count > 1 else []
-        flags += [ONE_THREAD] if group.devices.get("CPU", 0.0) <= 1 else []
+        flags += [ONE_THREAD] if machines.devices.get("CPU", 0.0) <= 1 else []
         env |= {"XLA_FLAGS": " ".join(flags)} if flags else {}
     return env
 

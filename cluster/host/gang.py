@@ -18,10 +18,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
-from typing import TypeAlias
+from typing import Generic, TypeVar
 
 from coordinator.errors import HostLost
-from islands.orders import Fate, News, Order, Word
+from islands.orders import Fate, News, Word
 
 log = logging.getLogger("archipelago.gang")
 BEAT_S = 1.0
@@ -47,7 +47,7 @@ class Beat:
     """Is there."""
 
 
-Said: TypeAlias = Order | Word | Beat
+Told = TypeVar("Told")
 
 
 class First:
@@ -72,7 +72,7 @@ class First:
         """`hear`: is told what other hosts say, each on a thread of its own."""
         self._hear = hear
 
-    def send(self, order: Said) -> None:
+    def send(self, order: object) -> None:
         """To all others. Errors: `OSError` if one of them is gone."""
         with self._sending:
             for connection in self._to.values():
@@ -128,8 +128,8 @@ class First:
         self._lost(HostLost(why))
 
 
-class Other:
-    """Another host's connection to the first."""
+class Other(Generic[Told]):
+    """Another host's connection to the first, which gives such orders."""
 
     def __init__(self, meeting: Meeting, number: int, lost: Callable[[HostLost], None]) -> None:
         """`lost`: what to do when the first host is gone; called on any thread.
@@ -139,7 +139,7 @@ class Other:
         self._lost = lost
         self._connection = Client(meeting.orders, authkey=meeting.key)
         self._connection.send(number)
-        self._orders = queue.SimpleQueue[Order]()
+        self._orders = queue.SimpleQueue[Told]()
         self._sending, self._heard_s = threading.Lock(), time.monotonic()
         self._beside: Callable[[News | Fate], None] = _nothing
 
@@ -159,7 +159,7 @@ class Other:
         with socket.socket(fileno=os.dup(self._connection.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
 
-    def orders(self) -> Generator[Order]:
+    def orders(self) -> Generator[Told]:
         """In their order, for ever: the end of the first host is that of this process."""
         while True:
             yield self._orders.get()
@@ -167,7 +167,7 @@ class Other:
     def _listen(self) -> None:
         while True:
             try:
-                said: Order | Beat = self._connection.recv()
+                said: Told | News | Fate | Beat = self._connection.recv()
             except (EOFError, OSError):
                 self._lost(HostLost("the first host of this island is gone"))
                 return

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # JAX is imported on the learner's thread, where a failure ca
     from islands.lead import Lead
     from islands.learner import Learner
     from islands.link import Link
+    from islands.orders import Order
 
 log = logging.getLogger("archipelago.island")
 
@@ -51,7 +52,7 @@ class Gang(Protocol):
     """The other hosts of an island of several."""
 
     @property
-    def lead(self) -> Lead: ...
+    def lead(self) -> Lead[Order]: ...
 
     def narrowed(self, link: Link, ranges: Mapping[Fragment, slice]) -> Link:
         """The same link, for a host that has these ranges of the fragments."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster.config.load import Draft
-from cluster.config.schema import Config
+from cluster.config.schema import Config, Machines
 from cluster.host.build import data_spec, mesh_of, task_of
 from cluster.host.evaluator import EVALUATION_BATCH
 from cluster.names import FLEET
@@ -88,20 +88,22 @@ def enter(
     return config, chosen, layout
 
 
-def _of_large_islands(config: Config, task: Task, layout: Layout) -> list[str]:
-    """What keeps islands of several devices or hosts from having this task; empty if nothing
-    does."""
+def _of_several_devices(config: Config, task: Task, layout: Layout) -> list[str]:
+    """What keeps islands, or an evaluator, of several devices or hosts from having this task; empty
+    if nothing does."""
+    machines: list[tuple[str, Machines]] = [("monitor.evaluator", config.monitor.evaluator)]
+    machines += [(f"islands.{number}", group) for number, group in enumerate(config.islands)]
     problems = [
-        f"islands.{number}.mesh: {problem}"
-        for number, group in enumerate(config.islands)
-        if group.mesh.devices is not None
-        for problem in misfits(task, mesh_of(group))
+        f"{where}.mesh: {problem}"
+        for where, each in machines
+        if each.mesh.devices is not None
+        for problem in misfits(task, mesh_of(each))
     ]
-    nbytes, several = 4 * layout.parameters, any(group.hosts > 1 for group in config.islands)
+    nbytes, several = 4 * layout.parameters, any(each.hosts > 1 for _, each in machines)
     if several and task.init_leaf is None and nbytes > LARGEST_INIT_BYTES:
         problems.append(
-            f"task {task.name}: init makes {nbytes / 2**30:.2f} GiB at once, and islands of "
-            "several hosts are for models that no host has room for: at most "
+            f"task {task.name}: init makes {nbytes / 2**30:.2f} GiB at once, and several hosts "
+            "are for models that no host has room for: at most "
             f"{LARGEST_INIT_BYTES / 2**30:g} GiB, or give init a method `leaf`"
         )
     return problems
@@ -122,7 +124,7 @@ def _layout(draft: Draft, found: _Found) -> Layout | None:
         if not unfit and draft.sound("sync.fragments"):
             layout = found.ask(lambda: layout_of(task, config.sync.fragments, shapes))
         if layout is not None and draft.sound("islands"):
-            found.say(*_of_large_islands(config, task, layout))
+            found.say(*_of_several_devices(config, task, layout))
     if task is None or not data_is_sound:
         if ours and draft.sound("data.source", "data.column"):
             found.ask(lambda: find_source(data_spec(config)))

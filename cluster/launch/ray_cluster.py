@@ -16,7 +16,7 @@ import ray
 from cluster.config.rule import wire_of_moments
 from cluster.config.schema import Config, SyncConfig
 from cluster.fleet.over_ray import cluster_nodes
-from cluster.fleet.placement import NODE_ID, Node, hosts
+from cluster.fleet.placement import NODE_ID, Node, bundle, hosts
 from cluster.launch.connect import connect
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.fragments import Layout
@@ -74,8 +74,8 @@ def cluster_of(
         os.environ.setdefault(name, value)
     logging.getLogger("ray").setLevel(logging.ERROR)
     if address in (None, "local"):
-        cpus = sum(g.processes * g.devices.get("CPU", 0.0) for g in config.islands)
-        cpus += config.monitor.evaluate_on.get("CPU", 0.0)
+        cpus = sum(g.processes * bundle(g).get("CPU", 0.0) for g in config.islands)
+        cpus += _of_evaluator(config).get("CPU", 0.0)
         _fits_here(stores.shards)
         try:
             ray.init(
@@ -141,11 +141,18 @@ def _other_resources(config: Config) -> dict[str, float]:
     for."""
     wanted: dict[str, float] = {}
     asked = [(g.processes, g.devices) for g in config.islands]
-    for times, devices in [*asked, (1, config.monitor.evaluate_on)]:
+    for times, devices in [*asked, (1, _of_evaluator(config))]:
         for name, amount in devices.items():
             if name not in ("CPU", "GPU", "memory", "object_store_memory"):
                 wanted[name] = wanted.get(name, 0.0) + times * amount
     return wanted
+
+
+def _of_evaluator(config: Config) -> dict[str, float]:
+    """What all hosts of the evaluator ask for together."""
+    machines = config.monitor.evaluator
+    each = bundle(machines) if machines.apart else machines.devices
+    return {name: machines.hosts * amount for name, amount in each.items()}
 
 
 def _fits_here(need_bytes: int) -> None:

@@ -299,7 +299,7 @@ def test_a_model_made_as_a_whole_is_refused_to_large_islands(
     monkeypatch.setattr(door, "LARGEST_INIT_BYTES", 2**18)
     options = "task.target=tasks_that_are_unfit:whole", "islands.0.hosts=2"
     said = refused(cli, here, *(word for each in options for word in ("--set", each)))
-    assert "task whole: init makes 0.00 GiB at once, and islands of several hosts are" in said
+    assert "task whole: init makes 0.00 GiB at once, and several hosts are for" in said
 
 
 @pytest.mark.usefixtures("unfit")

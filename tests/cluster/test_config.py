@@ -101,7 +101,7 @@ def test_it_travels_to_another_process() -> None:
         ("islands.0.count=2", lambda c: c.islands[0].count, 2),
         ("islands.eu.count=2", lambda c: c.islands[0].count, 2),
         ("islands.eu.resources={GPU=1}", lambda c: c.islands[0].resources, {"GPU": 1.0}),
-        ("islands.eu.mesh={data=2}", lambda c: sides(c.islands[0].mesh), (2, -1, 1)),
+        ("islands.eu.mesh={tensor=1}", lambda c: sides(c.islands[0].mesh), (1, -1, 1)),
         ("islands.eu.mesh={tensor=-1}", lambda c: sides(c.islands[0].mesh), (1, 1, -1)),
         ("islands.eu.mesh={fsdp=4}", lambda c: sides(c.islands[0].mesh), (1, 4, 1)),
         ("task.options.depth=3", lambda c: c.task.options, {"depth": 3}),
@@ -211,8 +211,17 @@ REFUSALS = {
     "a slice 2x4 of TPU-V6E has 8 chips, 4 on a host as islands.0.resources.TPU says: 2 hosts, and "
     "1 is given; say hosts = 2, or take another slice (of one host: 2x4 at most)",
     'islands=[{topology="3x3", accelerator="TPU-V6E", hosts=3}]': "islands.0.topology: a slice 3x3 "
-    "of TPU-V6E has 9 chips, 4 on a host: its hosts would not have equally many, as an island's "
+    "of TPU-V6E has 9 chips, 4 on a host: its hosts would not have equally many, as they "
     "must; take another",
+    "monitor.evaluator={hosts=2, mesh={data=3}}": "monitor.evaluator.mesh: is of a multiple of 3 "
+    "devices, and there are 2, one to a host on CPUs; give every axis a size, and there are as "
+    "many",
+    "monitor.evaluator={hosts=2, mesh={data=3, fsdp=1}}": "monitor.evaluator.mesh: 3 devices "
+    "cannot be shared evenly by 2 hosts; give sizes whose product is a multiple of 2",
+    "monitor.evaluator={hosts=0}": "monitor.evaluator.hosts: must be at least 1, given 0",
+    'monitor.evaluator={topology="2x2"}': "monitor.evaluator.accelerator: a slice 2x2 is of TPUs: "
+    'say which, such as "TPU-V6E"',
+    "monitor.evaluate_on={GPU=1}": "monitor.evaluate_on: is not known; did you mean evaluator?",
     "durability.every=0": 'durability.every: must be "auto" or a number of merges, 1 or more, '
     "given 0",
     "durability.dir=ftp://a/b": "durability.dir: must be an absolute path that every node sees, or "

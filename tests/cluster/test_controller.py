@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from cluster.config.load import parse
-from cluster.config.schema import Config, Harm, IslandGroup
-from cluster.fleet import controller
+from cluster.config.schema import Config, Harm, IslandGroup, Machines
+from cluster.fleet import controller, services
 from cluster.fleet.cluster import RayCluster, Unavailable
 from cluster.fleet.controller import Fleet
 from cluster.fleet.judging import Evaluating, Pending
@@ -94,6 +94,7 @@ class FakeCluster(RayCluster):
     places: dict[Seat, FakePlace] = field(default_factory=dict)
     said: list[tuple[str, str, tuple[object, ...]]] = field(default_factory=list)
     looks: int = 0
+    reserved_once: list[Seat] = field(default_factory=list)
 
     def nodes(self) -> list[Node]:
         return [Node("here", {"CPU": 8.0}, {})]
@@ -104,9 +105,10 @@ class FakeCluster(RayCluster):
     def address(self) -> str:
         return "192.0.2.1:6379"
 
-    def reserve(self, group: IslandGroup, seat: Seat) -> FakePlace:
+    def reserve(self, machines: Machines, seat: Seat) -> FakePlace:
         assert seat not in self.places, f"{seat} has devices already"
         self.places[seat] = FakePlace(self, seat)
+        self.reserved_once.append(seat)
         return self.places[seat]
 
     def reserved(self, seat: Seat) -> FakePlace | None:
@@ -120,7 +122,8 @@ class FakeCluster(RayCluster):
         assert self.places[seat] is place
         return self._start(island_actor(seat))
 
-    def start_evaluator(self) -> str:
+    def start_evaluator(self, place: Any) -> str:
+        assert self.places.get(Seat(EVALUATOR)) is place
         return self._start(EVALUATOR)
 
     def start_shard(self, name: str, node: str | None, owner: int) -> str:
@@ -243,6 +246,33 @@ def run(config: Config, cluster: FakeCluster, run_dir: Path) -> Outcome:
     fleet.keep()
     assert fleet.outcome is not None
     return fleet.outcome
+
+
+def of_two_hosts(**tables: Any) -> Config:
+    """Of a run whose evaluator has machines of its own."""
+    monitor = {"refresh_s": 0.001, "metrics": False, "evaluate_every_s": 1000.0}
+    return config_of(monitor=monitor | {"evaluator": {"hosts": 2}}, **tables)
+
+
+def test_an_evaluator_of_several_hosts_gives_its_machines_back(tmp_path: Path) -> None:
+    cluster = FakeCluster(of_two_hosts(), [seen(), seen(t=5, eu_0="live"), FINISHED])
+    outcome = run(cluster.config, cluster, tmp_path / "run")
+    assert outcome.error is None
+    assert outcome.summary["heldout_loss"] == 1.5
+    assert cluster.reserved_once == [Seat(EVALUATOR), Seat("eu-0"), Seat("eu-1")]
+    assert (cluster.actors, cluster.places) == ({}, {}), "nothing is left"
+
+
+def test_an_evaluator_whose_machines_others_have_taken_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "PLACED_S", 0.0)
+    monkeypatch.setattr(services, "AGAIN_S", 0.0)
+    cluster = FakeCluster(of_two_hosts(), [FINISHED], room=False)
+    outcome = run(cluster.config, cluster, tmp_path / "run")
+    said = str(outcome.error)
+    assert "monitor.evaluator: 2 hosts of 0.001 CPU cannot be had for 0 s" in said
+    assert (cluster.actors, cluster.places) == ({}, {}), "nothing is left"
 
 
 def test_a_run_from_its_first_actor_to_its_summary(tmp_path: Path) -> None:

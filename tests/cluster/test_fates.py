@@ -25,7 +25,7 @@ from coordinator.protocol import (
     Version,
 )
 from islands.encoder import OnHost
-from islands.exchange import Basis, Snapshot, Uplink
+from islands.exchange import Basis, Cut, Snapshot, Uplink
 from islands.learner_words import HandOver, Track
 
 SIZE = 40
@@ -150,14 +150,16 @@ class World:
         progress = Progress(self.steps, 10 * self.steps, Lease(0, self.steps))
         said = ContributionId(A1, F0, self.steps - 1, self.steps)
         word = HandOver(F0, said, track, progress)
-        return Snapshot(flat, word, Basis(origin, origin))
+        return Snapshot(word, Cut(flat, Basis(origin, origin)))
 
     def answer(self, call: Call, snapshot: Snapshot) -> None:
         """Answer, or lose the answer on its way."""
+        cut = snapshot.cut
         facts, payload = self.uplink.encode(F0, snapshot)
         if self.maybe():
             self.slow.append(snapshot)
-        self.deltas[facts.id] = np.asarray(snapshot.flat)
+        if cut is not None:
+            self.deltas[facts.id] = np.asarray(cut.flat)
         self.decoded[facts.id] = decode(split(payload)[0], SIZE)
         if call is not self.call:
             self.orphans.remove(call)

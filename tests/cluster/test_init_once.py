@@ -63,5 +63,5 @@ def learner_of(task: Task) -> None:
     layout = layout_of(task, 4)
     inner, port = Inner(task, optimizer_spec()), FragmentPort(layout, AdoptRule.CARRY)
     inner.compile(task.heldout(2)[0])
-    port.compile(task, inner.place)
+    port.compile(inner.place(task.zeros()))
     rehearse(Parts(task, layout, inner, port, None), 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.config.schema import IslandGroup
+from cluster.config.schema import EvaluatorConfig, IslandGroup
 from cluster.fleet.placement import (
     Node,
     bundle,
@@ -132,9 +132,23 @@ def test_a_slice_is_asked_for_with_all_its_chips() -> None:
 def test_an_evaluator_of_its_own_needs_a_node_that_has_it() -> None:
     nodes = [Node("a", {"CPU": 2.0}, {}), Node("b", {"CPU": 4.0, "GPU": 1.0}, {})]
     for fits in ({}, {"CPU": 4.0}, {"GPU": 1.0, "CPU": 1.0}, {"GPU": 0.0}):
-        assert homeless(fits, nodes) is None
+        assert homeless(EvaluatorConfig(resources=fits), nodes) is None
     for fails in ({"CPU": 5.0}, {"GPU": 2.0}, {"TPU": 1.0}):
-        why = homeless(fails, nodes)
+        why = homeless(EvaluatorConfig(resources=fails), nodes)
         assert why is not None
-        assert why.startswith("monitor.evaluate_on: no node has ")
+        assert why.startswith("monitor.evaluator: no room for ")
         assert "the cluster has a: 2 CPU; b: 4 CPU + 1 GPU" in why
+
+
+def test_an_evaluator_of_several_hosts_needs_room_for_all_of_them() -> None:
+    nodes = [Node("a", {"CPU": 2.0}, {}), Node("b", {"CPU": 4.0, "GPU": 1.0}, {})]
+    two = EvaluatorConfig(hosts=2, resources={"CPU": 2.0})
+    assert two.apart
+    assert homeless(two, nodes) is None
+    assert homeless(EvaluatorConfig(hosts=2), nodes) is None, "they share cores with others"
+    why = homeless(EvaluatorConfig(hosts=2, resources={"GPU": 1.0}), nodes) or ""
+    assert "no room for 2 hosts of 1 GPU" in why
+    assert not EvaluatorConfig(resources={"GPU": 1.0}).apart
+    lonely = EvaluatorConfig(label_selector={"zone": "c"})
+    assert lonely.apart
+    assert "zone=c" in (homeless(lonely, nodes) or "")

@@ -63,10 +63,10 @@ def test_bench_large_kills_a_syncer_whose_tape_is_long() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1100)
 def test_bench_recovery_kills_learner_syncer_and_node_and_sees_them_back() -> None:
     with place() as here:
-        finished = finish(here.start("bench", "recovery", "--quick", "--json"), within_s=500)
+        finished = finish(here.start("bench", "recovery", "--quick", "--json"), within_s=1000)
     assert finished.code == 0, finished.err
     told = finished.json
     assert told["repeats"] == 1

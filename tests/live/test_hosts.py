@@ -1,4 +1,5 @@
-"""An island of two hosts beside one of one: a host dies, a host hangs, and the others go on."""
+"""An island of two hosts beside one of one, and an evaluator of two: a host dies, a host hangs, and
+the others go on."""
 
 from __future__ import annotations
 
@@ -11,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from cluster.config.load import load
 from cluster.config.rule import rule_of
+from cluster.host.evaluator import Evaluator
 from cluster.storage.folder import Folder
 from cluster.storage.history import relive
 from cluster.storage.layout import load_layout
 from cluster.storage.playback import Recording, read_tape
 from coordinator.codec import Wire
-from coordinator.protocol import Arrived, Event, Lost, Merged
+from coordinator.fragments import take
+from coordinator.protocol import Arrived, Event, Fragment, Lost, Merged
 from coordinator.state import initial, validate
 from tests.live.cli import Finished, Place, finish, islands, place, until
 
@@ -45,12 +49,26 @@ step_s = 0.2
 group = "solo"
 batch_size = 4
 step_s = 0.2
+[monitor]
+evaluate_every_s = 2.0
+[monitor.evaluator]
+hosts = 2
 """
 
 
-def others(here: Place) -> list[int]:
-    """Processes of hosts that are not the first of their island."""
-    return [pid for pid, command in here.left_running().items() if "ray::HostActor" in command]
+def others(here: Place, kind: str = "HostActor") -> list[int]:
+    """Processes of hosts that are not the first of their island, or of the evaluator."""
+    return [pid for pid, command in here.left_running().items() if f"ray::{kind}" in command]
+
+
+def judged(here: Place) -> int:
+    """At which syncer step the model was judged last; -1: never."""
+    return max((t for t, _ in here.last_status.get("heldout", ())), default=-1)
+
+
+def another_look(here: Place, victim: int, before: int) -> bool:
+    """Has the evaluator judged the model with another host in the victim's place?"""
+    return judged(here) > before and others(here, "EvaluatorHost") not in ([], [victim])
 
 
 def life_of(here: Place, island: str) -> int:
@@ -58,9 +76,12 @@ def life_of(here: Place, island: str) -> int:
 
 
 def takes_part(here: Place, life: int) -> bool:
-    """Is the gang, in this life or a later one, in each fragment's last merge?"""
-    fragments = here.last_status.get("fragments", ())
-    return life_of(here, GANG) >= life and all(GANG in f["participants"] for f in fragments)
+    """Is the gang, in this life or a later one, in each fragment's last merge, and the other one
+    there?"""
+    fragments, there = here.last_status.get("fragments", ()), life_of(here, SOLO) > 0
+    return (
+        there and life_of(here, GANG) >= life and all(GANG in f["participants"] for f in fragments)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +112,13 @@ def played() -> Generator[Played]:
             assert victim not in others(here), "it has ended with its island"
         until(lambda: takes_part(here, 3) or process.poll() is not None)
         assert len(others(here)) == 1
+        until(lambda: judged(here) > 0 or process.poll() is not None)
+        (victim,) = others(here, "EvaluatorHost")
+        os.kill(victim, signal.SIGKILL)
+        before = judged(here)
+        until(lambda: another_look(here, victim, before) or process.poll() is not None)
+        (another,) = others(here, "EvaluatorHost")
+        assert another != victim, "they began anew"
         assert here.run("stop", str(here.run_dir)).code == 0
         finished = finish(process)
         assert finished.code == 0, finished.err
@@ -104,6 +132,16 @@ def test_the_ledger_balances(played: Played) -> None:
     assert summary["tokens_trained"] == sum(summary[f"tokens_{fate}"] for fate in fates)
     assert summary["tokens_outstanding"] == 0
     assert summary["heldout_loss"] < summary["initial_heldout_loss"] - 0.5
+
+
+def test_what_two_hosts_have_judged_is_the_model_that_is_left(played: Played) -> None:
+    judge = Evaluator(load(played.run_dir / "config.toml"))
+    tensors = load_file(played.run_dir / "model.safetensors")
+    leaves = [tensors[leaf.path] for leaf in judge.layout.leaves]
+    flats = [take(judge.layout, Fragment(p), leaves) for p in range(2)]
+    summary: dict[str, Any] = json.loads(played.finished.out)
+    assert summary["heldout_loss"] == pytest.approx(judge.loss(flats), rel=1e-5)
+    assert summary["initial_heldout_loss"] == pytest.approx(judge.initial_loss, rel=1e-5)
 
 
 def test_every_state_of_the_syncer_is_sound(played: Played) -> None:

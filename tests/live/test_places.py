@@ -19,7 +19,7 @@ import json, time
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from cluster.actors import gang
+from cluster.actors import hosts
 from cluster.fleet import over_ray, placement
 from cluster.config.schema import IslandGroup
 from cluster.names import Seat
@@ -79,7 +79,7 @@ class First:
 
     def both(self):
         group = ray.util.get_current_placement_group()
-        mine, other = gang.bundles_by_host(group)
+        mine, other = hosts.bundles_by_host(group)
         there = where.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, other))
         labels = {n["NodeID"]: n["Labels"] for n in ray.nodes()}
         found = [labels[ray.get_runtime_context().get_node_id()], ray.get(there.remote())]
