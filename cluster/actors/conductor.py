@@ -195,7 +195,7 @@ class Conductor(Breakable):
 
     async def _watch(self, life: Life) -> None:
         try:
-            actor = await self._actors.find(island_actor(self._seats[life.island]))
+            actor = await self._actors.reach(island_actor(self._seats[life.island]))
             why = await actor.watch.remote(life)
         except RayError as error:
             self._actors.forget(island_actor(self._seats[life.island]))

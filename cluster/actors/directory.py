@@ -6,11 +6,12 @@ import asyncio
 import functools
 import logging
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from cluster.config.schema import Config
 from cluster.names import SYNCER, shards_of
@@ -18,6 +19,8 @@ from coordinator.protocol import Fragment
 
 AGAIN_S = 0.5
 """Between two attempts to be heard."""
+REACHED_S = 30.0
+"""For so long a process that has spoken may be unknown to Ray, which is restarting its actor."""
 SEEKERS = 8
 """Threads of an event loop's process that ask the head where actors are: as many look-ups at once,
 while it is slow."""
@@ -67,6 +70,24 @@ class Directory:
             sought.add_done_callback(functools.partial(self._answered, name))
             self._sought[name] = sought
         return await asyncio.shield(self._sought[name])
+
+    async def reach(self, name: str) -> Actor:
+        """The handle of one that has just spoken, once a call gets to it: until Ray knows of a new
+        process it lets calls fail as if that one had died.
+
+        Errors: `RayActorError` if it is not there, or not to be reached for `REACHED_S`.
+        """
+        self.forget(name)  # there is none newer than who has just spoken
+        end_s = time.monotonic() + REACHED_S
+        while True:
+            actor = await self.find(name)
+            try:
+                await actor.__ray_ready__.remote()
+                return actor
+            except ActorUnavailableError:
+                if time.monotonic() > end_s:
+                    raise
+                await asyncio.sleep(AGAIN_S)
 
     def _answered(self, name: str, sought: asyncio.Future[Actor]) -> None:
         there = not sought.cancelled() and sought.exception() is None

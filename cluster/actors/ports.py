@@ -102,10 +102,8 @@ class RayPorts(Ports):
         return self.seats.get(life.island, seat_of(life.island))
 
     async def watch(self, life: Life) -> str:
-        name = island_actor(self._seat(life))
-        self._actors.forget(name)  # it has just joined: there is none newer than who did
         try:
-            island = await self._actors.find(name)
+            island = await self._actors.reach(island_actor(self._seat(life)))
             return await island.watch.remote(life)
         except RayTaskError as error:
             return in_short(f"it cannot be watched: {origin_of(error)!r}")

@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from cluster.actors.directory import Directory
 from cluster.actors.ports import RayPorts
@@ -340,6 +340,34 @@ def test_a_life_is_not_over_because_the_head_does_not_answer_in_time(
 
     monkeypatch.setattr("ray.get_actor", get_actor)
     assert asyncio.run(RayPorts("nowhere", {}).watch(life())) == "watch"
+
+
+def test_a_life_that_is_heard_before_ray_knows_of_its_process_is_not_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Restarted(Willing):
+        """Ray still restarts it, when it has joined already."""
+
+        def __init__(self) -> None:
+            self.known = False
+
+        def __getattr__(self, method: str) -> SimpleNamespace:
+            async def called(*_: object) -> object:
+                known, self.known = self.known, True
+                if not known:
+                    raise ActorUnavailableError("restarting", None)
+                return method
+
+            return SimpleNamespace(remote=called)
+
+    head = Head({"island a": Restarted()}, "")
+    monkeypatch.setattr("ray.get_actor", head.get_actor)
+    monkeypatch.setattr("cluster.actors.directory.AGAIN_S", 0.001)
+    assert asyncio.run(RayPorts("nowhere", {}).watch(life("a"))) == "watch"
+    monkeypatch.setattr("cluster.actors.directory.REACHED_S", -1.0)
+    head.actors["island a"] = Restarted()
+    said = asyncio.run(RayPorts("nowhere", {}).watch(life("a")))
+    assert said == "its process ended (ActorUnavailableError)", "it never comes"
 
 
 def test_an_actor_that_is_forgotten_while_it_is_sought_is_sought_again(
