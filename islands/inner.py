@@ -137,7 +137,8 @@ class Inner:
         )
 
     def compile(self, batch: Batch) -> None:
-        """Compile the step for batches shaped like this one, ahead of time; its values are unread.
+        """Compile the step for batches shaped like this one, and what places them on the devices,
+        ahead of time; its values do not matter.
 
         Errors: `UserMistake` if the batch cannot be split evenly over the devices.
         """
@@ -152,6 +153,7 @@ class Inner:
         )
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
         clock = jax.ShapeDtypeStruct((), jnp.int32)
+        self.devices.split(batch)
         self._compiled[_shapes(batch)] = step.lower(self._like, like, clock).compile()
 
     def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, Measures]:

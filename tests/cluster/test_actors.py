@@ -360,12 +360,11 @@ def test_a_life_that_is_heard_before_ray_knows_of_its_process_is_not_over(
 
             return SimpleNamespace(remote=called)
 
-    head = Head({"island a": Restarted()}, "")
-    monkeypatch.setattr("ray.get_actor", head.get_actor)
+    monkeypatch.setattr("ray.get_actor", Head({"island a": Restarted()}, "").get_actor)
     monkeypatch.setattr("cluster.actors.directory.AGAIN_S", 0.001)
     assert asyncio.run(RayPorts("nowhere", {}).watch(life("a"))) == "watch"
     monkeypatch.setattr("cluster.actors.directory.REACHED_S", -1.0)
-    head.actors["island a"] = Restarted()
+    monkeypatch.setattr("ray.get_actor", Head({"island a": Restarted()}, "").get_actor)
     said = asyncio.run(RayPorts("nowhere", {}).watch(life("a")))
     assert said == "its process ended (ActorUnavailableError)", "it never comes"
 
