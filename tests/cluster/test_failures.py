@@ -126,6 +126,9 @@ class Hands:
             self.does["watch"](self)
         return await asyncio.get_running_loop().create_future()
 
+    def __ray_ready__(self) -> bool:
+        return True
+
     def __getattr__(self, method: str) -> Does:
         def told(*arguments: object) -> object:
             if method in self.does:
