@@ -18,6 +18,28 @@ from coordinator.kernels import BLOCK
 from coordinator.protocol import HandIn
 
 
+class Split(NamedTuple):
+    """Over how many devices, and hosts of as many devices each, flat arrays are split."""
+
+    devices: int = 1
+    hosts: int = 1
+
+    def padded(self, size: int) -> int:
+        """Elements of a flat array of this size on all devices: whole blocks on each of several."""
+        unit = 1 if self.devices == 1 else BLOCK * self.devices
+        return -(-size // unit) * unit
+
+    def own(self, size: int, first: int, count: int) -> slice:
+        """Which elements of such an array are on `count` devices from the `first` on."""
+        each = self.padded(size) // self.devices
+        return slice(min(size, first * each), min(size, (first + count) * each))
+
+    def ranges(self, size: int) -> list[slice]:
+        """Which elements each host has."""
+        count = self.devices // self.hosts
+        return [self.own(size, host * count, count) for host in range(self.hosts)]
+
+
 class Part(NamedTuple):
     """What one host hands in: elements `start` to `stop` of what `facts` say, encoded by
     themselves, perhaps with their first moments beside them."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
+from optax import OptState
 
 from coordinator.codec import Payload, decode
 from coordinator.errors import HostLost
@@ -31,13 +33,14 @@ from coordinator.protocol import (
 from islands.adopt import FragmentPort
 from islands.encoder import ENCODERS
 from islands.exchange import Downlink, Public, Snapshot, Uplink
-from islands.inner import Inner
+from islands.inner import Inner, Share
 from islands.link import Habits, Link
 from islands.mailbox import Offer
 from islands.moments import Sharing
 from islands.orders import (
     Begin,
     CatchUp,
+    CopyOut,
     CutOut,
     Fate,
     Feed,
@@ -90,7 +93,9 @@ class Follower:
         self._snapshots: dict[Fragment, list[Snapshot]] = {}
         self._offers: dict[tuple[Fragment, Version], Offer] = {}
         self._public: dict[Fragment, Public] = {}
-        self._moments = None
+        self._moments: OptState | None = None
+        self._given: OptState | None = None  # by another island, for the next life
+        self._copied: list[NDArray[Any]] = []  # moments for another island
         self._means: dict[Fragment, Flat] = {}
         self._stream: StreamLike
         self._running: jax.Array | None = None
@@ -126,6 +131,8 @@ class Follower:
                         self._hold(word.fragment, self._replica.take(word))
                 case PutIn():
                     self._put_in(order)
+                case CopyOut(leaf):
+                    self._copy_out(leaf)
                 case Over():
                     self._end()
                 case News(life, publication):
@@ -138,10 +145,13 @@ class Follower:
     def _begin(self, order: Begin) -> None:
         self._end()
         moments = self._replica.end()
-        self._moments = moments if order.keep_moments else None
+        self._moments = moments if order.keep_moments else self._given if order.given else None
+        self._given = None
+        if order.given and self._moments is None:
+            raise HostLost(f"{order.life} shall begin with given moments, which are not here")
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
         whole, means = self._link.whole(fragments), dict[Fragment, Payload]()
-        if self._sharing is not None and not order.keep_moments:
+        if self._sharing is not None and self._moments is None:
             means = self._link.mean_moments(fragments)
         if whole is None or means is None:
             raise HostLost(f"{order.life} was over before it had begun")
@@ -166,7 +176,13 @@ class Follower:
     def _end(self) -> None:
         with self._changed:
             self._life = self._uplink = self._downlink = None
-            self._snapshots, self._offers = {}, {}
+            self._snapshots, self._offers, self._copied = {}, {}, []
+            self._changed.notify_all()
+
+    def _copy_out(self, leaf: int) -> None:
+        copy = self._inner.moment(self._replica.state, leaf)
+        with self._changed:
+            self._copied = [*self._copied[:leaf], copy]
             self._changed.notify_all()
 
     def _hold(self, p: Fragment, snapshot: Snapshot) -> None:
@@ -216,6 +232,28 @@ class Follower:
         """Is it here, or was it? The lock is held."""
         held = self._snapshots.get(said.fragment, [])
         return any(each.word.progress.steps >= said.to_step for each in held)
+
+    @property
+    def shares(self) -> Sequence[Share]:
+        """What this host has of each leaf of its optimizer's moments."""
+        return self._inner.shares
+
+    def moments(self, life: Life) -> list[NDArray[Any]] | None:
+        """Its share of the moments that the first host has copied; waits until they are copied
+        here, too. None if this life is over."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._life != life or len(self._copied) == len(self.shares)
+            )
+            found, self._copied = self._copied, []
+            return found if self._life == life else None
+
+    def given(self, moments: Sequence[NDArray[Any]]) -> None:
+        """Its share of what another island has given, for the next life.
+
+        Errors: `ValueError`.
+        """
+        self._given = self._inner.accept(moments)
 
     def offer(self, life: Life, publication: Publication) -> None:
         """Fetch a newer version, as far as it is this host's."""

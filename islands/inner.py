@@ -8,10 +8,10 @@ bit, `optax.adamw(schedule)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeAlias
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from coordinator.fragments import Flat
-from islands.mesh import Devices
+from islands.mesh import Devices, on_host
 from islands.optimizer import OptimizerSpec, direction
 from islands.task import Batch, Params, Task
 
@@ -47,6 +47,16 @@ class Measures:
     loss: jax.Array
 
 
+class Share(NamedTuple):
+    """What a host has of a leaf of `size` elements: those from `start` to `stop`, in flat form.
+    `everywhere`: all hosts have all of it."""
+
+    start: int
+    stop: int
+    size: int
+    everywhere: bool
+
+
 class Inner:
     """Compiles and runs a task's inner step on an island's devices.
 
@@ -60,6 +70,7 @@ class Inner:
         self.devices = devices or Devices(task)
         self._compiled: dict[Shapes, Any] = {}
         self._direction = direction(spec, task)
+        self._shaped: dict[tuple[tuple[int, ...], NamedSharding], Any] = {}
 
     def start(self, params: Params, moments: optax.OptState | None = None) -> InnerState:
         """A state on the devices, with a copy of the parameters; moments are zero unless given.
@@ -74,26 +85,70 @@ class Inner:
             return InnerState(params, self._fresh(params))
         return InnerState(params, self.place_moments(moments))
 
-    def moments(self, state: InnerState, after: int = 0) -> Iterator[NDArray[Any]]:
-        """Copies of the optimizer's moments on the host, leaf by leaf: for a learner that has none.
+    # --- moments for another learner --------------------------------------------------------------
 
-        `after`: the first ones are left out. A copy on the devices would cost as much as two thirds
-        of what a learner needs to train.
+    @cached_property
+    def shares(self) -> list[Share]:
+        """What this host has of each leaf of the optimizer's state; of a number all hosts have
+        it."""
+        found = list[Share]()
+        for leaf in jax.tree.leaves(self._like.opt_state):
+            own = self.devices.own(leaf.size) if leaf.ndim else slice(0, 1)
+            found.append(Share(own.start, own.stop, leaf.size, not leaf.ndim))
+        return found
+
+    def moment(self, state: InnerState, number: int) -> NDArray[Any]:
+        """A copy on the host of its share of one leaf of the optimizer's state; of all together on
+        the devices one would cost as much as two thirds of what a learner needs to train.
+
+        Several hosts copy the same leaf in the same order.
         """
-        for leaf in jax.tree.leaves(state.opt_state)[after:]:
-            yield np.array(leaf)
+        leaf = jax.tree.leaves(state.opt_state)[number]
+        if leaf.is_fully_addressable:
+            return np.array(leaf).reshape(-1)
+        if not leaf.ndim:
+            return np.array(leaf.addressable_data(0)).reshape(-1)
+        share = self.shares[number]
+        return np.array(on_host(self._flat(leaf))[: share.stop - share.start])
 
-    def accept(self, leaves: Sequence[NDArray[Any]]) -> optax.OptState:
-        """Moments that another learner gave, on the host still, for `start`.
+    def moments(self, state: InnerState) -> list[NDArray[Any]]:
+        """Copies of all of them."""
+        return [self.moment(state, number) for number in range(len(self.shares))]
+
+    def accept(self, given: Sequence[NDArray[Any]]) -> optax.OptState:
+        """Moments that another learner gave, this host's share of each leaf, on the host still, for
+        `start`.
 
         Errors: `ValueError` if they are of another shape or type, or not finite.
         """
         mine, structure = jax.tree.flatten(self._like.opt_state)
-        if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in mine]:
+        sizes = [share.stop - share.start for share in self.shares]
+        wanted = [((size,), x.dtype) for size, x in zip(sizes, mine, strict=True)]
+        if [(x.shape, x.dtype) for x in given] != wanted:
             raise ValueError("moments of another model or optimizer")
-        if not all(np.isfinite(leaf).all() for leaf in leaves):
+        if not all(np.isfinite(leaf).all() for leaf in given):
             raise ValueError("moments that are not finite")
-        return jax.tree.unflatten(structure, leaves)
+        return jax.tree.unflatten(structure, given)
+
+    @cached_property
+    def _flat(self) -> Callable[[jax.Array], jax.Array]:
+        padded = self.devices.padded
+        return jax.jit(
+            lambda leaf: jnp.pad(leaf.reshape(-1), (0, padded(leaf.size) - leaf.size)),
+            out_shardings=self.devices.flat,
+        )
+
+    def _whole(self, share: NDArray[Any], like: Any, where: NamedSharding) -> jax.Array:
+        """A leaf on the devices, of which this host has its share."""
+        if like.ndim and self.devices.shared:
+            key = like.shape, where
+            if key not in self._shaped:
+                shaped = partial(_shaped, like.shape, like.size)
+                self._shaped[key] = jax.jit(shaped, out_shardings=where)
+            return self._shaped[key](self.devices.place_flat(share, like.size))
+        return self.devices.put(share.reshape(like.shape), where)
+
+    # --- where things lie -------------------------------------------------------------------------
 
     @cached_property
     def _like(self) -> InnerState:
@@ -120,21 +175,22 @@ class Inner:
         return self.devices.place_flat(own, size)
 
     def place_moments(self, moments: optax.OptState) -> optax.OptState:
-        """Moments where the step wants them; those that are there already are taken over."""
-        return jax.tree.map(self._put, moments, self._where.opt_state)
+        """Moments where the step wants them; those that are there already are taken over, what was
+        accepted is copied."""
+        like, where = self._like.opt_state, self._where.opt_state
+        return jax.tree.map(self._put, moments, like, where)
 
     def _copy(self, leaf: NDArray[Any] | jax.Array, where: NamedSharding) -> jax.Array:
         if isinstance(leaf, jax.Array):
             return jax.device_put(jnp.array(leaf), where)
         return self.devices.put(leaf, where)
 
-    def _put(self, leaf: NDArray[Any] | jax.Array, where: NamedSharding) -> jax.Array:
-        """What is on the devices as it is, anything else as a copy."""
-        return (
-            jax.device_put(leaf, where)
-            if isinstance(leaf, jax.Array)
-            else (self.devices.put(leaf, where))
-        )
+    def _put(
+        self, leaf: NDArray[Any] | jax.Array, like: jax.ShapeDtypeStruct, where: NamedSharding
+    ) -> jax.Array:
+        if isinstance(leaf, jax.Array):
+            return jax.device_put(leaf, where)
+        return self._whole(leaf, like, where)
 
     def compile(self, batch: Batch) -> None:
         """Compile the step for batches shaped like this one, and what places them on the devices,
@@ -175,6 +231,10 @@ class Inner:
         rate = self._spec.rate(clock)
         updates = jax.tree.map(lambda u: -rate * u, updates)
         return InnerState(optax.apply_updates(state.params, updates), moments), loss
+
+
+def _shaped(shape: tuple[int, ...], size: int, flat: jax.Array) -> jax.Array:
+    return flat[:size].reshape(shape)
 
 
 def _shapes(batch: Batch) -> Shapes:

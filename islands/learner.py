@@ -40,7 +40,7 @@ from coordinator.protocol import (
 from islands.adopt import AdoptRule, FragmentPort
 from islands.encoder import ENCODERS
 from islands.exchange import Downlink, Missed, Uplink
-from islands.inner import Inner
+from islands.inner import Inner, Share
 from islands.lead import Lead, agreed
 from islands.learner_state import LearnerState, begun
 from islands.learner_words import (
@@ -167,17 +167,18 @@ class Learner:
         moments = self._trainer.moments()
         if self._distrusted:
             moments = None  # nor do they
+        kept, given = moments is not None, None
         shared: dict[Fragment, Flat] = {}
         if moments is None and self._sharing is not None:
             if (found := self._ask_shards(fragments)) is None:
                 return None
             shared = found
-        elif moments is None and self._lead is None:
-            moments = self._ask_donors(granted.donors)
+        elif moments is None:
+            moments = given = self._ask_donors(granted.donors)
         downlink = Downlink(public, self._catch_up)
         if self._lead is not None:
             self._lead.begin(partial(self._offered, granted.life))
-            self._lead.tell(Begin(granted.life, keep_moments=moments is not None))
+            self._lead.tell(Begin(granted.life, kept, given is not None))
             start = Start(granted.offset, tuple(shared))
             public = agreed(self._lead, public, downlink, start)
         flats = {p: flat for p, (_, flat) in public.items()}
@@ -222,7 +223,9 @@ class Learner:
         for donor in donors:
             try:
                 if (given := self._link.moments(donor)) is not None:
-                    return self._inner.accept(given)
+                    moments = self._inner.accept(given)
+                    log.info("moments of %s", donor)
+                    return moments
             except (Unreachable, Malformed, ValueError) as error:
                 log.info("no moments from %s: %s", donor, error)
         return None
@@ -261,19 +264,24 @@ class Learner:
         return None if snapshot is None else uplink.encode(fragment, snapshot, self.spoil)
 
     def moments(self, life: Life) -> list[NDArray[Any]] | None:
-        """This life's optimizer moments, for a learner that joins; None if the life is over.
+        """This life's optimizer moments, for a learner that joins: of each leaf what this host has
+        of it (`Inner.shares`), in flat form. None if the life is over.
 
         They are copied to the host, which takes the training thread: some leaves at each boundary,
-        so that those of one leaf may be a step or two older than those of another.
+        so that those of one leaf may be a step or two older than those of another. The other hosts
+        of the island copy theirs at the same boundaries.
         """
-        if self._lead is not None:
-            return None  # no host has all of them
         with self._mail.lock:
             if not self._mail.is_lived(life):
                 return None
             donation = self._mail.donations.setdefault(life, Donation())
             self._mail.lock.notify_all()
         return donation.given.result()
+
+    @property
+    def shares(self) -> Sequence[Share]:
+        """What this host has of each leaf of its optimizer's moments."""
+        return self._inner.shares
 
     def copied(self, life: Life) -> tuple[int, float]:
         """How many leaves of its moments this life has copied for whoever asked, and how long its

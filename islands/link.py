@@ -57,7 +57,13 @@ class Link(Protocol):
         ...
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
-    def moments(self, donor: Life) -> list[NDArray[Any]] | None: ...
+    def moments(self, donor: Life) -> list[NDArray[Any]] | None:
+        """Of each leaf of a donor's moments what this host will have of it, once the other hosts of
+        this island have theirs; None if that life is over.
+
+        Errors: `Unreachable`, `Malformed`.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from coordinator.codec import BLOCK
 from coordinator.errors import UserMistake
 from coordinator.fragments import Flat
+from coordinator.parts import Split
 from islands.task import Batch, Params, Task, leaf_path
 
 Device: TypeAlias = Any
@@ -225,19 +225,16 @@ class Devices:
 
     def padded(self, size: int) -> int:
         """Elements of a flat fragment on all devices: whole blocks on each of several."""
-        return size if not self.several else -(-size // self._unit) * self._unit
+        return self.parting.padded(size)
 
     @property
-    def _unit(self) -> int:
-        return BLOCK * self.mesh.size
+    def parting(self) -> Split:
+        """How flat arrays are split."""
+        return Split(self.mesh.size, jax.process_count() if self.shared else 1)
 
     def own(self, size: int) -> slice:
         """Which elements of a fragment of this size are on this host's devices."""
-        if not self.several:
-            return slice(0, size)
-        each = self.padded(size) // self.mesh.size
-        first, count = self._mine
-        return slice(min(size, first * each), min(size, (first + count) * each))
+        return self.parting.own(size, *self._mine)
 
     @cached_property
     def _mine(self) -> tuple[int, int]:

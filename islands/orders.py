@@ -32,11 +32,13 @@ class Rehearse:
 class Begin:
     """A life begins: fetch the public fragments, and say of which versions they are (`Fetched`).
 
-    `keep_moments`: those of the life before.
+    `keep_moments`: those of the life before. `given`: those of another island, of which each host
+    has its share already.
     """
 
     life: Life
     keep_moments: bool
+    given: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,13 @@ class PutIn:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyOut:
+    """Copy this leaf of the moments, for another island that asks for them."""
+
+    leaf: int
+
+
+@dataclass(frozen=True, slots=True)
 class Over:
     """The life is over."""
 
@@ -111,7 +120,18 @@ class Fate:
 
 
 Order: TypeAlias = (
-    Rehearse | Begin | CatchUp | Start | Feed | InnerStep | CutOut | PutIn | Over | News | Fate
+    Rehearse
+    | Begin
+    | CatchUp
+    | Start
+    | Feed
+    | InnerStep
+    | CutOut
+    | PutIn
+    | CopyOut
+    | Over
+    | News
+    | Fate
 )
 
 

@@ -35,7 +35,7 @@ from islands.learner_words import (
 from islands.link import Habits
 from islands.mailbox import Mailbox, Todo
 from islands.moments import Sharing
-from islands.orders import CutOut, Feed, InnerStep, Order, PutIn
+from islands.orders import CopyOut, CutOut, Feed, InnerStep, Order, PutIn
 from islands.replica import Replica
 from islands.task import Params, StreamLike, Task
 
@@ -237,8 +237,9 @@ class Trainer:
         for life, donation in donations.items():
             self._settle()
             until_s, given = self._now_s() + DONATING_SHARE * step_s, donation.leaves
-            for leaf in self._inner.moments(self._replica.state, after=len(given)):
-                given.append(leaf)
+            for leaf in range(len(given), len(self._inner.shares)):
+                self._tell(CopyOut(leaf))
+                given.append(self._inner.moment(self._replica.state, leaf))
                 if self._now_s() >= until_s:
                     break
             else:

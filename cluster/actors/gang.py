@@ -8,21 +8,25 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
 import ray
 
+from cluster.actors.calls import STORE_FULL
 from cluster.actors.directory import holder_of, setup_logging
+from cluster.actors.giving import Piece, put_pieces
 from cluster.actors.handed import FirstPart
 from cluster.actors.hosts import Hosts
 from cluster.actors.inject import Cable
 from cluster.actors.link import RayLink
 from cluster.config.schema import Config, IslandGroup
-from cluster.names import Seat, island_actor
+from cluster.names import CALL_TIMEOUT_S, Seat, island_actor
 from coordinator.codec import Sent
-from coordinator.parts import Part
-from coordinator.protocol import ContributionId, Fragment, HandIn, Island, Known
+from coordinator.errors import Malformed, Unreachable
+from coordinator.parts import Part, Split
+from coordinator.protocol import ContributionId, Fragment, HandIn, Island, Known, Life
 
 if TYPE_CHECKING:  # JAX is imported on a thread where a failure can be reported
     from cluster.host.gang import Meeting
@@ -54,10 +58,27 @@ class RayGang:
     def lead(self) -> Lead[Order]:
         return self._hosts.lead
 
-    def narrowed(self, link: Link, ranges: Mapping[Fragment, slice]) -> Link:
+    def narrowed(self, link: Link, ranges: Mapping[Fragment, slice], split: Split) -> Link:
         assert isinstance(link, RayLink)
         link.ranges = self._ranges = ranges
+        link.split, link.share = split, self._share
         return link
+
+    def moments(self, life: Life, split: Split) -> list[Piece] | None:
+        """Where the other hosts' shares of the moments lie that this life has just copied; None if
+        it is over."""
+        asked = [host.moments.remote(life, split) for host in self._hosts.actors]
+        found: list[list[Piece] | None] = ray.get(asked, timeout=CALL_TIMEOUT_S)
+        some = [each for each in found if each is not None]
+        return [*chain(*some)] if len(some) == len(found) else None
+
+    def _share(self, pieces: Sequence[Piece], leaves: int) -> list[ray.ObjectRef]:
+        """Have each other host pull what it needs of a donor's moments, of so many leaves; they
+        will answer why they have none, or None."""
+        return [
+            host.given.remote([each for each in pieces if each.host == number], leaves)
+            for number, host in enumerate(self._hosts.actors, 1)
+        ]
 
     def first_part(self, fragment: Fragment, facts: HandIn, sent: Sent) -> FirstPart:
         own = self._ranges[fragment]
@@ -76,6 +97,7 @@ class HostActor:
         self._number, self._meeting = number, meeting
         self._link = RayLink(namespace, Cable(), seat, holder_of(plain), relievable=False)
         self._follower: Follower | None = None
+        self._ready = threading.Event()
         threading.Thread(target=self._live, name="train", daemon=True).start()
 
     def _live(self) -> None:
@@ -107,6 +129,7 @@ class HostActor:
             self._follower = assemble_follower(
                 self._config, any_of_it, parts, self._link, first.say
             )
+            self._ready.set()
             self._follower.run(first.orders())
         except BaseException:
             log.exception("a host of an island broke")
@@ -127,3 +150,28 @@ class HostActor:
         except BaseException:
             log.exception("what was trained could not be handed in")
             self._end("see above")
+
+    @ray.method(concurrency_group="asking")
+    def moments(self, life: Life, split: Split) -> list[Piece] | None:
+        """Its share of what the first host has copied for another island; None if that life is
+        over, or there is no room."""
+        try:
+            follower = self._follower
+            leaves = None if follower is None else follower.moments(life)
+            if follower is None or leaves is None:
+                return None
+            return put_pieces(leaves, follower.shares, split, first=False)
+        except STORE_FULL as error:
+            log.warning("no moments for a newcomer, the object store has no room: %s", error)
+            return None
+
+    @ray.method(concurrency_group="asking")
+    def given(self, pieces: Sequence[Piece], leaves: int) -> str | None:
+        """Pull its share of a donor's moments; why there is none, None if there is."""
+        try:
+            if not self._ready.wait(CALL_TIMEOUT_S) or self._follower is None:
+                return "it is not ready"
+            self._follower.given(self._link.pulled(pieces, leaves))
+        except (Unreachable, Malformed, ValueError) as error:
+            return str(error)
+        return None

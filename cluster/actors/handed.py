@@ -17,7 +17,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from cluster.actors.sharing import Parts
+from cluster.actors.giving import Piece
 from coordinator.codec import WithMoments
 from coordinator.errors import Malformed
 from coordinator.parts import Part
@@ -102,31 +102,34 @@ def check_word(event: object, kind: type[LeaseWanted] | type[Left]) -> None:
         _refuse(_of_progress(event.progress))
 
 
-def places_of(given: object) -> Parts | None:
-    """Where a donor says that its moments lie, if it says so.
-
-    Errors: `Malformed`.
-    """
-    if type(given) is not Parts:
-        return None
-    _refuse(_count("nbytes", given.nbytes))
-    places = cast("Sequence[object]", given.parts)
-    if wrong := [each for each in places if not isinstance(each, ray.ObjectRef)]:
-        raise Malformed(f"{_shown(wrong[0])} where moments should lie")
-    return given
-
-
-def moments_of(given: object) -> list[NDArray[Any]] | None:
-    """What a donor gave: arrays, or nothing; a learner looks whether they are its model's.
+def pieces_of(given: object) -> list[Piece] | None:
+    """Where a donor says that its moments lie, if it has any.
 
     Errors: `Malformed`.
     """
     if given is None:
         return None
-    if not isinstance(given, list):
+    if type(given) is not list:
         raise Malformed(f"{_shown(given)} instead of moments")
-    leaves = cast("list[Any]", given)
-    if wrong := [leaf for leaf in leaves if type(leaf) is not np.ndarray or leaf.dtype.hasobject]:
+    pieces = cast("list[Any]", given)
+    for piece in pieces:
+        reference: object = piece.reference if type(piece) is Piece else None
+        if not isinstance(reference, ray.ObjectRef):
+            raise Malformed(f"{_shown(piece)} where moments should lie")
+        for name in ("host", "leaf", "start", "nbytes"):
+            _refuse(_count(name, getattr(piece, name)))
+    return pieces
+
+
+def moments_of(pulled: Sequence[object]) -> list[NDArray[Any]]:
+    """What a donor gave: arrays; a learner looks whether they are its model's.
+
+    Errors: `Malformed`.
+    """
+    leaves = cast("list[Any]", [*pulled])
+    if wrong := [
+        x for x in leaves if type(x) is not np.ndarray or x.dtype.hasobject or x.ndim != 1
+    ]:
         raise Malformed(f"{_shown(wrong[0])} among its moments")
     return leaves
 

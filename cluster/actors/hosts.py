@@ -50,7 +50,8 @@ def bundles_by_host(group: PlacementGroup) -> list[int]:
 
 
 class Hosts:
-    """The other hosts, as the first one has them. `lead`: to them all; `names`: of their actors."""
+    """The other hosts, as the first one has them. `lead`: to them all; `actors`, `names`: of each
+    in turn."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Hosts:
             places = [PlacementGroupSchedulingStrategy(bundles, each) for each in others]
         threaded: Any = ray.remote(concurrency_groups={"asking": 16})  # type: ignore[call-overload]
         env = {"env_vars": environment_of(machines)}
-        self._actors: list[Actor] = [  # Ray ends an actor that nobody has a handle of
+        self.actors: list[Actor] = [  # Ray ends an actor that nobody has a handle of
             threaded(kind)
             .options(
                 name=name,

@@ -17,10 +17,10 @@ from ray.exceptions import RayError
 from cluster.actors.calls import STORE_FULL, failure_of
 from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.gang import RayGang
+from cluster.actors.giving import Giving, Piece, put_pieces
 from cluster.actors.handed import FirstPart
 from cluster.actors.inject import Breakable, Cable
 from cluster.actors.link import RayLink
-from cluster.actors.sharing import Giving, Parts
 from cluster.config.schema import Config
 from cluster.failures import Failure, Reason
 from cluster.host.process import IslandProcess
@@ -28,6 +28,7 @@ from cluster.names import Seat
 from cluster.source import user_sha256
 from coordinator.codec import Sent
 from coordinator.errors import Malformed
+from coordinator.parts import Split
 from coordinator.protocol import (
     ContributionId,
     Fragment,
@@ -116,12 +117,21 @@ class IslandActor(Breakable):
         return self._gang.first_part(fragment, facts, sent)
 
     @_its_own("asking", Reason.MOMENTS)
-    def moments(self, life: Life) -> Parts | None:
-        """Where they lie in this node's object store; None if there are none, or no room there."""
+    def moments(self, life: Life, split: Split) -> list[Piece] | None:
+        """Where they lie in the object store, cut for hosts that are split like this; None if there
+        are none, or no room there."""
         if (learner := self._learner) is None:
             return None
+
+        def put() -> list[Piece] | None:
+            if (leaves := learner.moments(life)) is None:
+                return None
+            others = [] if self._gang is None else self._gang.moments(life, split)
+            mine = put_pieces(leaves, learner.shares, split, first=True)
+            return None if others is None else [*mine, *others]
+
         try:
-            return self._giving.once(life, lambda: learner.moments(life))
+            return self._giving.once(life, split, put)
         except STORE_FULL as error:  # the donor has done nothing wrong
             logging.warning("no moments for a newcomer, the object store has no room: %s", error)
             return None

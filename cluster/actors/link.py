@@ -18,8 +18,9 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from cluster.actors.calls import STORE_FULL
 from cluster.actors.directory import AGAIN_S, Directory
-from cluster.actors.fetching import Fetching, lots_of
-from cluster.actors.handed import moments_of, places_of
+from cluster.actors.fetching import Fetching, Lot, lots_of
+from cluster.actors.giving import Piece, joined
+from cluster.actors.handed import moments_of, pieces_of
 from cluster.actors.inject import Cable
 from cluster.actors.sharing import Shared
 from cluster.failures import Failure, in_short, origin_of
@@ -28,6 +29,7 @@ from cluster.source import source_sha256
 from coordinator.codec import Payload, Sent
 from coordinator.errors import Relieved, Unreachable
 from coordinator.fragments import Flat
+from coordinator.parts import Split
 from coordinator.protocol import (
     Adopted,
     Answer,
@@ -87,6 +89,8 @@ class RayLink:
         self._fetching = Fetching(cable, self._goes_on, get=get)
         self._asking = ThreadPoolExecutor(1, "ask")
         self.ranges: Mapping[Fragment, slice] | None = None  # of a host that has no more of them
+        self.split = Split()  # of this island
+        self.share: Callable[[Sequence[Piece], int], list[ray.ObjectRef]] | None = None
 
     def join(self, event: Join) -> Granted | Refused:
         """Errors: `Relieved` if the island is somebody else by now."""
@@ -247,7 +251,8 @@ class RayLink:
         """Wait for as long as the donor comes further, and pull what it has put in its store."""
         if not self._cable.passes(DONOR_FLOOR_S):
             raise Unreachable(f"the {name} cannot be heard: the cable is cut")
-        call, copied, further_s = self._actors[name].moments.remote(donor), -1, time.monotonic()
+        call = self._actors[name].moments.remote(donor, self.split)
+        copied, further_s = -1, time.monotonic()
         while not ray.wait([call], timeout=SIGN_S)[0]:
             count, step_s = self._ask(name, "copied", donor, timeout_s=DONOR_FLOOR_S)
             if count > copied:
@@ -255,10 +260,32 @@ class RayLink:
                 self._goes_on()
             elif time.monotonic() - further_s > max(DONOR_FLOOR_S, DONOR_STEPS * step_s):
                 raise Unreachable(f"{donor} has copied {count} of its moments and no more")
-        given = ray.get(call)
-        if (places := places_of(given)) is not None:
-            given = self._fetching.pull(lots_of(places))
-        return moments_of(given)
+        if (pieces := pieces_of(ray.get(call))) is None:
+            return None
+        leaves = 1 + max((each.leaf for each in pieces), default=-1)
+        others = None if self.share is None else self.share(pieces, leaves)
+        mine = self.pulled([each for each in pieces if each.host == 0], leaves)
+        if others is not None:
+            self._all_have(others)
+        return mine
+
+    def _all_have(self, others: list[ray.ObjectRef]) -> None:
+        """Wait until all other hosts of this island have their share of a donor's moments.
+
+        Errors: `Unreachable` if one has none.
+        """
+        while ray.wait(others, num_returns=len(others), timeout=SIGN_S)[1]:
+            self._goes_on()
+        if whys := [why for why in ray.get(others) if why is not None]:
+            raise Unreachable(f"another host of this island has none: {whys[0]}")
+
+    def pulled(self, pieces: Sequence[Piece], leaves: int) -> list[NDArray[Any]]:
+        """This host's share of each of so many leaves of a donor's moments.
+
+        Errors: `Unreachable`, `Malformed`.
+        """
+        found = self._fetching.pull(Lot(each.reference, each.nbytes) for each in pieces)
+        return joined(pieces, moments_of(found), leaves)
 
     def starting(self) -> float:
         return self._insist(FLEET, "starting", self._seat)

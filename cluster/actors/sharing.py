@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from coordinator.codec import Sent
 from coordinator.fragments import Flat
-from coordinator.protocol import Fragment, Life, Version
+from coordinator.protocol import Fragment, Version
 
 PART_S = 5.0
 """What one object may take of the link of whoever pulls it: half of what Ray waits for it."""
@@ -138,36 +137,6 @@ class Sharing:
             self._there.clear()
         else:
             self._there.pop(p, None)
-
-
-class Giving:
-    """Moments that a donor gives, once for all who ask meanwhile; whoever asked has what keeps them
-    in the object store, and the donor nothing."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._given: dict[Life, Future[Parts | None]] = {}
-
-    def once(self, life: Life, copied: Callable[[], Sequence[NDArray[Any]] | None]) -> Parts | None:
-        """Where they lie once they are `copied`; None if there are none.
-
-        Errors: its own, and Ray's, if there is no room.
-        """
-        with self._lock:
-            if mine := life not in self._given:
-                self._given[life] = Future()
-            given = self._given[life]
-        if mine:
-            try:
-                leaves = copied()
-                given.set_result(None if leaves is None else put(leaves))
-            except BaseException as error:
-                given.set_exception(error)
-                raise
-            finally:
-                with self._lock:
-                    del self._given[life]
-        return given.result()
 
 
 def put(arrays: Sequence[NDArray[Any] | Sent]) -> Parts:

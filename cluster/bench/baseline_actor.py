@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
 from cluster.actors.directory import holder_of, setup_logging
+from cluster.actors.giving import Giving
 from cluster.actors.inject import Cable
 from cluster.actors.island import IslandActor
 from cluster.actors.link import RayLink
-from cluster.actors.sharing import Giving
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.failures import Reason

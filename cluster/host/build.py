@@ -108,10 +108,11 @@ def _go_through(inner: Inner, task: Task, batch_size: int) -> None:
     batch = task.heldout(batch_size)[0]
     if inner.devices.shared:
         state = inner.started(inner.devices.zeros, None)
-        jax.block_until_ready(inner.step(state, batch, 0))
+        moments = inner.accept(inner.moments(state))
+        jax.block_until_ready((inner.step(state, batch, 0), inner.place_moments(moments)))
         return
     state = inner.start(task.zeros())
-    moments = inner.accept([*inner.moments(state)])
+    moments = inner.accept(inner.moments(state))
     _, measures = inner.step(state, batch, 0)
     jax.block_until_ready((measures, inner.start(task.zeros(), moments)))
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from cluster.config.schema import Config, IslandGroup
 from cluster.failures import Failure, Reason, raised
 from coordinator.errors import Rejected, Relieved
+from coordinator.parts import Split
 from coordinator.protocol import Fragment, Island
 
 if TYPE_CHECKING:  # JAX is imported on the learner's thread, where a failure can be reported
@@ -54,8 +55,9 @@ class Gang(Protocol):
     @property
     def lead(self) -> Lead[Order]: ...
 
-    def narrowed(self, link: Link, ranges: Mapping[Fragment, slice]) -> Link:
-        """The same link, for a host that has these ranges of the fragments."""
+    def narrowed(self, link: Link, ranges: Mapping[Fragment, slice], split: Split) -> Link:
+        """The same link, for a host that has these ranges of the fragments, of an island that is
+        split like this."""
         ...
 
 
@@ -99,7 +101,7 @@ class IslandProcess:
             while True:
                 island, link = self._wait(warm), self._link()
                 if gang is not None:
-                    link = gang.narrowed(link, ranges_of(parts))
+                    link = gang.narrowed(link, ranges_of(parts), parts.inner.devices.parting)
                 self.learner = assemble(self._config, island, parts, link, lead)
                 try:
                     self.learner.run()

@@ -182,7 +182,7 @@ class Network:
         process = self.places[donor.island].process
         if process is None or process.life != donor:
             return None
-        return [*process.kit.inner.moments(process.replica.state)]
+        return process.kit.inner.moments(process.replica.state)
 
     def shared(self) -> dict[Fragment, Flat]:
         fragments, sizes = range(len(self._layout.fragments)), self._layout.sizes

@@ -19,6 +19,7 @@ from ray.exceptions import OwnerDiedError, RayActorError
 
 from cluster.actors import link
 from cluster.actors.fetching import AHEAD_S, Fetching, Lot
+from cluster.actors.giving import Piece
 from cluster.actors.inject import Cable
 from cluster.actors.link import RayLink
 from cluster.actors.sharing import (
@@ -204,12 +205,13 @@ class Run:
         self.pulls, self.small = 0, False
         self.lost = 0  # objects that are gone when they are pulled
         self.calls: list[tuple[str, object]] = []
-        self.leaves = [np.ones(3), np.zeros(2)]
+        self.leaves: list[np.ndarray] | None = [np.ones(3), np.zeros(2)]
         self.copied: list[tuple[int, float]] = []
         self.pending = 0  # looks at moments that are not there yet
         monkeypatch.setattr("ray.get_actor", lambda name, **_: Handle(self, name))
         monkeypatch.setattr("ray.get", self.get)
         monkeypatch.setattr("ray.wait", self.wait)
+        monkeypatch.setattr("ray.ObjectRef", np.ndarray)
         monkeypatch.setattr(link, "SIGN_S", 0.0)
         monkeypatch.setattr(link, "AGAIN_S", 0.0)
         holder = {p: f"shard-{p % 2}" for p in MODEL}
@@ -252,7 +254,10 @@ class Run:
             case "missed":
                 return Parts(8, [np.ones(2, np.float32)])  # type: ignore[list-item]
             case "moments":
-                return self.leaves
+                if self.leaves is None:
+                    return None
+                leaves: Any = enumerate(self.leaves)
+                return [Piece(0, number, 0, leaf.nbytes, leaf) for number, leaf in leaves]
             case "copied":
                 return self.copied.pop(0) if self.copied else RayActorError()
             case _:
@@ -341,7 +346,7 @@ def test_a_donor_that_dies_or_is_over_is_passed_over(run: Run) -> None:
     run.pending = 1
     with pytest.raises(Unreachable):
         run.link.moments(life("b"))
-    run.leaves = None  # type: ignore[assignment]
+    run.leaves = None
     assert run.link.moments(life("b")) is None
 
 

@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -21,15 +22,17 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from cluster.actors.giving import Giving, Piece
 from cluster.actors.inject import Cable
 from cluster.actors.island import THREADS, IslandActor
 from cluster.actors.link import RayLink
-from cluster.actors.sharing import Giving, Parts, Probe, Shared
+from cluster.actors.sharing import Probe, Shared
 from cluster.config.load import load
 from cluster.failures import Failure, Reason
 from cluster.host.process import IslandProcess
 from cluster.names import Seat
 from coordinator.errors import Malformed, Rejected, Unreachable
+from coordinator.parts import Split
 from coordinator.protocol import (
     ContributionId,
     Fragment,
@@ -42,6 +45,7 @@ from coordinator.protocol import (
     Version,
     Void,
 )
+from islands.inner import Share
 from islands.learner import Learner
 
 WAIT_S = 20.0
@@ -55,9 +59,19 @@ preset = "byte-tiny"
 [[islands]]
 count = 2
 """
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Stands where an object's would."""
+
+    number: int = 0
+
+
+STORED = Stored()
 CALLS: dict[str, tuple[Reason, tuple[object, ...]]] = {
     "hand_in": (Reason.HAND_IN, (LIFE, F0, UNKNOWN)),
-    "moments": (Reason.MOMENTS, (LIFE,)),
+    "moments": (Reason.MOMENTS, (LIFE, Split())),
     "copied": (Reason.MOMENTS, (LIFE,)),
     "offer": (Reason.OFFER, (LIFE, SAID, [np.ones(3, np.float32)])),
     "refused": (Reason.WORDS, (ContributionId(LIFE, F0, 0, 4),)),
@@ -123,7 +137,7 @@ def island(
 
     def made(learner: Any) -> IslandActor:
         actor = IslandActor.__new__(IslandActor)
-        actor._cable, actor._giving = Cable(), Giving()
+        actor._cable, actor._giving, actor._gang = Cable(), Giving(), None
         link = cast("Any", lambda: None)
         actor.process = IslandProcess(config, config.islands[0], lambda: fleet, link)
         actor.process.learner = learner
@@ -196,13 +210,13 @@ def test_a_donor_lives_on_where_the_object_store_has_no_room_for_its_moments(
         assert asked.wait(WAIT_S)
         return [np.ones(3, np.float32)]
 
-    def put(arrays: object) -> NoReturn:
+    def put(array: object) -> NoReturn:
         raise ObjectStoreFullError
 
-    monkeypatch.setattr("cluster.actors.sharing.put", put)
-    actor = island(SimpleNamespace(moments=moments))
+    monkeypatch.setattr("ray.put", put)
+    actor = island(SimpleNamespace(moments=moments, shares=[Share(0, 3, 3, everywhere=False)]))
     with ThreadPoolExecutor(3) as pool:
-        asking = [pool.submit(actor.moments, LIFE) for _ in range(3)]
+        asking = [pool.submit(actor.moments, LIFE, Split()) for _ in range(3)]
         asked.set()
         assert [each.result(WAIT_S) for each in asking] == [None, None, None]
     assert not fleet.words
@@ -239,10 +253,6 @@ class Offered:
         self.payloads.append(payload)
 
 
-class Reference:
-    """Of an object."""
-
-
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -263,10 +273,10 @@ def test_a_payload_that_cannot_be_fetched_is_asked_of_the_shard(
     def get(_: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr("ray.ObjectRef", Reference)
+    monkeypatch.setattr("ray.ObjectRef", Stored)
     monkeypatch.setattr("ray.get", get)
     offered = Offered()
-    failure = island(offered).offer(LIFE, SAID, cast("Any", [Reference()]))
+    failure = island(offered).offer(LIFE, SAID, cast("Any", [Stored()]))
     assert offered.payloads == [None]
     assert failure == (None if told is None else Failure(Reason.STORE, told, ends=False))
 
@@ -319,25 +329,71 @@ def test_a_donor_that_raises_is_no_affair_of_whoever_joins(
         7,
         (np.ones(3),),
         [np.ones(3), None],
-        [np.array([None])],
-        Parts(8, [cast("Any", "here")]),
-        Parts(cast("Any", "many"), []),
+        [Piece(0, 0, 0, 12, cast("Any", "here"))],
+        [Piece(0, -1, 0, 12, cast("Any", STORED))],
+        [Piece(0, 0, cast("Any", 0.5), 12, cast("Any", STORED))],
     ],
 )
 def test_a_donor_that_sends_something_else_is_passed_over(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, given: object
 ) -> None:
     monkeypatch.setattr("ray.get", lambda *_, **__: given)
+    monkeypatch.setattr("ray.ObjectRef", Stored)
     with pytest.raises(Malformed):
         link.moments(LIFE)
 
 
-def test_moments_that_are_some_are_taken(link: RayLink, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = [np.ones(3, np.float32), np.array(1, np.int32)]
+@pytest.mark.parametrize("pulled", [7, np.array([None]), np.ones((2, 2), np.float32)])
+def test_a_donor_whose_pieces_are_something_else_is_passed_over(
+    link: RayLink, monkeypatch: pytest.MonkeyPatch, pulled: object
+) -> None:
+    given = [Piece(0, 0, 0, 12, cast("Any", STORED))]
     monkeypatch.setattr("ray.get", lambda *_, **__: given)
-    assert link.moments(LIFE) is given
+    monkeypatch.setattr("ray.ObjectRef", Stored)
+    link._fetching._get = lambda _: pulled
+    with pytest.raises(Malformed):
+        link.moments(LIFE)
+
+
+def test_moments_that_are_some_are_put_together(
+    link: RayLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two hosts, which both have the count and each its own half of the other leaf."""
+    arrays = [np.array([7], np.int32), np.full(3, 2, np.float32), np.full(2, 1, np.float32)]
+    places = [(1, 0), (0, 3), (0, 0)]  # leaf, and where it begins
+    given = [Piece(0, *at, 12, cast("Any", Stored(n))) for n, at in enumerate(places)]
+    others = [each._replace(host=1) for each in given]
+    monkeypatch.setattr("ray.get", lambda *_, **__: [*others, *given])
+    monkeypatch.setattr("ray.ObjectRef", Stored)
+    link._fetching._get = lambda reference: arrays[cast("Any", reference).number]
+    found = [each.tolist() for each in link.moments(LIFE) or []]
+    assert found == [[1.0, 1.0, 2.0, 2.0, 2.0], [7]]
     monkeypatch.setattr("ray.get", lambda *_, **__: None)
     assert link.moments(LIFE) is None
+
+
+@pytest.mark.parametrize("why", [None, "moments of another model or optimizer"])
+def test_all_hosts_of_who_joins_have_moments_or_none_has(
+    link: RayLink, monkeypatch: pytest.MonkeyPatch, why: str | None
+) -> None:
+    given = [Piece(host, 0, 0, 12, cast("Any", STORED)) for host in (0, 1)]
+    answers: list[Any] = [given, [why]]
+    monkeypatch.setattr("ray.get", lambda *_, **__: answers.pop(0))
+    monkeypatch.setattr("ray.ObjectRef", Stored)
+    link._fetching._get = lambda _: np.ones(3, np.float32)
+    shared: list[tuple[list[Piece], int]] = []
+
+    def share(pieces: Any, leaves: int) -> Any:
+        shared.append((pieces, leaves))
+        return ["asked"]
+
+    link.share = share
+    if why is None:
+        assert [each.tolist() for each in link.moments(LIFE) or []] == [[1.0, 1.0, 1.0]]
+    else:
+        with pytest.raises(Unreachable, match=why):
+            link.moments(LIFE)
+    assert shared == [(given, 1)]
 
 
 def test_a_full_store_is_waited_for_by_who_fetches_the_model(

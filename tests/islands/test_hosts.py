@@ -17,7 +17,7 @@ import pytest
 from cluster.host.environment import ONE_THREAD, devices_of_cpus
 from coordinator.codec import BLOCK, Wire, WithMoments, decode, encode, split
 from coordinator.fragments import take
-from coordinator.parts import Part, cut_out, joined, misfit
+from coordinator.parts import Part, Split, cut_out, joined, misfit
 from coordinator.protocol import (
     ContributionId,
     Fragment,
@@ -32,7 +32,7 @@ from coordinator.protocol import (
 from islands.adopt import AdoptRule
 from islands.encoder import ENCODERS, on_host
 from islands.exchange import NOTHING
-from islands.inner import Inner
+from islands.inner import Inner, InnerState
 from islands.mesh import Devices, MeshShape
 from islands.moments import MomentsPort
 from tests.given import optimizer_spec
@@ -77,6 +77,7 @@ def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], fol
                 params = port.put(state.params, p, inner.place_flat(public[p], size), flat)
                 state = replace(state, params=params)
     found: dict[str, np.ndarray] = {f"public{p}": flat for p, flat in enumerate(public)}
+    give_moments(kit, hosts, number, state, found)
     share_moments(kit, own, found)
     for wire in Wire:
         for p, _ in SIZES:
@@ -129,6 +130,33 @@ def share_moments(kit: Kit, own: list[slice], found: dict[str, np.ndarray]) -> N
         for p, _ in SIZES:
             flat = on_host(moments.take(each.opt_state, p).flat)
             found[f"{name}{p}"] = flat[: own[p].stop - own[p].start]
+
+
+def give_moments(
+    kit: Kit, hosts: int, number: int, state: InnerState, found: dict[str, np.ndarray]
+) -> None:
+    """This host's shares of all moments, and of those that a learner of another split was given;
+    those of a learner that begins with what `given_moments` says."""
+    inner = kit.inner
+    for n, (share, mine) in enumerate(zip(inner.shares, inner.moments(state), strict=True)):
+        found[f"share{n}"], found[f"whole{n}"] = mine, np.array(share.size)
+    given = given_moments(kit.inner, Split(inner.devices.parting.devices, hosts).ranges, number)
+    begun = inner.started(inner.devices.zeros, inner.accept(given))
+    back = inner.moments(replace(begun, params=None))
+    found["given back"] = np.array([np.array_equal(x, y) for x, y in zip(given, back, strict=True)])
+
+
+def given_moments(inner: Inner, ranges: Any, number: int) -> list[np.ndarray]:
+    """Of each leaf some numbers that are the same whoever draws them, as far as they are this
+    host's."""
+    found: list[np.ndarray] = []
+    for n, share in enumerate(inner.shares):
+        if share.everywhere:
+            found.append(np.array([7], np.int32))
+        else:
+            whole = np.random.default_rng(n).standard_normal(share.size, np.float32)
+            found.append(whole[ranges(share.size)[number]])
+    return found
 
 
 def leaves_of(seed: int) -> list[Any]:
@@ -189,13 +217,21 @@ def test_hosts_are_together_what_one_is(
     found = played(hosts, devices, sizes, tmp_path)
     assert any(alone[f"joined{p}"].any() for p, _ in SIZES)
     assert all(said["losses"] == found[0][0]["losses"] for said, _ in found)
-    for p, size in SIZES:
+    for p, _ in SIZES:
         whole = np.concatenate([arrays[f"public{p}"] for _, arrays in found])
         np.testing.assert_allclose(whole, alone[f"public{p}"], rtol=0, atol=1e-3)
         for name in ("moments", "joined"):
             whole = np.concatenate([arrays[f"{name}{p}"] for _, arrays in found])
             mine = alone[f"{name}{p}"]
             np.testing.assert_allclose(whole, mine, rtol=1e-3, atol=1e-3 * np.abs(mine).max())
+    for n in range(sum(name.startswith("share") for name in alone)):
+        mine, parts = alone[f"share{n}"], [arrays[f"share{n}"] for _, arrays in found]
+        size = int(alone[f"whole{n}"])
+        whole = parts[0] if parts[0].dtype == np.int32 else np.concatenate(parts)
+        np.testing.assert_allclose(whole, mine, rtol=0, atol=1e-3 * max(1, np.abs(mine).max()))
+        assert all(part.size <= size / hosts + devices * BLOCK for part in parts)
+    assert all(arrays["given back"].all() for _, arrays in found)
+    for p, size in SIZES:
         for said, _ in found:
             assert said["largest"] <= 4 * (max(LAYOUT.sizes) / hosts + devices * BLOCK)
         for wire in Wire:
