@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
 import ray
+from ray.exceptions import RayError
 
 from cluster.actors.calls import STORE_FULL
 from cluster.actors.directory import holder_of, setup_logging
@@ -66,9 +67,14 @@ class RayGang:
 
     def moments(self, life: Life, split: Split) -> list[Piece] | None:
         """Where the other hosts' shares of the moments lie that this life has just copied; None if
-        it is over."""
+        it is over, or one of them does not answer in time, which is no reason to end."""
         asked = [host.moments.remote(life, split) for host in self._hosts.actors]
-        found: list[list[Piece] | None] = ray.get(asked, timeout=CALL_TIMEOUT_S)
+        found: list[list[Piece] | None]
+        try:
+            found = ray.get(asked, timeout=CALL_TIMEOUT_S)
+        except RayError as error:
+            log.warning("no moments for a newcomer, a host gives none: %s", type(error).__name__)
+            return None
         some = [each for each in found if each is not None]
         return [*chain(*some)] if len(some) == len(found) else None
 

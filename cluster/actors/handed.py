@@ -116,7 +116,8 @@ def pieces_of(given: object) -> list[Piece] | None:
         reference: object = piece.reference if type(piece) is Piece else None
         if not isinstance(reference, ray.ObjectRef):
             raise Malformed(f"{_shown(piece)} where moments should lie")
-        for name in ("host", "leaf", "start", "nbytes"):
+        _refuse(_count("leaf", piece.leaf, len(pieces) - 1))  # each has a piece at least
+        for name in ("host", "start", "nbytes"):
             _refuse(_count(name, getattr(piece, name)))
     return pieces
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from cluster.host.evaluator import EVALUATION_BATCH, Evaluator
 from coordinator.fragments import Flat
 from coordinator.protocol import Fragment
 from islands.mesh import MeshShape
+from tests.together import together
 
 ROOT = Path(__file__).parents[2]
 CONFIG = {
@@ -71,26 +71,16 @@ def asked(
     hosts: int, devices: int, sizes: tuple[int, int, int], folder: Path
 ) -> list[tuple[dict[str, Any], list[Flat]]]:
     """What each host has said, and the initial fragments that it was given."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    environment = os.environ | {
+    environment = {
         "XLA_FLAGS": f"{devices_of_cpus(devices)} {ONE_THREAD}",
         "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
     }
-    code = "from tests.cluster import test_evaluator_hosts as these; these.host{}"
-    begun = [
-        subprocess.Popen(
-            [sys.executable, "-c", code.format((address, hosts, number, sizes, str(folder)))],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(hosts)
-    ]
-    said = [each.communicate()[1] for each in begun]
-    assert [each.returncode for each in begun] == [0] * hosts, "\n".join(said)
+    together(
+        "tests.cluster.test_evaluator_hosts:host",
+        hosts,
+        lambda address, number: (address, hosts, number, sizes, str(folder)),
+        environment,
+    )
     return [
         (
             json.loads((folder / f"{n}.json").read_text()),

@@ -22,6 +22,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from cluster.actors.gang import RayGang
 from cluster.actors.giving import Giving, Piece
 from cluster.actors.inject import Cable
 from cluster.actors.island import THREADS, IslandActor
@@ -331,6 +332,7 @@ def test_a_donor_that_raises_is_no_affair_of_whoever_joins(
         [np.ones(3), None],
         [Piece(0, 0, 0, 12, cast("Any", "here"))],
         [Piece(0, -1, 0, 12, cast("Any", STORED))],
+        [Piece(0, 2**40, 0, 12, cast("Any", STORED))],
         [Piece(0, 0, cast("Any", 0.5), 12, cast("Any", STORED))],
     ],
 )
@@ -370,6 +372,20 @@ def test_moments_that_are_some_are_put_together(
     assert found == [[1.0, 1.0, 2.0, 2.0, 2.0], [7]]
     monkeypatch.setattr("ray.get", lambda *_, **__: None)
     assert link.moments(LIFE) is None
+
+
+@pytest.mark.parametrize("error", [GetTimeoutError(), RayActorError()])
+def test_a_host_that_gives_no_moments_in_time_does_not_end_its_island(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def get(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("ray.get", get)
+    gang = RayGang.__new__(RayGang)
+    host = SimpleNamespace(moments=SimpleNamespace(remote=lambda *_: "asked"))
+    gang._hosts = cast("Any", SimpleNamespace(actors=[host]))
+    assert gang.moments(LIFE, Split()) is None
 
 
 @pytest.mark.parametrize("why", [None, "moments of another model or optimizer"])

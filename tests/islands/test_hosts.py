@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +33,7 @@ from islands.mesh import Devices, MeshShape
 from islands.moments import MomentsPort
 from tests.given import optimizer_spec
 from tests.islands.test_mesh import EVERY, LAYOUT, ROUNDS, SIZES, TASK, Kit, batches
+from tests.together import together
 
 ROOT = Path(__file__).parents[2]
 FACTS = HandIn(
@@ -169,26 +166,16 @@ def played(
     hosts: int, devices: int, sizes: tuple[int, int, int], folder: Path
 ) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
     """What each host has said and written."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    environment = os.environ | {
+    environment = {
         "XLA_FLAGS": f"{devices_of_cpus(devices)} {ONE_THREAD}",
         "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
     }
-    code = "from tests.islands import test_hosts; test_hosts.host{}"
-    begun = [
-        subprocess.Popen(
-            [sys.executable, "-c", code.format((address, hosts, number, sizes, str(folder)))],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(hosts)
-    ]
-    said = [each.communicate()[1] for each in begun]
-    assert [each.returncode for each in begun] == [0] * hosts, "\n".join(said)
+    together(
+        "tests.islands.test_hosts:host",
+        hosts,
+        lambda address, number: (address, hosts, number, sizes, str(folder)),
+        environment,
+    )
     return [
         (json.loads((folder / f"{n}.json").read_text()), dict(np.load(folder / f"{n}.npz")))
         for n in range(hosts)

@@ -6,9 +6,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,8 @@ from cluster.host.environment import environment_of
 from islands.adopt import layout_of
 from islands.inner import Inner
 from islands.mesh import Devices
-from tests.live.cli import ROOT, Place, finish, place, until
+from tests.live.cli import Place, finish, place, until
+from tests.together import together
 
 pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(2400)]
 HOSTS, FRAGMENTS = 2, 8
@@ -91,22 +89,12 @@ def peak_bytes(pid: int) -> int:
 
 
 def without_us(config: Config, path: Path) -> list[int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    code = "from tests.live import test_host_memory as these; these.plain{}"
-    environment = {**os.environ, **environment_of(config.islands[0]), "PYTHONPATH": str(ROOT)}
-    begun = [
-        subprocess.Popen(
-            [sys.executable, "-c", code.format((str(path), address, number))],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(HOSTS)
-    ]
-    said = [each.communicate()[0] for each in begun]
-    assert [each.returncode for each in begun] == [0] * HOSTS
+    said = together(
+        "tests.live.test_host_memory:plain",
+        HOSTS,
+        lambda address, number: (str(path), address, number),
+        environment_of(config.islands[0]),
+    )
     return [int(each.splitlines()[-1]) for each in said]
 
 
