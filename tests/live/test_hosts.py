@@ -199,7 +199,10 @@ def test_moments_go_from_a_gang_to_an_island_of_one_host_and_back() -> None:
             os.kill(victim, signal.SIGKILL)
             until(
                 lambda killed=killed: (
-                    (logged(here).count("moments of ") >= killed and takes_part(here, 1))
+                    (
+                        sum(f"moments of {d}#" in logged(here) for d in (GANG, SOLO)) >= killed
+                        and takes_part(here, 1)
+                    )
                     or process.poll() is not None
                 )
             )
