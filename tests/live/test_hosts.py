@@ -180,35 +180,3 @@ def test_the_gang_hands_in_whole_fragments_in_each_life(played: Played) -> None:
         assert each.bytes == Wire.BF16.bytes_of(size) + moments, "moments beside each"
         assert each.moments_norm is not None
         assert not each.flaw
-
-
-def logged(here: Place) -> str:
-    """What the processes of the run have written to their logs."""
-    files = here.folder.glob("ray/session_*/logs/worker-*.err")
-    return "\n".join(file.read_text(errors="replace") for file in files)
-
-
-def test_moments_go_from_a_gang_to_an_island_of_one_host_and_back() -> None:
-    with place() as here:
-        config = here.folder / "own.toml"
-        config.write_text(CONFIG.replace('moments = "mean"\n', "").partition("[monitor")[0])
-        process = here.start("run", str(config), "--json", "--run-dir", str(here.run_dir))
-        until(lambda: takes_part(here, 1) or process.poll() is not None)
-        victims = [p for p, what in here.left_running().items() if "ray::IslandActor" in what]
-        for killed, victim in enumerate(victims, 1):
-            os.kill(victim, signal.SIGKILL)
-            until(
-                lambda killed=killed: (
-                    (
-                        sum(f"moments of {d}#" in logged(here) for d in (GANG, SOLO)) >= killed
-                        and takes_part(here, 1)
-                    )
-                    or process.poll() is not None
-                )
-            )
-            assert process.poll() is None, process.communicate()[1]
-        assert here.run("stop", str(here.run_dir)).code == 0
-        assert finish(process).code == 0
-        said = logged(here)
-        for donor in (GANG, SOLO):
-            assert f"moments of {donor}#" in said, "whoever was killed has those of the other one"
