@@ -29,6 +29,8 @@ from tests.live.cli import Finished, Place, finish, islands, place, until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 GANG, SOLO = "gang-0", "solo-0"
+BOTH = {GANG, SOLO}
+EVERY = 4
 CONFIG = """
 [run]
 steps = 1000000
@@ -180,3 +182,47 @@ def test_the_gang_hands_in_whole_fragments_in_each_life(played: Played) -> None:
         assert each.bytes == Wire.BF16.bytes_of(size) + moments, "moments beside each"
         assert each.moments_norm is not None
         assert not each.flaw
+
+
+def logged(here: Place) -> str:
+    """What the processes of the run have written to their logs."""
+    files = here.folder.glob("ray/session_latest/logs/worker-*.err")
+    return "\n".join(file.read_text(errors="replace") for file in files)
+
+
+def both_merge(here: Place, after: int) -> bool:
+    """Are both islands in each fragment's last merge, and have there been some after syncer step
+    `after`?"""
+    fragments = here.last_status.get("fragments", ())
+    return here.last_status.get("t", 0) > after + EVERY and all(
+        set(fragment["participants"]) == BOTH for fragment in fragments
+    )
+
+
+def another_life(here: Place, lives: dict[str, int]) -> list[str]:
+    """Which islands are in a later life than these."""
+    return [island for island, life in lives.items() if life_of(here, island) > life]
+
+
+def test_moments_go_from_a_gang_to_an_island_of_one_host_and_back() -> None:
+    with place() as here:
+        config = here.folder / "own.toml"
+        config.write_text(CONFIG.replace('moments = "mean"\n', "").partition("[monitor")[0])
+        process = here.start("run", str(config), "--json", "--run-dir", str(here.run_dir))
+        until(lambda: both_merge(here, 0) or process.poll() is not None)
+        killed: set[str] = set()
+        for victim in others(here, "IslandActor"):
+            before, said = {island: life_of(here, island) for island in BOTH}, logged(here)
+            os.kill(victim, signal.SIGKILL)
+            until(lambda before=before: another_life(here, before) or process.poll() is not None)
+            t = here.last_status["t"]
+            until(lambda t=t: both_merge(here, t) or process.poll() is not None)
+            assert process.poll() is None, process.communicate()[1]
+            (dead,) = another_life(here, before)
+            (donor,) = before.keys() - {dead}
+            line = f"moments of {donor}#"
+            assert logged(here).count(line) == said.count(line) + 1, "its first steps are as good"
+            killed.add(dead)
+        assert killed == BOTH
+        assert here.run("stop", str(here.run_dir)).code == 0
+        assert finish(process).code == 0
