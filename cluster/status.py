@@ -54,6 +54,8 @@ class Figures(TypedDict):
     grace_s: float | None  # of the last round that closed
     staleness: float | None  # of merged contributions, in versions
     overlap_steps: float | None  # from a hand-in to the adoption after it, mean over the run
+    outer_cosine: float | None  # of merged deltas to the outer momentum, or to those before
+    outer_rate: float | None  # the outer learning rate that was taken
     unsound_merges: int  # that were undone, since their step was not finite or far too long
     trouble: str  # what is wrong with the model, as far as it can be seen; empty: nothing
     merges_lost: int  # published, but not durable when the shard died

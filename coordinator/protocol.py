@@ -200,7 +200,9 @@ class Merged:
     `norm`: of the step that the public fragment will take, None if it was not measured. `cosines`:
     of each contribution of the merge, in its order, to the weighted mean of the others, then of
     each one on trial to the mean of all; None where there is none. `measured`: from so many
-    elements; 0 if nobody has looked.
+    elements; 0 if nobody has looked. `turned`: cosine of the merged delta to the outer momentum,
+    which without momentum is the merged delta before; `rate`: the outer learning rate that was
+    taken. Both None if that was not measured.
     """
 
     fragment: Fragment
@@ -208,6 +210,8 @@ class Merged:
     norm: float | None = None
     cosines: tuple[float | None, ...] = ()
     measured: int = 0
+    turned: float | None = None
+    rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ from coordinator import norms as usual
 from coordinator.direction import RUN, against, bound
 from coordinator.fragments import Flat
 from coordinator.kernels import frozen
-from coordinator.merge import MergeRule, Part, directions, merge, norms
+from coordinator.merge import MergeRule, merge, norms
+from coordinator.pointing import Part, directions
 from coordinator.protocol import Island, Lease
 from islands.adopt import AdoptRule, FragmentPort
 from islands.inner import Inner

@@ -74,9 +74,12 @@ def optimizer_spec(kind: OptimizerKind = "adamw", **more: Any) -> OptimizerSpec:
 
 
 def outer_rule(
-    learning_rate: float = 1.0, momentum: float = 0.0, nesterov: bool = True
+    learning_rate: float = 1.0,
+    momentum: float = 0.0,
+    nesterov: bool = True,
+    as_long: bool = False,
 ) -> OuterRule:
-    return OuterRule(learning_rate, momentum, nesterov)
+    return OuterRule(learning_rate, momentum, nesterov, as_long)
 
 
 def habits(

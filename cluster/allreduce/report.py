@@ -95,6 +95,8 @@ def _figures(rules: Rules, ring: Ring, counts: Counts, now_s: float) -> Figures:
         grace_s=None,
         staleness=None,
         overlap_steps=0.0,
+        outer_cosine=None,
+        outer_rate=None,
         unsound_merges=0,
         trouble=counts.not_finite,
         merges_lost=counts.merges_lost,

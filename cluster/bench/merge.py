@@ -28,8 +28,9 @@ from coordinator.codec import Wire, encode
 from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Leaf, Piece, cut
 from coordinator.kernels import frozen
-from coordinator.merge import JOB, MergeRule, Part, Spread, merge_into, norms
+from coordinator.merge import MergeRule, merge_into, norms
 from coordinator.outer import OuterRule
+from coordinator.pointing import Part
 from coordinator.protocol import (
     Anchor,
     ContributionId,
@@ -45,6 +46,7 @@ from coordinator.protocol import (
     Publish,
     Version,
 )
+from coordinator.tiles import JOB, Spread
 
 OUTER = OuterRule(learning_rate=0.7, momentum=0.9, nesterov=True)
 SUM_TILE = 1 << 12

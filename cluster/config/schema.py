@@ -31,12 +31,14 @@ from cluster.config.values import (
     OptionValue,
     Overlap,
     Positive,
+    Rate,
     Share,
     WireName,
     every_value,
     grace_value,
     nearest,
     overlap_value,
+    rate_value,
     with_a_rate,
     with_the_rest,
 )
@@ -95,7 +97,8 @@ class OptimizerConfig(Table):
 class OuterConfig(Table):
     """SGD with momentum on the outer gradient (arXiv:2311.08105), or an optax transformation."""
 
-    learning_rate: Positive = 1.0
+    learning_rate: Annotated[Rate, BeforeValidator(rate_value)] = 1.0  # auto: a step as long as
+    # the merged delta
     momentum: Share = 0.0
     nesterov: bool = True
     target: Annotated[str, Field(pattern=TARGET)] | None = None  # such as "optax:adam", instead

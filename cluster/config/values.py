@@ -66,6 +66,15 @@ def overlap_value(value: object) -> object:
     raise PydanticCustomError("overlap", "{why}", {"why": why})
 
 
+def rate_value(value: object) -> object:
+    if value == "auto":
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+        return float(value)
+    why = 'must be "auto" or a number above 0'
+    raise PydanticCustomError("rate", "{why}", {"why": why})
+
+
 def every_value(value: object) -> object:
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
@@ -143,6 +152,7 @@ Interval = Annotated[
 ]
 Grace: TypeAlias = Literal["auto"] | float
 Every: TypeAlias = Literal["auto"] | int
+Rate: TypeAlias = Literal["auto"] | float
 Overlap: TypeAlias = Literal["auto"] | int
 OptionValue = Annotated[bool | int | float | str, PlainValidator(option_value)]
 MeshSize = Annotated[int, AfterValidator(mesh_size)]

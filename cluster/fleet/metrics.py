@@ -122,6 +122,10 @@ METRICS = (
              _figure("staleness")),
     Declared("overlap_steps", Kind.GAUGE, "From a hand-in to its adoption, mean of all.",
              _figure("overlap_steps")),
+    Declared("outer_cosine_ratio", Kind.GAUGE, "Of merged deltas to the outer momentum (without "
+             "momentum: to those before), moving average.", _figure("outer_cosine")),
+    Declared("outer_rate_ratio", Kind.GAUGE, "The outer learning rate, moving average.",
+             _figure("outer_rate")),
     Declared("refusals", Kind.COUNTER, "Contributions that were not merged.",
              _by_reason("refusals", Fate), ("reason",)),
     Declared("failures", Kind.COUNTER,

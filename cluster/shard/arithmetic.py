@@ -59,13 +59,15 @@ class Weighed(NamedTuple, Generic[P, W]):
 
 class Staging(NamedTuple, Generic[D]):
     """What a merge has come to: the difference to the public fragment, with the mean of the first
-    moments where there are some, and the norm of the difference. `cosines` and `measured` as in
+    moments where there are some, and the norm of the difference. All else as in
     `coordinator.protocol.Merged`."""
 
     difference: D
     norm: float
     cosines: tuple[float | None, ...]
     measured: int
+    turned: float | None
+    rate: float | None
 
 
 class Arithmetic(Protocol[P, D, W, S]):

@@ -35,18 +35,11 @@ from coordinator.codec import (
 from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat, Layout, Leaf, cut
 from coordinator.kernels import frozen
-from coordinator.merge import (
-    Directions,
-    MergeRule,
-    Part,
-    Spread,
-    directions,
-    merge_into,
-    merged_of,
-    norms,
-)
+from coordinator.merge import MergeRule, merge_into, merged_of, norms
 from coordinator.outer import OuterRule
+from coordinator.pointing import Directions, Part, directions
 from coordinator.protocol import Fragment, Merge, Version
+from coordinator.tiles import Spread
 
 importlib.import_module("numpy.random")  # else numba does so on the thread that compiles first, and
 # to two threads that import it at once Python says that they are a deadlock

@@ -15,9 +15,10 @@ from cluster.shard.shard import Keeping, Shard
 from cluster.storage.fragments import Arrays
 from coordinator.codec import Wire
 from coordinator.fragments import Flat, Layout
-from coordinator.merge import MergeRule, Spread
+from coordinator.merge import MergeRule
 from coordinator.outer import OuterRule
 from coordinator.protocol import Anchor, Fragment
+from coordinator.tiles import Spread
 
 
 def outer_of(config: Config) -> OuterRule | OptaxOuter:
@@ -25,7 +26,9 @@ def outer_of(config: Config) -> OuterRule | OptaxOuter:
     outer = config.sync.outer
     if outer.target is not None:
         return OptaxOuter(outer.target, outer.options)
-    return OuterRule(outer.learning_rate, outer.momentum, outer.nesterov)
+    as_long = outer.learning_rate == "auto"
+    eta = 1.0 if outer.learning_rate == "auto" else outer.learning_rate
+    return OuterRule(eta, outer.momentum, outer.nesterov, as_long)
 
 
 def wires_of(config: Config) -> set[Wire]:

@@ -228,17 +228,18 @@ class Shard(Generic[P, D, W, S]):
         trial = self._on_trial(holding, order)
         stored = holding.stored == holding.version
         undo = None if stored else self._arithmetic.undo(p)
-        difference, norm, cosines, measured = self._arithmetic.merge(order, parts, trial)
+        staging = self._arithmetic.merge(order, parts, trial)
+        norm = staging.norm
         if not norm <= order.limit or not math.isfinite(norm):
             if undo is not None:
                 undo()
             else:
                 self._arithmetic.put_back(p, self._files.load(p, holding.version))
             return Unsound(p, order.version, norm, self._spoiled(order))
-        holding.staged = (order.version, difference)
+        holding.staged = (order.version, staging.difference)
         for item in order.items:
             self.drop(item.contribution.reference)
-        return Merged(p, order.version, norm, cosines, measured)
+        return Merged(p, order.version, *staging[1:])
 
     def _weighed(self, holding: _Holding[D, W], item: Item) -> Weighed[P, W]:
         said, held = item.contribution, self._inbox[item.contribution.reference]

@@ -81,7 +81,7 @@ class SimArithmetic(Arithmetic[Parcel, SimDifference, int, Saved]):
         beside = None if trial is None else [each.held.payload for each in trial]
         cosines = () if beside is None else cosines_of(merging, beside, self._rng)
         difference = SimDifference(self._master[p] - self._public[p])
-        return Staging(difference, norm, cosines, MEASURED if cosines else 0)
+        return Staging(difference, norm, cosines, MEASURED if cosines else 0, None, None)
 
     def publish(self, p: Fragment, difference: SimDifference) -> SimDifference:
         self._public[p] += difference.tokens

@@ -80,6 +80,8 @@ class Counts:
     not_finite: str = ""
     adoptions: int = 0  # of what had been handed in
     steps_to_adoption: int = 0  # since that, of all of them
+    outer_cosine: float = math.nan  # of merged deltas to the outer momentum, a moving average
+    outer_rate: float = math.nan  # that was taken, a moving average
     up_before_s: float = 0.0  # of spans that are no longer told apart
 
 

@@ -246,7 +246,11 @@ class Measures:
             self._counts.steps_to_adoption += event.progress.steps - handed_in
 
     def _pointed(self, before: State, event: Merged) -> None:
-        """Where each contribution of a merge pointed."""
+        """Where each contribution of a merge pointed, and where all of them together."""
+        if event.turned is not None:
+            self._counts.outer_cosine = _smoothed(self._counts.outer_cosine, event.turned)
+        if event.rate is not None:
+            self._counts.outer_rate = _smoothed(self._counts.outer_rate, event.rate)
         if (round_ := before.fragments[event.fragment].round) is None:
             return
         for found in suspects.cosines_of(round_.items, round_.trial, event):

@@ -84,6 +84,8 @@ def _figures(
         grace_s=_known(counts.grace_s),
         staleness=_known(counts.staleness),
         overlap_steps=effective_overlap(counts),
+        outer_cosine=_known(counts.outer_cosine),
+        outer_rate=_known(counts.outer_rate),
         unsound_merges=counts.unsound,
         trouble="; ".join(filter(None, [counts.not_finite, *counts.jumps.values()])),
         merges_lost=counts.merges_lost,

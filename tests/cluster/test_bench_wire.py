@@ -15,7 +15,7 @@ from cluster.bench.merge import Workload, _against_roofline, _summing, merge
 from cluster.bench.stats import demo
 from cluster.bench.wire import Traffic, message_bytes, moments_bytes_per_parameter
 from coordinator.codec import Wire, encode
-from coordinator.merge import JOB
+from coordinator.tiles import JOB
 
 ROOT = Path(__file__).parents[2]
 ELEMENTS = 100_000

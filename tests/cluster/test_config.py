@@ -93,6 +93,8 @@ def test_it_travels_to_another_process() -> None:
         ("sync.grace=3", lambda c: c.sync.grace, 3.0),
         ('sync.grace="auto"', lambda c: c.sync.grace, "auto"),
         ("sync.overlap=auto", lambda c: (c.sync.overlap, c.sync.least_overlap), ("auto", 1)),
+        ("sync.outer.learning_rate=auto", lambda c: c.sync.outer.learning_rate, "auto"),
+        ("sync.outer.learning_rate=2", lambda c: c.sync.outer.learning_rate, 2.0),
         ("sync.overlap=3", lambda c: (c.sync.overlap, c.sync.least_overlap), (3, 3)),
         ("sync.merge=mean", lambda c: c.sync.merge, "mean"),
         ("sync.wire_up = f32", lambda c: c.sync.wire_up, Wire.F32),
@@ -167,6 +169,10 @@ REFUSALS = {
     "islands.eu.resources.CPU=-1": "islands.0.resources.CPU: must be at least 0.0, given -1",
     "optimizer.b1=1.0": "optimizer.b1: must be less than 1.0, given 1.0",
     "sync.quorum=0": "sync.quorum: must be at least 1, given 0",
+    "sync.outer.learning_rate=0": 'sync.outer.learning_rate: must be "auto" or a number above 0, '
+    "given 0",
+    "sync.outer.learning_rate=car": 'sync.outer.learning_rate: must be "auto" or a number above 0, '
+    'given "car"',
     "sync.overlap=-1": 'sync.overlap: must be "auto" or a number of steps, 0 or more, given -1',
     "sync.overlap=some": 'sync.overlap: must be "auto" or a number of steps, 0 or more, given '
     '"some"',
@@ -385,6 +391,7 @@ BUSY = (
     "sync.blend=0.5",
     "sync.grace=1e-7",
     "sync.outer.momentum=0.9",
+    "sync.outer.learning_rate=auto",
     'faults.plan=[{at_step=3, kind="kill", island="eu-1"}]',
     "islands.eu.resources={CPU=0.5, 'tiny gpu'=2}",
     'task.options={text="a \\"b\\" \\\\ \\n \\u007f ü", deep=1e16, on=true}',

@@ -87,7 +87,12 @@ TABLES = {"task": {"preset": "byte-tiny"}, "islands": [{"group": "a", "count": 1
 
 
 @pytest.mark.parametrize(
-    "outer", [outer_rule(0.7, 0.9), OptaxOuter("optax:adam", {"learning_rate": 0.1})]
+    "outer",
+    [
+        outer_rule(0.7, 0.9),
+        outer_rule(1, 0.9, as_long=True),
+        OptaxOuter("optax:adam", {"learning_rate": 0.1}),
+    ],
 )
 def test_what_is_merged_last_is_taken_over_as_it_is(outer: OuterRule | OptaxOuter) -> None:
     """This holds for any outer optimizer, whose momentum or state stays what it was."""
@@ -114,7 +119,8 @@ def test_what_is_merged_last_is_taken_over_as_it_is(outer: OuterRule | OptaxOute
         now = shard.arrays(p)
         kept.append(Arrays(now.version, now.master.copy(), now.momentum.copy(), now.public.copy()))
     before, after = kept
-    assert not np.allclose(before.master, normal(0) + normal(1), atol=1e-3)
+    moved = not np.allclose(before.master, normal(0) + normal(1), atol=1e-3)
+    assert moved is not (isinstance(outer, OuterRule) and outer.as_long), "the first is no longer"
     np.testing.assert_array_equal(after.master, before.master + normal(2))
     np.testing.assert_array_equal(after.momentum, before.momentum)
 
@@ -122,6 +128,8 @@ def test_what_is_merged_last_is_taken_over_as_it_is(outer: OuterRule | OptaxOute
 def test_the_configuration_names_it_and_its_options(tmp_path: Path) -> None:
     config = parse(TABLES, origin="test", overrides=ADAM)
     assert isinstance(outer_of(config), OptaxOuter)
+    auto = parse(TABLES, origin="test", overrides=("sync.outer.learning_rate=auto",))
+    assert outer_of(auto) == outer_rule(1.0, as_long=True)
     assert first_of(config, normal(0)).momentum.shape == (2 * SIZE + 1,)
     again = tmp_path / "again.toml"
     again.write_text(config.toml())

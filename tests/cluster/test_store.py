@@ -443,7 +443,7 @@ def test_a_snapshot_comes_back_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ('"format": "6"', '"format": "2"', "another format"),
+        ('"format": "7"', '"format": "2"', "another format"),
         ('\\"t\\":4', '\\"t\\":5', "not as it was written"),
         ('"sha256"', '"sha266"', "cannot be read"),
         ("}", "", "cannot be read"),

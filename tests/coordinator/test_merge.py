@@ -16,9 +16,11 @@ from hypothesis.extra import numpy as hnp
 from coordinator.codec import Wire, decode, encode
 from coordinator.fragments import Flat, Layout, Leaf, Piece, cut
 from coordinator.kernels import TILE, frozen
-from coordinator.merge import SHARE, MergeRule, Part, directions, merge, merge_into, norms
+from coordinator.merge import MergeRule, merge, merge_into, merged_of, norms
 from coordinator.orders import weigh
-from coordinator.outer import step
+from coordinator.outer import OuterRule, step
+from coordinator.pointing import Part, directions
+from coordinator.tiles import SHARE
 from tests.coordinator.given import contribution, life
 from tests.given import outer_rule
 
@@ -233,7 +235,35 @@ def test_merging_in_place_is_decoding_merging_and_stepping(
 
 @pytest.mark.parametrize("wire", list(Wire))
 @pytest.mark.parametrize("rule", list(MergeRule))
-def test_the_number_of_threads_changes_no_bit(wire: Wire, rule: MergeRule) -> None:
+def test_a_step_may_be_as_long_as_the_merged_delta(wire: Wire, rule: MergeRule) -> None:
+    """Of a fragment of one tile, which is looked at whole; the twin computes in f64."""
+    pieces = cut([Leaf("w", (90, 70)), Leaf("b", (37,))], 1).fragments[0]
+    size, chance, mu = sum(piece.size for piece in pieces), np.random.default_rng(), 0.7
+    master, momentum = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    common, kept = chance.standard_normal(size), np.zeros(size)
+    for _ in range(4):
+        flats = [(common + chance.standard_normal(size)).astype(np.float32) for _ in range(3)]
+        payloads = [frozen(encode(wire, flat)) for flat in flats]
+        parts = [Part(each, 1 / 3, norms(each, pieces)) for each in payloads]
+        delta = merged_of(rule, pieces, parts).astype(float)
+        cosine = -float(delta @ kept) / max(np.linalg.norm(delta) * np.linalg.norm(kept), 1e-30)
+        before, kept = master.copy(), mu * kept - delta
+        wanted = (delta - mu * kept) * np.linalg.norm(delta) / np.linalg.norm(delta - mu * kept)
+        outer = outer_rule(1.0, mu, as_long=True)
+        found = merge_into(master, momentum, rule=rule, outer=outer, pieces=pieces, parts=parts)
+        np.testing.assert_allclose(master - before, wanted, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(momentum, kept, rtol=1e-3, atol=1e-4)
+        assert found.rate is not None
+        assert (found.turned or 0.0) == pytest.approx(cosine, abs=1e-3)
+        assert not found.cosines, "nobody had asked for those"
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+@pytest.mark.parametrize("rule", list(MergeRule))
+@pytest.mark.parametrize("outer", [OUTER, outer_rule(1.0, 0.7, as_long=True)], ids=str)
+def test_the_number_of_threads_changes_no_bit(
+    wire: Wire, rule: MergeRule, outer: OuterRule
+) -> None:
     results: set[bytes] = set()
     for threads in (1, 2, 5):
         master, momentum = normal(1), normal(2)
@@ -242,7 +272,7 @@ def test_the_number_of_threads_changes_no_bit(wire: Wire, rule: MergeRule) -> No
                 master,
                 momentum,
                 rule=rule,
-                outer=OUTER,
+                outer=outer,
                 pieces=LARGE_PIECES,
                 parts=parts_of(wire, 5),
                 spread=pool.map,
@@ -359,7 +389,10 @@ def test_a_sixteenth_of_a_large_fragment_is_looked_at_and_a_small_one_whole() ->
     part = Part(frozen(np.ones(64 * TILE, np.float32)), 0.5, ())
     assert directions(one_tensor(64 * TILE), [part, part]).measured == 64 * TILE // SHARE
     small = Part(frozen(np.ones(SIZE, np.float32)), 0.5, ())
-    assert directions(PIECES, [small, small]) == ((pytest.approx(1.0), pytest.approx(1.0)), SIZE)
+    assert directions(PIECES, [small, small])[:2] == (
+        (pytest.approx(1.0), pytest.approx(1.0)),
+        SIZE,
+    )
 
 
 @pytest.mark.parametrize("rule", MergeRule)

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from coordinator.outer import step
+from coordinator.outer import Turn, rate, step
 from tests.given import outer_rule
 
 STEPS = 6
@@ -50,3 +50,48 @@ def test_the_buffers_are_updated_in_place_and_stay_f32() -> None:
     assert (master.ctypes.data, momentum.ctypes.data) == places
     np.testing.assert_array_equal(momentum, [-1, -1, -1])
     assert master.dtype == momentum.dtype == np.float32
+
+
+def turn_of(delta: np.ndarray, momentum: np.ndarray) -> Turn:
+    d, b = delta.astype(float), momentum.astype(float)
+    return Turn(float(d @ d), float(d @ b), float(b @ b))
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("mu", [0.0, 0.5, 0.9])
+def test_a_rule_may_make_each_step_as_long_as_the_merged_delta(mu: float, nesterov: bool) -> None:
+    chance = np.random.default_rng()
+    master, momentum = chance.normal(size=SIZE).astype("f4"), np.zeros(SIZE, "f4")
+    common, rule = chance.normal(size=SIZE), outer_rule(1.0, mu, nesterov, as_long=True)
+    for _ in range(STEPS):
+        delta = (common + chance.normal(size=SIZE)).astype("f4")
+        before, eta = master.copy(), rate(rule, turn_of(delta, momentum))
+        step(outer_rule(eta, mu, nesterov), master, momentum, delta)
+        assert np.linalg.norm(master - before) == pytest.approx(np.linalg.norm(delta), rel=1e-3)
+
+
+def test_without_momentum_such_a_rule_adopts_the_merged_delta_as_it_is() -> None:
+    delta = np.ones(SIZE)
+    for former in (np.zeros(SIZE), -delta, delta):
+        assert rate(outer_rule(as_long=True), turn_of(delta, former)) == pytest.approx(1.0)
+
+
+def test_a_step_that_cancels_is_not_lengthened() -> None:
+    """The delta takes back just what the momentum would add: what is left is rounding."""
+    delta = np.ones(SIZE)
+    assert rate(outer_rule(1.0, 0.5, False, as_long=True), turn_of(delta, 2 * delta)) == 1.0
+    assert rate(outer_rule(1.0, 0.5, as_long=True), turn_of(delta, 6 * delta)) == 1 / 1.5
+    assert rate(outer_rule(1.0, 0.5, as_long=True), Turn(0.0, 0.0, 0.0)) == 1 / 1.5
+    assert rate(outer_rule(1.0, 0.5, as_long=True), Turn(np.nan, np.nan, np.nan)) == 1 / 1.5
+
+
+def test_a_rate_that_is_given_is_taken() -> None:
+    assert rate(outer_rule(0.7, 0.9), turn_of(np.ones(SIZE), -np.ones(SIZE))) == 0.7
+
+
+def test_the_cosine_is_to_where_the_momentum_leads() -> None:
+    delta = np.ones(SIZE)
+    assert turn_of(delta, -3 * delta).cosine == pytest.approx(1.0), "momentum is of gradients"
+    assert turn_of(delta, delta).cosine == pytest.approx(-1.0)
+    assert turn_of(delta, 0 * delta).cosine is None
+    assert Turn(np.inf, 1.0, 1.0).cosine is None
