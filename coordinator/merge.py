@@ -25,7 +25,7 @@ depend on who does them, so that `spread` may be `map` or that of any number of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -115,14 +115,19 @@ def merge_into(
     asks for.
     """
     plan, turn = _planned(rule, pieces, parts, trial, spread, kappa), None
-    if outer.as_long or trial is not None:
+    if outer.as_long:
         turn = _turn(plan, momentum, spread)
         outer = replace(outer, learning_rate=rate(outer, turn))
+    in_passing, turns = plan.measured and turn is None, dict[int, Turn]()
 
     def use(inside: slice, delta: Flat, factor: float) -> None:
+        if in_passing and is_looked_at(inside.start):
+            turns[inside.start] = _beside(delta, momentum[inside], factor)
         step(outer, master[inside], momentum[inside], delta, factor)
 
     found = _make(plan, use, spread)
+    if in_passing:
+        turn = _together(turns[start] for start in sorted(turns))
     if turn is not None:
         found = found._replace(turned=turn.cosine, rate=outer.learning_rate)
     return found
@@ -177,20 +182,32 @@ def _planned(
 def _turn(plan: _Plan, momentum: Flat, spread: Spread) -> Turn:
     """Measure the merged delta beside the momentum, on the tiles that `directions` looks at."""
 
-    def beside(job: Sequence[Tile]) -> NDArray[np.float64]:
-        sums = np.zeros(3)
+    def work(job: Sequence[Tile]) -> list[Turn]:
         with room_of_my_own() as room:
-            for tile in job:
-                delta, former = plan.delta(tile, room), momentum[tile.start : tile.stop]
-                both, own = kernels.products(frozen(former), frozen(delta), room.lanes)
-                factor = plan.recipes[tile.piece].factor
-                length = kernels.sum_of_squares(frozen(delta), room.lanes)
-                sums += factor * factor * length, factor * both, own
-        return sums
+            return [
+                _beside(
+                    plan.delta(tile, room),
+                    momentum[tile.start : tile.stop],
+                    plan.recipes[tile.piece].factor,
+                )
+                for tile in job
+                if is_looked_at(tile.start)
+            ]
 
-    jobs = jobs_of(plan.sizes, range(len(plan.sizes)))
-    looks = spread(beside, [[tile for tile in job if is_looked_at(tile)] for job in jobs])
-    return Turn(*map(float, sum(looks, np.zeros(3))))
+    found = spread(work, jobs_of(plan.sizes, range(len(plan.sizes))))
+    return _together(turn for turns in found for turn in turns)
+
+
+def _beside(delta: Flat, momentum: Flat, factor: float) -> Turn:
+    """Measure `factor` times the delta of a tile beside its momentum."""
+    with room_of_my_own() as room:
+        both, own = kernels.products(frozen(momentum), frozen(delta), room.lanes)
+        length = kernels.sum_of_squares(frozen(delta), room.lanes)
+    return Turn(factor * factor * length, factor * both, own)
+
+
+def _together(turns: Iterable[Turn]) -> Turn:
+    return Turn(*map(float, sum(map(np.array, turns), np.zeros(3))))
 
 
 def _make(plan: _Plan, use: Callable[[slice, Flat, float], None], spread: Spread) -> Directions:
@@ -202,7 +219,7 @@ def _make(plan: _Plan, use: Callable[[slice, Flat, float], None], spread: Spread
         with room_of_my_own() as room:
             for tile in job:
                 recipe, delta = plan.recipes[tile.piece], None
-                if plan.measured and is_looked_at(tile):
+                if plan.measured and is_looked_at(tile.start):
                     delta, products = look(plan.everyone, tile, size, room)
                     sums += products
                 if delta is None or recipe is not plan.plain:

@@ -71,7 +71,7 @@ def directions(
                 sums += look(everyone, tile, size, room)[1]
         return sums
 
-    jobs = [[tile for tile in job if is_looked_at(tile)] for job in jobs_of([size], [0])]
+    jobs = [[tile for tile in job if is_looked_at(tile.start)] for job in jobs_of([size], [0])]
     return pointing(everyone, spread(among, jobs), [size])
 
 
@@ -108,7 +108,7 @@ def pointing(
     """Return the cosines, from what each job has found."""
     total = sum(sums, nothing(everyone))
     tiles = [tile for job in jobs_of(sizes, range(len(sizes))) for tile in job]
-    measured = sum(tile.stop - tile.start for tile in tiles if is_looked_at(tile))
+    measured = sum(tile.stop - tile.start for tile in tiles if is_looked_at(tile.start))
     return Directions(_cosines(total, everyone.weights.tolist()), measured)
 
 

@@ -34,8 +34,9 @@ class Tile(NamedTuple):
     stop: int
 
 
-def is_looked_at(tile: Tile) -> bool:
-    return tile.start // TILE % SHARE == 0
+def is_looked_at(start: int) -> bool:
+    """Is a tile that begins at this element one of those that stand for all?"""
+    return start // TILE % SHARE == 0
 
 
 def jobs_of(sizes: Sequence[int], which: Iterable[int]) -> Iterator[list[Tile]]:

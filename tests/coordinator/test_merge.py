@@ -425,6 +425,28 @@ def test_looking_at_directions_changes_no_bit_of_a_merge(
     assert known == pytest.approx([x for x in apart.cosines if x is not None], abs=1e-6)
 
 
+@pytest.mark.parametrize("wire", [Wire.F32, Wire.INT4])
+@pytest.mark.parametrize("rule", MergeRule)
+def test_the_turn_is_the_same_before_the_merge_and_in_passing(rule: MergeRule, wire: Wire) -> None:
+    parts, found = parts_of(wire, 3), list[float | None]()
+    for as_long in (False, True):
+        outer = outer_rule(1.0, 0.0, as_long=as_long)
+        with ThreadPoolExecutor(2) as pool:
+            told = merge_into(
+                normal(1),
+                normal(2),
+                rule=rule,
+                outer=outer,
+                pieces=LARGE_PIECES,
+                parts=parts,
+                spread=pool.map,
+                trial=[],
+            )
+        found.append(told.turned)
+        assert told.rate == pytest.approx(1.0), "there is no momentum"
+    assert found[0] == found[1] is not None
+
+
 def test_what_has_no_length_or_is_no_number_has_no_direction() -> None:
     ones, zeros = np.ones(SIZE, np.float32), np.zeros(SIZE, np.float32)
     parts = [Part(frozen(each), 1 / 3, ()) for each in (ones, ones, zeros)]
