@@ -6,18 +6,19 @@ step boundary and wait for nothing; the parameters are donated to `put`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from coordinator.fragments import Layout, Leaf, Piece, cut
+from coordinator.fragments import Layout, Leaf, cut
 from coordinator.protocol import Fragment
+from islands.flat_form import FlatForm, flat_form, within
 from islands.mesh import Devices
 from islands.task import Params, Task, leaf_path
+from islands.windows import Lying
 
 
 class AdoptRule(StrEnum):
@@ -58,18 +59,17 @@ class FragmentPort:
         self._shared = devices is not None and devices.shared
         self._touched = [sorted({piece.leaf for piece in pieces}) for pieces in layout.fragments]
         self._takes, self._puts, self._fills = list[Any](), list[Any](), list[Any]()
-        for pieces, touched, size in zip(layout.fragments, self._touched, self._sizes, strict=True):
-            take = partial(
-                _take, pieces, touched, size if devices is None else devices.padded(size)
-            )
-            put = partial(self._put, pieces, touched, take)
+        for pieces, touched in zip(layout.fragments, self._touched, strict=True):
             flat = leaves = None
+            lying = list[Lying]()
             if devices is not None:
                 flat, leaves = devices.flat, [devices.leaves[i] for i in touched]
-            fill = partial(_put, pieces, touched)
-            self._takes.append(jax.jit(take, out_shardings=flat))
+                lying = [Lying(layout.leaves[i].shape, devices.leaves[i]) for i in touched]
+            form = flat_form(within(pieces, touched), lying, devices)
+            self._takes.append(jax.jit(form.take, out_shardings=flat))
+            put = partial(self._put, form)
             self._puts.append(jax.jit(put, donate_argnums=0, out_shardings=leaves))
-            self._fills.append(jax.jit(fill, donate_argnums=0, out_shardings=leaves))
+            self._fills.append(jax.jit(form.put, donate_argnums=0, out_shardings=leaves))
 
     def size(self, p: Fragment) -> int:
         """Elements of the fragment, without what fills it up."""
@@ -83,6 +83,12 @@ class FragmentPort:
             params = self.put(params, p, flat, flat)
             if self._shared:  # a life begins so
                 params = self.fill(params, p, flat)
+
+    def lowered(self, leaves: Sequence[Any], p: Fragment, flat: Any) -> tuple[Any, Any]:
+        """`take` and `put` before they are compiled, for parameters and a flat fragment like
+        these."""
+        mine = [leaves[i] for i in self._touched[p]]
+        return self._takes[p].lower(mine), self._puts[p].lower(mine, flat, flat)
 
     def take(self, params: Params, p: Fragment) -> jax.Array:
         """A fresh copy of the fragment as it is after the steps dispatched so far."""
@@ -108,43 +114,13 @@ class FragmentPort:
         return jax.tree.unflatten(structure, leaves)
 
     def _put(
-        self,
-        pieces: Sequence[Piece],
-        touched: Sequence[int],
-        take: Callable[[Sequence[jax.Array]], jax.Array],
-        leaves: list[jax.Array],
-        public: jax.Array,
-        origin: jax.Array,
+        self, form: FlatForm, leaves: list[jax.Array], public: jax.Array, origin: jax.Array
     ) -> list[jax.Array]:
         match self.rule:
             case AdoptRule.OVERWRITE:
                 flat = public
             case AdoptRule.CARRY:
-                flat = public + (take(leaves) - origin)
+                flat = public + (form.take(leaves) - origin)
             case AdoptRule.BLEND:
-                mine = take(leaves)
-                flat = self._blend * mine + (1 - self._blend) * public
-        return _put(pieces, touched, leaves, flat)
-
-
-def _put(
-    pieces: Sequence[Piece], touched: Sequence[int], leaves: Sequence[Any], flat: jax.Array
-) -> list[jax.Array]:
-    fresh = dict(zip(touched, leaves, strict=True))
-    offset = 0
-    for piece in pieces:
-        block = flat[offset : offset + piece.size].reshape(piece.shape)
-        fresh[piece.leaf] = fresh[piece.leaf].at[piece.index].set(block)
-        offset += piece.size
-    return [fresh[i] for i in touched]
-
-
-def _take(
-    pieces: Sequence[Piece], touched: Sequence[int], padded: int, leaves: Sequence[Any]
-) -> jax.Array:
-    held = dict(zip(touched, leaves, strict=True))
-    blocks = [held[piece.leaf][piece.index].reshape(-1) for piece in pieces]
-    if fill := padded - sum(piece.size for piece in pieces):
-        blocks.append(jnp.zeros(fill, jnp.float32))
-    flat = jnp.concatenate(blocks)
-    return jnp.array(flat, jnp.float32, copy=True)  # never the leaf itself: a step donates that
+                flat = self._blend * form.take(leaves) + (1 - self._blend) * public
+        return form.put(leaves, flat)

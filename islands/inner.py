@@ -8,7 +8,7 @@ bit, `optax.adamw(schedule)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
@@ -20,10 +20,12 @@ import optax
 from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
-from coordinator.fragments import Flat
+from coordinator.fragments import Flat, Piece
+from islands.flat_form import flat_form
 from islands.mesh import Devices, on_host
 from islands.optimizer import OptimizerSpec, direction
 from islands.task import Batch, Params, Task
+from islands.windows import Lying
 
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
 
@@ -70,7 +72,7 @@ class Inner:
         self.devices = devices or Devices(task)
         self._compiled: dict[Shapes, Any] = {}
         self._direction = direction(spec, task)
-        self._shaped: dict[tuple[tuple[int, ...], NamedSharding], Any] = {}
+        self._forms: dict[tuple[tuple[int, ...], NamedSharding], tuple[Any, Any]] = {}
 
     def start(self, params: Params, moments: optax.OptState | None = None) -> InnerState:
         """A state on the devices, with a copy of the parameters; moments are zero unless given.
@@ -109,7 +111,8 @@ class Inner:
         if not leaf.ndim:
             return np.array(leaf.addressable_data(0)).reshape(-1)
         share = self.shares[number]
-        return np.array(on_host(self._flat(leaf))[: share.stop - share.start])
+        flat = self.formed(leaf, leaf.sharding)[0](leaf)
+        return np.array(on_host(flat)[: share.stop - share.start])
 
     def moments(self, state: InnerState) -> list[NDArray[Any]]:
         """Copies of all of them."""
@@ -130,23 +133,25 @@ class Inner:
             raise ValueError("moments that are not finite")
         return jax.tree.unflatten(structure, given)
 
-    @cached_property
-    def _flat(self) -> Callable[[jax.Array], jax.Array]:
-        padded = self.devices.padded
-        return jax.jit(
-            lambda leaf: jnp.pad(leaf.reshape(-1), (0, padded(leaf.size) - leaf.size)),
-            out_shardings=self.devices.flat,
-        )
-
     def _whole(self, share: NDArray[Any], like: Any, where: NamedSharding) -> jax.Array:
         """A leaf on the devices, of which this host has its share."""
         if like.ndim and self.devices.shared:
-            key = like.shape, where
-            if key not in self._shaped:
-                shaped = partial(_shaped, like.shape, like.size)
-                self._shaped[key] = jax.jit(shaped, out_shardings=where)
-            return self._shaped[key](self.devices.place_flat(share, like.size))
+            blank = jax.jit(partial(jnp.zeros, like.shape, like.dtype), out_shardings=where)()
+            return self.formed(like, where)[1](blank, self.devices.place_flat(share, like.size))
         return self.devices.put(share.reshape(like.shape), where)
+
+    def formed(self, leaf: Any, where: NamedSharding) -> tuple[Any, Any]:
+        """Compiled: a leaf that lies there to its flat form, and the flat form put into it, which
+        is used up."""
+        if (key := (leaf.shape, where)) not in self._forms:
+            piece = Piece(0, None, 0, leaf.shape[0], leaf.shape, embedding=False)
+            form = flat_form([piece], [Lying(leaf.shape, where)], self.devices)
+            take = jax.jit(lambda leaf: form.take([leaf]), out_shardings=self.devices.flat)
+            put = jax.jit(
+                lambda leaf, flat: form.put([leaf], flat)[0], donate_argnums=0, out_shardings=where
+            )
+            self._forms[key] = take, put
+        return self._forms[key]
 
     # --- where things lie -------------------------------------------------------------------------
 
@@ -231,10 +236,6 @@ class Inner:
         rate = self._spec.rate(clock)
         updates = jax.tree.map(lambda u: -rate * u, updates)
         return InnerState(optax.apply_updates(state.params, updates), moments), loss
-
-
-def _shaped(shape: tuple[int, ...], size: int, flat: jax.Array) -> jax.Array:
-    return flat[:size].reshape(shape)
 
 
 def _shapes(batch: Batch) -> Shapes:

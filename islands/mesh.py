@@ -83,7 +83,7 @@ def _misfit(mesh: MeshShape, path: str, shape: tuple[int, ...], spec: PartitionS
     wanted = f"{path or 'the parameter'}, {list(shape)}, cannot be split as {spec}"
     if len(spec) > len(shape):
         return [f"{wanted}: it has {len(shape)} axes"]
-    named = [name for part in spec for name in _names(part)]
+    named = [name for part in spec for name in names_of(part)]
     if unknown := [name for name in named if name not in AXES]:
         return [f"{wanted}: a mesh has no axis {unknown[0]!r}, only {', '.join(AXES)}"]
     if twice := [name for name in AXES if named.count(name) > 1]:
@@ -91,7 +91,7 @@ def _misfit(mesh: MeshShape, path: str, shape: tuple[int, ...], spec: PartitionS
     return [
         f"{wanted}: its axis of {side} does not divide by {ways}, mesh = {mesh}"
         for side, part in zip(shape, spec, strict=False)
-        if side % (ways := math.prod(sizes[name] for name in _names(part)))
+        if side % (ways := math.prod(sizes[name] for name in names_of(part)))
     ]
 
 
@@ -297,7 +297,7 @@ def on_host(array: jax.Array) -> NDArray[Any]:
     return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])
 
 
-def _names(part: Any) -> tuple[str, ...]:
+def names_of(part: Any) -> tuple[str, ...]:
     """The axes of the mesh that one entry of a `PartitionSpec` names."""
     if part is None or part is OPEN:
         return ()

@@ -19,19 +19,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from numpy.typing import NDArray
 from optax import OptState
 
-from coordinator.fragments import Flat, Layout, Piece
+from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment
+from islands.flat_form import FlatForm, flat_form, within
 from islands.mesh import Devices
 from islands.optimizer import OptimizerSpec, direction
 from islands.task import Params, Task, leaf_path
+from islands.windows import Lying
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +72,23 @@ class MomentsPort:
         self._sizes = layout.sizes
         self._joins = [not isinstance(part, optax.ScaleByAdamState) for part in parts]
         self._shared = [spec.kind == "adamw" or joins for joins in self._joins]
-        self._some = [
-            any(self._shared[self._where[each.leaf][0]] for each in pieces)
-            for pieces in layout.fragments
-        ]
-        fragments = [Fragment(p) for p in range(len(layout.fragments))]
+        self._numbers = [[self._where[each.leaf][0] for each in x] for x in layout.fragments]
+        self._some = [any(self._shared[number] for number in x) for x in self._numbers]
         everywhere, lying = self._devices.everywhere, _moments_of(self._devices.alike(like))
-        self._takes = [
-            jax.jit(
-                lambda leaves, counts, p=p: self._take(layout.fragments[p], p, leaves, counts),
-                out_shardings=(self._devices.flat, everywhere),
-            )
-            for p in fragments
-        ]
-        self._puts = [
-            jax.jit(
-                lambda leaves, counts, mean, taken, then, p=p: self._put(
-                    layout.fragments[p], leaves, counts, mean, taken, then
-                ),
-                donate_argnums=0,
-                out_shardings=[lying[number][at] for number, at in self._places(p)],
-            )
-            for p in fragments
-        ]
+        self._takes, self._puts = list[Any](), list[Any]()
+        for p, pieces in enumerate(layout.fragments):
+            touched = self._touched[p]
+            where = [lying[number][at] for number, at in self._places(Fragment(p))]
+            leaves = [
+                Lying(layout.leaves[i].shape, at) for i, at in zip(touched, where, strict=True)
+            ]
+            wanted = [self._shared[number] for number in self._numbers[p]]
+            form = flat_form(within(pieces, touched), leaves, self._devices, wanted)
+            numbers = np.array(self._numbers[p])
+            take = partial(self._take, form, numbers)
+            self._takes.append(jax.jit(take, out_shardings=(self._devices.flat, everywhere)))
+            put = partial(self._put, form, numbers)
+            self._puts.append(jax.jit(put, donate_argnums=0, out_shardings=where))
 
     def shares(self, p: Fragment) -> bool:
         """Has the fragment first moments that are shared?"""
@@ -156,47 +154,32 @@ class MomentsPort:
 
     def _take(
         self,
-        pieces: Sequence[Piece],
-        p: Fragment,
+        form: FlatForm,
+        numbers: NDArray[np.int_],
         leaves: Sequence[jax.Array],
         counts: Sequence[jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
-        held, blocks = self._by_leaf(pieces, leaves), list[jax.Array]()
-        for piece in pieces:
-            number, _ = self._where[piece.leaf]
-            if not self._shared[number]:
-                blocks.append(jnp.zeros(piece.size, jnp.float32))
-                continue
-            seen = _seen(self._decays[number], counts[number])
-            blocks.append(held[piece.leaf][piece.index].reshape(-1) / jnp.where(seen > 0, seen, 1))
-        size = self._sizes[p]
-        blocks.append(jnp.zeros(self._devices.padded(size) - size, jnp.float32))
-        return jnp.concatenate(blocks), jnp.stack([jnp.asarray(n, jnp.int32) for n in counts])
+        ages = jnp.stack([jnp.asarray(n, jnp.int32) for n in counts])
+        seen = self._seen(ages)
+        return form.take(leaves, jnp.where(seen > 0, seen, 1)[numbers]), ages
 
     def _put(
         self,
-        pieces: Sequence[Piece],
+        form: FlatForm,
+        numbers: NDArray[np.int_],
         leaves: Sequence[jax.Array],
         counts: Sequence[jax.Array],
         mean: jax.Array,
         taken: jax.Array,
         then: jax.Array,
     ) -> list[jax.Array]:
-        held, offset = self._by_leaf(pieces, leaves), 0
-        for piece in pieces:
-            number, _ = self._where[piece.leaf]
-            decay, inside = self._decays[number], slice(offset, offset + piece.size)
-            offset += piece.size
-            if not self._shared[number]:
-                continue
-            left = decay ** (counts[number] - then[number]).astype(jnp.float32)
-            moved = left * _seen(decay, then[number]) * (mean[inside] - taken[inside])
-            held[piece.leaf] = held[piece.leaf].at[piece.index].add(moved.reshape(piece.shape))
-        return [held[leaf] for leaf in sorted(held)]
+        age = jnp.stack([jnp.asarray(n, jnp.int32) for n in counts]) - then
+        left = jnp.float32(self._decays) ** age.astype(jnp.float32)
+        return form.add(leaves, mean - taken, (left * self._seen(then))[numbers])
 
-    @staticmethod
-    def _by_leaf(pieces: Sequence[Piece], leaves: Sequence[jax.Array]) -> dict[int, jax.Array]:
-        return dict(zip(sorted({piece.leaf for piece in pieces}), leaves, strict=True))
+    def _seen(self, counts: jax.Array) -> jax.Array:
+        """1 - beta^n, of each part."""
+        return 1 - jnp.float32(self._decays) ** counts.astype(jnp.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +227,3 @@ def _paths(tree: Params) -> list[str]:
 
 def _decay(spec: OptimizerSpec, part: Any) -> float:
     return spec.b1 if isinstance(part, optax.ScaleByAdamState) else spec.momentum
-
-
-def _seen(decay: float, count: jax.Array) -> jax.Array:
-    """1 - beta^n."""
-    return 1 - decay ** count.astype(jnp.float32)

@@ -1,0 +1,205 @@
+"""Leaves to the flat form and back on eight devices: to the last bit what numpy makes of them, and
+within a share of a fragment and a window of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from cluster.host.environment import ONE_THREAD, devices_of_cpus
+from coordinator.fragments import Layout, Leaf, cut
+from coordinator.protocol import Fragment
+from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.flat_form import flat_form, within
+from islands.inner import Inner
+from islands.mesh import AXES, Devices, MeshShape
+from islands.model import ModelSpec
+from islands.task import language_model
+from islands.windows import Lying
+from tests.given import data_spec, optimizer_spec
+from tests.islands.test_mesh import DEVICES, TASK
+
+MESHES = [(8, 1, 1), (1, 8, 1), (2, 4, 1), (1, 2, 4), (2, 2, 2)]
+TREES = 20
+LARGE = language_model("large", ModelSpec(256, 2560, 8, 20, 64), data_spec())
+"""Its fragments, of a quarter, are of 0.6 GB: nobody makes one here."""
+
+
+class Tree(NamedTuple):
+    """Leaves, how they are cut, and where they lie."""
+
+    layout: Layout
+    arrays: list[NDArray[np.float32]]
+    specs: list[PartitionSpec]
+
+
+def drawn(draw: random.Random, sizes: dict[str, int]) -> Tree:
+    """A few leaves of any shape, split along any of their axes that divide; numbers of any bits,
+    -0.0 and what is no number among them."""
+    leaves, arrays, specs = list[Leaf](), list[NDArray[np.float32]](), list[PartitionSpec]()
+    for number in range(draw.randint(1, 4)):
+        shape = tuple(draw.choice([1, 2, 3, 8, 16, 24]) for _ in range(draw.randint(0, 4)))
+        stacked = bool(shape) and draw.random() < 0.5
+        leaves.append(Leaf(f"leaf{number}", shape, stacked))
+        bits = np.random.default_rng(draw.randrange(1 << 32)).integers(0, 1 << 32, shape, np.uint32)
+        arrays.append(np.asarray(bits, np.uint32).view(np.float32))
+        free, spec = draw.sample(AXES, 3), list[tuple[str, ...]]()
+        for side in shape:
+            names = list[str]()
+            while free and draw.random() < 0.6:
+                if side % (math.prod(sizes[name] for name in names) * sizes[free[-1]]):
+                    break
+                names.append(free.pop())
+            spec.append(tuple(names))
+        specs.append(PartitionSpec(*(names or None for names in spec)))
+    fragments = min(draw.randint(1, 3), len(leaves))
+    return Tree(cut(leaves, fragments), arrays, specs)
+
+
+def wrong_in(tree: Tree, devices: Devices, room: int) -> list[str]:
+    """What is not as numpy has it."""
+    wrong = list[str]()
+    for p, pieces in enumerate(tree.layout.fragments):
+        touched = sorted({piece.leaf for piece in pieces})
+        wanted = [number != 1 for number in range(len(pieces))]
+        lying = [
+            Lying(tree.arrays[i].shape, NamedSharding(devices.mesh, tree.specs[i])) for i in touched
+        ]
+        form = flat_form(within(pieces, touched), lying, devices, wanted, room)
+        arrays = [tree.arrays[i] for i in touched]
+        placed = [
+            jax.device_put(array, each.where) for array, each in zip(arrays, lying, strict=True)
+        ]
+        size, padded = tree.layout.sizes[p], devices.padded(tree.layout.sizes[p])
+        flat = np.zeros(padded, np.float32)
+        new = np.random.default_rng(p).normal(size=padded).astype(np.float32)
+        put, old = (
+            [array.copy() for array in arrays],
+            [np.array(np.nan_to_num(array)) for array in arrays],
+        )
+        added, offset = [array.copy() for array in old], 0
+        for number, piece in enumerate(pieces):
+            at, inside = touched.index(piece.leaf), slice(offset, offset + piece.size)
+            offset += piece.size
+            if wanted[number]:
+                flat[inside] = arrays[at][piece.index].reshape(-1)
+                put[at][piece.index] = new[inside].reshape(piece.shape)
+                half = np.float32(0.5) * new[inside].reshape(piece.shape)
+                added[at][piece.index] += half
+        found = np.asarray(jax.jit(form.take, out_shardings=devices.flat)(placed))
+        if found.tobytes() != flat.tobytes():
+            wrong.append(f"take {p}: {int(np.argmax(found.view('i4') != flat.view('i4')))}")
+        there = devices.place_flat(new[:size], size)
+        wrong += apart(f"put {p}", jax.jit(form.put)(placed, there), put, lying)
+        placed = [jax.device_put(x, each.where) for x, each in zip(old, lying, strict=True)]
+        halves = np.full(len(pieces), 0.5, np.float32)
+        wrong += apart(f"add {p}", jax.jit(form.add)(placed, there, halves), added, lying)
+    return wrong
+
+
+def apart(
+    what: str, found: Sequence[jax.Array], wanted: list[NDArray[np.float32]], lying: list[Lying]
+) -> list[str]:
+    return [
+        f"{what}: leaf {number} of {each.shape}, {each.where.spec}"
+        for number, (leaf, one, each) in enumerate(zip(found, wanted, lying, strict=True))
+        if np.asarray(leaf).tobytes() != one.tobytes()
+        or not leaf.sharding.is_equivalent_to(each.where, leaf.ndim)
+    ]
+
+
+def searched(seed: int) -> list[str]:
+    """In a process of eight devices: what is wrong with trees of this seed."""
+    draw, wrong = random.Random(seed), list[str]()
+    for turn in range(TREES):
+        devices = Devices(TASK, MeshShape(*MESHES[turn % len(MESHES)]))
+        room = draw.choice([1, 5, 40, 300, 1 << 16])
+        tree = drawn(draw, dict(devices.sizes))
+        wrong += [
+            f"seed {seed}, tree {turn}, {devices.shape}, room {room}: {each}"
+            for each in wrong_in(tree, devices, room)
+        ]
+    return wrong
+
+
+def room_needed() -> dict[str, list[float]]:
+    """In a process of eight devices: what a device holds beside its share of the leaves while a
+    fragment is taken, and put by each rule, and a leaf given and accepted; in shares of its flat
+    form."""
+    layout, needed = layout_of(LARGE, 4), dict[str, list[float]]()
+    for sizes in MESHES[1:]:
+        devices = Devices(LARGE, MeshShape(*sizes))
+        leaves = [
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+            for leaf, where in zip(jax.tree.leaves(LARGE.shapes), devices.leaves, strict=True)
+        ]
+        found = needed[str(sizes)] = []
+        for rule in AdoptRule:
+            port, p = FragmentPort(layout, rule, 0.25, devices), Fragment(0)
+            flat = jax.ShapeDtypeStruct(
+                (devices.padded(layout.sizes[p]),), np.float32, sharding=devices.flat
+            )
+            take, put = port.lowered(leaves, p, flat)
+            share = layout.sizes[p] * 4 / DEVICES
+            found += [held(each.compile()) / share for each in (take, put)]
+        inner = Inner(LARGE, optimizer_spec(), devices)
+        leaf = max(leaves, key=lambda leaf: leaf.size)
+        flat = jax.ShapeDtypeStruct((devices.padded(leaf.size),), np.float32, sharding=devices.flat)
+        take, put = inner.formed(leaf, leaf.sharding)
+        share = leaf.size * 4 / DEVICES
+        found += [held(x.compile()) / share for x in (take.lower(leaf), put.lower(leaf, flat))]
+    return needed
+
+
+def held(compiled: Any) -> float:
+    """Bytes on a device beside what is given to it and not used up."""
+    found = compiled.memory_analysis()
+    return found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+
+
+def of_eight(function: str) -> Any:
+    """What a function of this module says in a process of eight devices."""
+    environment = os.environ | {
+        "XLA_FLAGS": f"{devices_of_cpus(DEVICES)} {ONE_THREAD}",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    code = "import json; from tests.islands import test_flat_form as it; "
+    code += f"print(json.dumps(it.{function}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_any_leaves_on_any_mesh_are_taken_and_put_to_the_last_bit() -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print("seed", seed)
+    assert of_eight(f"searched({seed})") == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_device_holds_two_shares_of_a_fragment_and_a_window_of_it_at_most() -> None:
+    found = of_eight("room_needed()")
+    assert len(found) == len(MESHES) - 1
+    for sizes, held in found.items():
+        assert len(held) == 2 * len(AdoptRule) + 2
+        print(sizes, [round(each, 2) for each in held])
+        assert max(held) < 2.5, (sizes, held)
