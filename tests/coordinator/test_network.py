@@ -496,8 +496,10 @@ class Network(RuleBasedStateMachine):
             self.turn()
         else:
             raise AssertionError(f"due rounds do not close: {self.state}")
-        if self.rule.overlap == 0 and self.rule.max_staleness < 2:
-            return  # without slack no grace: who is late for a round may be too stale for the next
+        if self.rule.max_staleness < 2 and not self.rule.grace_s:
+            # a turn is longer than the slack, so there is no grace but a given one: who is late for
+            # a round may be too stale for the next, time and again
+            return
         for learner in self.learners:
             for p in range(self.rule.schedule.fragments):
                 assert any(learner.life in who for q, who in self.participants[since:] if q == p)
