@@ -100,6 +100,11 @@ class Follower:
         self._stream: StreamLike
         self._running: jax.Array | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Is no life under way, so that nothing is dispatched on the devices?"""
+        return self._life is None
+
     # --- orders -----------------------------------------------------------------------------------
 
     def run(self, orders: Iterable[Order]) -> None:

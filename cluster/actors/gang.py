@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayError
 
 from cluster.actors.calls import STORE_FULL
-from cluster.actors.directory import holder_of, setup_logging
+from cluster.actors.directory import Actor, holder_of, setup_logging
 from cluster.actors.giving import Piece, put_pieces
 from cluster.actors.handed import FirstPart
 from cluster.actors.hosts import Hosts
@@ -30,6 +30,7 @@ from coordinator.parts import Part, Split
 from coordinator.protocol import ContributionId, Fragment, HandIn, Island, Known, Life
 
 if TYPE_CHECKING:  # JAX is imported on a thread where a failure can be reported
+    from cluster.host.build import Parts
     from cluster.host.gang import Meeting
     from islands.follower import Follower
     from islands.lead import Lead
@@ -49,15 +50,21 @@ class RayGang:
         seat: Seat,
         namespace: str,
         end: Callable[[str], NoReturn],
+        kind: type[HostActor] | None = None,
     ) -> None:
-        """Start the others, and meet them. `end`: this process, with the reason."""
-        given = (config, group.group, seat, namespace)
-        self._hosts = Hosts(HostActor, given, group, namespace, island_actor(seat), end)
+        """Start the others, and meet them. `end`: this process, with the reason. `kind`: of the
+        others, if it is another one."""
+        given, called = (config, group.group, seat, namespace), island_actor(seat)
+        self._hosts = Hosts(kind or HostActor, given, group, namespace, called, end)
         self._ranges: Mapping[Fragment, slice] = {}
 
     @property
     def lead(self) -> Lead[Order]:
         return self._hosts.lead
+
+    @property
+    def others(self) -> Sequence[Actor]:
+        return self._hosts.actors
 
     def narrowed(self, link: Link, ranges: Mapping[Fragment, slice], split: Split) -> Link:
         assert isinstance(link, RayLink)
@@ -103,6 +110,7 @@ class HostActor:
         self._number, self._meeting = number, meeting
         self._link = RayLink(namespace, Cable(), seat, holder_of(plain), relievable=False)
         self._follower: Follower | None = None
+        self._parts: Parts | None = None
         self._ready = threading.Event()
         threading.Thread(target=self._live, name="train", daemon=True).start()
 
@@ -129,7 +137,7 @@ class HostActor:
             enter(self._meeting, self._number)
             from cluster.host.build import assemble_follower, compiled, ranges_of
 
-            parts = compiled(self._config, self._group)
+            parts = self._parts = compiled(self._config, self._group)
             self._link.ranges = ranges_of(parts)
             any_of_it: Island = self._group.names[0]
             self._follower = assemble_follower(

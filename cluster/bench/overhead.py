@@ -14,6 +14,7 @@ devices do for us between two steps included.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from typing import Any
 from cluster.actors.calls import answer
 from cluster.actors.start import start_island
 from cluster.bench import procfs
-from cluster.bench.baseline_actor import Counted, SoloActor
+from cluster.bench.baseline_actor import FOREVER, Counted, SoloActor
 from cluster.bench.stage import START_S, BenchStage, Onlookers, staged
 from cluster.bench.stats import median, told
 from cluster.config.load import parse
@@ -34,7 +35,8 @@ from coordinator.errors import RunFailed
 
 SETTLE_S = 3.0
 """After each change, before anything is counted."""
-FOREVER = 10**9
+AMPLE = 3
+"""So many times the steps of a window the hosts of an island agree on before they train alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ def _row(
             _until_merging(stage, islands, merges)
             with looking():
                 with_us.append(_window(stage, solos, for_s))
-            _all(solo.alone.remote() for solo in solos)
+            steps = math.ceil(AMPLE * with_us[-1].steps_per_s / islands * (SETTLE_S + for_s))
+            _all(solo.alone.remote(steps) for solo in solos)
             without.append(_window(stage, solos, for_s))
             say(f"{setting.name}, pair {number}: with {with_us[-1]}, without {without[-1]}")
         _all(solo.rest.remote() for solo in solos)
