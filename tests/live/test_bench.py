@@ -26,10 +26,15 @@ def test_bench_scale_closes_every_round() -> None:
     assert row["syncer_rss_bytes"] > 1e7
 
 
-@pytest.mark.timeout(400)
-def test_bench_overhead_trains_both_ways_in_the_same_processes() -> None:
+GANG = ("--islands", "1", "--set", "islands.0.hosts=2", "--set", "islands.0.batch_size=16")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("more", [(), pytest.param(GANG, marks=pytest.mark.long)])
+def test_bench_overhead_trains_both_ways_in_the_same_processes(more: tuple[str, ...]) -> None:
     with place() as here:
-        finished = finish(here.start("bench", "overhead", "--quick", "--json"), within_s=350)
+        process = here.start("bench", "overhead", "--quick", "--json", *more)
+        finished = finish(process, within_s=550)
     assert finished.code == 0, finished.err
     told = finished.json
     assert told["samples"] == 1
