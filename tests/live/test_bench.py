@@ -26,7 +26,7 @@ def test_bench_scale_closes_every_round() -> None:
     assert row["syncer_rss_bytes"] > 1e7
 
 
-GANG = ("--islands", "1", "--set", "islands.0.hosts=2", "--set", "islands.0.batch_size=16")
+GANG = ("--set", "islands.0.hosts=2", "--set", "islands.0.batch_size=16")
 
 
 @pytest.mark.timeout(600)
