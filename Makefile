@@ -20,7 +20,7 @@ demo: $(STAMP) ## the main job: train a small model on islands that come and go
 
 test: $(STAMP) ## every test, real Ray included (fifteen to twenty minutes)
 	$(BIN)/pytest -m '$(FAST)' -n auto
-	$(BIN)/pytest -m 'slow and not live' -n auto --dist loadgroup --durations=10
+	$(BIN)/pytest -m 'slow and not live' -n auto --durations=10
 	@without=; .ci/prometheus || without="--ignore tests/live/test_cluster.py"; \
 		$(BIN)/pytest -m live --durations=10 $$without
 

@@ -180,9 +180,8 @@ def said() -> dict[str, Any]:
 
 
 def of_eight(test: Callable[..., None]) -> Callable[..., None]:
-    """It waits for a process of eight devices, which all that are on one worker share."""
-    marked = pytest.mark.slow(pytest.mark.timeout(600)(test))
-    return pytest.mark.xdist_group("eight devices")(marked)
+    """It waits for a process of eight devices."""
+    return pytest.mark.slow(pytest.mark.timeout(600)(test))
 
 
 @of_eight
