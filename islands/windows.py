@@ -1,6 +1,6 @@
-"""Which windows of a leaf go to its flat form, one after the other, and back: where each begins in
-the leaf, who has it, and where in the flat form it lies. Whole numbers only, found before anything
-is compiled.
+"""In which windows a fragment goes from its leaves to its flat form, one after the other, and back:
+ranges of the flat form, and the rows of leaves that each is made of. Whole numbers only, found
+before anything is compiled.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from jax.sharding import NamedSharding
 
 from coordinator.fragments import Piece
-from islands.mesh import names_of
+from islands.mesh import AXES, names_of
 
 
 class Lying(NamedTuple):
@@ -21,24 +22,6 @@ class Lying(NamedTuple):
 
     shape: tuple[int, ...]
     where: NamedSharding
-
-
-class Window(NamedTuple):
-    """Rows of a leaf that are moved at once, as numbers that differ from window to window.
-
-    `at`: where they begin in what the owner has of the leaf, for each axis up to that of the rows.
-    `owner`: who has them, along the axes of the mesh that those axes are split over. Their first
-    element is number `rest` of the flat form of device `device`; of their elements those from
-    `begin` to `end` are moved.
-    """
-
-    at: tuple[int, ...]
-    owner: int
-    device: int
-    rest: int
-    begin: int
-    end: int
-    piece: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +46,21 @@ class SplitLeaf:
         """The shape of what one device has."""
         return tuple(side // ways for side, ways in zip(self.shape, self.ways, strict=True))
 
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """The axes of the mesh along which all devices have the same of it."""
+        named = {name for names in self.names for name in names}
+        return tuple(name for name in AXES if name not in named)
+
 
 @dataclass(frozen=True, slots=True)
-class Moves:
-    """Windows of leaf `number` that are of one size: `rows` on axis `axis`, one on each before it.
-    `each`: elements of the flat form that a device has."""
+class Rows:
+    """So many rows, on axis `axis`, of leaf `number`, at one place on each axis before it."""
 
     number: int
     leaf: SplitLeaf
     axis: int
-    rows: int
-    each: int
-    windows: tuple[Window, ...]
-
-    @property
-    def owners(self) -> tuple[str, ...]:
-        """The axes of the mesh that the leaf is split over up to the axis of the rows."""
-        return tuple(name for names in self.leaf.names[: self.axis + 1] for name in names)
+    count: int
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -92,80 +73,104 @@ class Moves:
         return self.leaf.own[self.axis + 1 :]
 
     @property
-    def row_names(self) -> tuple[tuple[str, ...], ...]:
-        """Over which axes of the mesh a row is split, along each of its own."""
-        return self.leaf.names[self.axis + 1 :]
+    def size(self) -> int:
+        """Elements."""
+        return self.count * math.prod(self.row)
+
+
+class Place(NamedTuple):
+    """Where rows begin. `at`: on the axes before theirs, in what `owner` has of the leaf, who is
+    counted along the axes of the mesh that those are split over; `start`: on their own, of the
+    whole leaf; `piece`: of which piece of the fragment they are."""
+
+    at: tuple[int, ...]
+    owner: int
+    start: int
+    piece: int
+
+
+class Window(NamedTuple):
+    """A range of the flat form that is moved at once, as numbers that differ from window to window:
+    its first element is number `rest` of what device `device` has. `places`: of its rows."""
+
+    device: int
+    rest: int
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Windows that are made of rows of the same leaves, as many of each."""
+
+    rows: tuple[Rows, ...]
+    windows: tuple[Window, ...]
 
     @property
     def size(self) -> int:
         """Elements of a window."""
-        return self.rows * math.prod(self.row)
+        return sum(each.size for each in self.rows)
 
 
 def moves_of(
     pieces: Sequence[Piece], leaves: Sequence[Lying], wanted: Sequence[bool], each: int, room: int
 ) -> list[Moves]:
-    """All windows of the wanted pieces, those of one leaf and one size together.
+    """All windows of the wanted pieces, in their order; those that follow each other and are alike
+    are moves of one kind.
 
     `each`: elements of the flat form that a device has; `room`: those of the largest window.
     """
-    split, room, offset = [SplitLeaf.of(lying) for lying in leaves], min(each, room), 0
-    found: dict[tuple[int, int, int], list[Window]] = {}
+    split, offset = [SplitLeaf.of(lying) for lying in leaves], 0
+    bundles = list[tuple[int, list[tuple[Rows, Place]]]]()
+    size, end = 0, -1
     for number, (piece, is_wanted) in enumerate(zip(pieces, wanted, strict=True)):
-        if is_wanted:
-            fixed = () if piece.layer is None else (piece.layer,)
-            cut = _cut(split[piece.leaf], fixed, piece.start, piece.stop, offset, each, room)
-            for axis, rows, window in cut:
-                key = piece.leaf, axis, rows
-                found.setdefault(key, []).append(window._replace(piece=number))
-        offset += piece.size
+        fixed = () if piece.layer is None else (piece.layer,)
+        cut = _cut(piece.leaf, split[piece.leaf], fixed, piece.start, piece.stop, number, room)
+        for rows, place in cut if is_wanted else ():
+            if not bundles or end != offset or size + rows.size > room:
+                bundles.append((offset, []))
+                size = 0
+            bundles[-1][1].append((rows, place))
+            offset, size = offset + rows.size, size + rows.size
+            end = offset
+        offset += 0 if is_wanted else piece.size
+    alike = groupby(bundles, key=lambda bundle: tuple(rows for rows, _ in bundle[1]))
     return [
-        Moves(leaf, split[leaf], axis, rows, each, tuple(windows))
-        for (leaf, axis, rows), windows in found.items()
+        Moves(
+            rows,
+            tuple(
+                Window(*divmod(begins, each), tuple(place for _, place in parts))
+                for begins, parts in found
+            ),
+        )
+        for rows, found in alike
     ]
 
 
 def _cut(
+    number: int,
     leaf: SplitLeaf,
     fixed: tuple[int, ...],
     start: int,
     stop: int,
-    offset: int,
-    each: int,
+    piece: int,
     room: int,
-) -> Iterator[tuple[int, int, Window]]:
-    """The windows of the rows `start` to `stop` of what the leaf has at `fixed` on its first axes,
-    each with its axis and how many rows it has; a row that is too large is cut along its own."""
+) -> Iterator[tuple[Rows, Place]]:
+    """The rows `start` to `stop` of what the leaf has at `fixed` on its first axes, as many at a
+    time as there is room for; a row that is too large is cut along its own."""
     axis = len(fixed)
     if axis == len(leaf.shape):  # one number to each place on the first axis
         fixed, start, stop, axis = fixed[:-1], fixed[-1], fixed[-1] + 1, axis - 1
     width = math.prod(leaf.shape[axis + 1 :])
     if width > room:
         for row in range(start, stop):
-            begin = offset + (row - start) * width
-            yield from _cut(leaf, (*fixed, row), 0, leaf.shape[axis + 1], begin, each, room)
+            yield from _cut(number, leaf, (*fixed, row), 0, leaf.shape[axis + 1], piece, room)
         return
-    depth = leaf.own[axis]
-    owners = range(start // depth, -(-stop // depth))
-    first, last = (0, depth) if len(owners) > 1 else (start % depth, (stop - 1) % depth + 1)
-    rows = min(last - first, room // width)
-    for owner in owners:
-        for fresh in range(first, last, rows):
-            at = min(fresh, last - rows)  # the last window has rows that were moved before
-            row = owner * depth + at
-            begin = max(fresh - at, start - row)
-            end = min(rows, stop - row)
-            if begin >= end:
-                continue
-            place = [*fixed, row]
-            own = [x % side for x, side in zip(place, leaf.own, strict=False)]
-            who = 0
-            for x, side, ways in zip(place, leaf.own, leaf.ways, strict=False):
-                who = who * ways + x // side
-            # where the window begins may lie before the piece, even before the flat form
-            device, rest = divmod(offset + (row - start) * width, each)
-            yield (
-                axis,
-                rows,
-                Window(tuple(own), who, device, rest, begin * width, end * width, -1),
-            )
+    own = tuple(x % side for x, side in zip(fixed, leaf.own, strict=False))
+    owner = 0
+    for x, side, ways in zip(fixed, leaf.own, leaf.ways, strict=False):
+        owner = owner * ways + x // side
+    windows = -(-(stop - start) // (room // width))
+    most = -(-(stop - start) // windows)  # in about equal parts: those that are alike are one loop
+    for begin in range(start, stop, most):
+        count = min(most, stop - begin)
+        yield Rows(number, leaf, axis, count), Place(own, owner, begin, piece)
