@@ -25,8 +25,8 @@ HOSTS, FRAGMENTS = 2, 8
 STEPS = 3
 GIB = 2**30
 MOST_SHARES = 8.5
-"""Of the parameters, beside the step: 7.5 and 8.05 were seen, and 9.9 when what had been handed in was kept
-as it was cut out. What is in use is 2.7; the rest is what glibc keeps of a CPU's pages."""
+"""Of the parameters, beside the step: 7.5 and 8.05 were seen, and 9.9 when what had been handed in
+was kept as it was cut out. What is in use is 2.7; the rest is what glibc keeps of a CPU's pages."""
 ROOM_BYTES = 20 * GIB
 CONFIG = f"""
 [run]
