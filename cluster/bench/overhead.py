@@ -35,6 +35,8 @@ from coordinator.errors import RunFailed
 
 SETTLE_S = 3.0
 """After each change, before anything is counted."""
+WORD_S = 60.0
+"""At most, until an island has done what it is told."""
 AMPLE = 3
 """So many times the steps of a window the hosts of an island agree on before they train alone."""
 
@@ -111,9 +113,10 @@ def _row(
             for island in group.names
         ]
         _all((solo.prepare.remote() for solo in solos), START_S)
+        rest_s = WORD_S + 2 * AMPLE * (SETTLE_S + for_s)  # what was agreed on is trained to its end
         for number in range(pairs):
             merges = stage.status()["merges"]
-            _all(solo.together.remote() for solo in solos)
+            _all((solo.together.remote() for solo in solos), rest_s)
             _until_merging(stage, islands, merges)
             with looking():
                 with_us.append(_window(stage, solos, for_s))
@@ -121,7 +124,7 @@ def _row(
             _all(solo.alone.remote(steps) for solo in solos)
             without.append(_window(stage, solos, for_s))
             say(f"{setting.name}, pair {number}: with {with_us[-1]}, without {without[-1]}")
-        _all(solo.rest.remote() for solo in solos)
+        _all((solo.rest.remote() for solo in solos), rest_s)
         merges = stage.status()["merges"]
     sync = config.sync
     told: dict[str, object] = {
@@ -219,5 +222,5 @@ def measured(
     return OverheadWindow(rate_per_s, used_s / (rate_per_s * seconds), ours_s / thread_s)
 
 
-def _all(calls: Iterable[Any], timeout_s: float = 60.0) -> list[Any]:
+def _all(calls: Iterable[Any], timeout_s: float = WORD_S) -> list[Any]:
     return [answer(call, timeout_s) for call in list(calls)]
