@@ -3,14 +3,9 @@ within a share of a fragment and a window of it."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +14,6 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from cluster.host.environment import ONE_THREAD, devices_of_cpus
 from coordinator.fragments import Layout, Leaf, cut
 from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort, layout_of
@@ -30,7 +24,7 @@ from islands.model import ModelSpec
 from islands.task import language_model
 from islands.windows import Lying
 from tests.given import data_spec, optimizer_spec
-from tests.islands.test_mesh import DEVICES, TASK
+from tests.islands.test_mesh import DEVICES, TASK, said_by_eight
 
 MESHES = [(8, 1, 1), (1, 8, 1), (2, 4, 1), (1, 2, 4), (2, 2, 2)]
 TREES = 20
@@ -170,34 +164,18 @@ def held(compiled: Any) -> float:
     return found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
 
 
-def of_eight(function: str) -> Any:
-    """What a function of this module says in a process of eight devices."""
-    environment = os.environ | {
-        "XLA_FLAGS": f"{devices_of_cpus(DEVICES)} {ONE_THREAD}",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    code = "import json; from tests.islands import test_flat_form as it; "
-    code += f"print(json.dumps(it.{function}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_any_leaves_on_any_mesh_are_taken_and_put_to_the_last_bit() -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print("seed", seed)
-    assert of_eight(f"searched({seed})") == []
+    assert said_by_eight("test_flat_form", f"searched({seed})") == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_device_holds_two_shares_of_a_fragment_and_a_window_of_it_at_most() -> None:
-    found = of_eight("room_needed()")
+    found = said_by_eight("test_flat_form", "room_needed()")
     assert len(found) == len(MESHES) - 1
     for sizes, held in found.items():
         assert len(held) == 2 * len(AdoptRule) + 2

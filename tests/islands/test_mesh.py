@@ -161,22 +161,25 @@ def compare() -> dict[str, Any]:
     return said
 
 
-@pytest.fixture(scope="module")
-def said() -> dict[str, Any]:
-    """Of a process of its own: how many devices there are is said before JAX begins."""
+def said_by_eight(module: str, call: str) -> Any:
+    """What a call of a function of a test module says in a process of its own, of eight devices:
+    how many there are is said before JAX begins."""
     environment = os.environ | {
         "XLA_FLAGS": f"{devices_of_cpus(DEVICES)} {ONE_THREAD}",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    code = (
-        "import json; from tests.islands import test_mesh; print(json.dumps(test_mesh.compare()))"
-    )
+    code = f"import json; from tests.islands import {module} as it; print(json.dumps(it.{call}))"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, Any]:
+    return said_by_eight("test_mesh", "compare()")
 
 
 def of_eight(test: Callable[..., None]) -> Callable[..., None]:
