@@ -4,13 +4,15 @@ What travels is one contiguous NumPy array of a plain dtype, because Ray moves t
 (a bf16 array of ml_dtypes would be pickled in band), and the rounding error stays with the sender
 as a residual that the next message carries ("error feedback", arXiv:1901.09847).
 
-int8, int4 and e3m0 are written in blocks of 32 elements that share a scale, a power of two (as in
-the Open Compute Project's Microscaling formats, MX v1.0): [n] exponent bytes, then [n * 32] or
-[n * 16] bytes of codes, n = ceil(size / 32), the last block filled up with zeros. An integer is off
-by at most half a step of its block, the largest ones (above 7.5 or 127.5 steps) by less than a
-whole one. e3m0 is the 4-bit float of Streaming DiLoCo (arXiv:2501.18512): powers of two, off by at
-most a third, and zero below a 128th of the block's largest; its bytes are signed, which tells it
-from int4.
+int8, int4, int2 and e3m0 are written in blocks of 32 elements that share a scale, a power of two
+(as in the Open Compute Project's Microscaling formats, MX v1.0): [n] exponent bytes, then [n * 32],
+[n * 16] or [n * 8] bytes of codes, n = ceil(size / 32), the last block filled up with zeros. An
+integer of int8 or int4 is off by at most half a step of its block, the largest ones (above 7.5 or
+127.5 steps) by less than a whole one. int2 has four levels, 0.5 and 1.5 steps either way, and its
+step comes from the mean magnitude of the block: up to two steps an element is off by at most half
+of one, beyond that by all that it is longer than 1.5, which error feedback sends later. e3m0 is the
+4-bit float of Streaming DiLoCo (arXiv:2501.18512): powers of two, off by at most a third, and zero
+below a 128th of the block's largest; its bytes are signed, which tells it from int4.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator import kernels
+from coordinator import kernels, rounding
 from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat
 from coordinator.kernels import BLOCK, INVERSES, SCALES, TILE, frozen
@@ -42,6 +44,7 @@ class Wire(StrEnum):
     BF16 = "bf16"
     INT8 = "int8"
     INT4 = "int4"
+    INT2 = "int2"
     E3M0 = "e3m0"
 
     def bytes_of(self, size: int) -> int:
@@ -55,6 +58,8 @@ class Wire(StrEnum):
                 return blocks_of(size) * (1 + BLOCK)
             case Wire.INT4 | Wire.E3M0:
                 return blocks_of(size) * (1 + BLOCK // 2)
+            case Wire.INT2:
+                return blocks_of(size) * (1 + BLOCK // 4)
 
 
 _WORDS: Mapping[Wire, np.dtype[Any]] = {
@@ -62,6 +67,7 @@ _WORDS: Mapping[Wire, np.dtype[Any]] = {
     Wire.BF16: np.dtype(np.uint16),
     Wire.INT8: np.dtype(np.uint8),
     Wire.INT4: np.dtype(np.uint8),
+    Wire.INT2: np.dtype(np.uint8),
     Wire.E3M0: np.dtype(np.int8),
 }
 ONE = np.ones(1, np.float32)
@@ -129,7 +135,7 @@ def encode(wire: Wire, values: Flat) -> Payload:
             return values
         case Wire.BF16:
             return values.astype(ml_dtypes.bfloat16).view(np.uint16)
-        case Wire.INT8 | Wire.INT4 | Wire.E3M0:
+        case Wire.INT8 | Wire.INT4 | Wire.INT2 | Wire.E3M0:
             payload = _blank(wire, values.size)
             for start in range(0, values.size, TILE):
                 encode_tile(wire, payload, values[start : start + TILE], start, values.size)
@@ -154,14 +160,17 @@ def encode_tile(wire: Wire, payload: NDArray[Any], values: Flat, start: int, siz
         values = frozen(values)
         bits = values.view(np.uint32)
         if wire is Wire.INT8:
-            kernels.choose_scales(exponents, bits, kernels.INT8_DOWN, np.uint32(0))
-            kernels.write_int8(exponents, codes, values, INVERSES)
+            rounding.choose_scales(exponents, bits, kernels.INT8_DOWN, np.uint32(0))
+            rounding.write_int8(exponents, codes, values, INVERSES)
         elif wire is Wire.INT4:
-            kernels.choose_scales(exponents, bits, kernels.INT4_DOWN, np.uint32(0))
-            kernels.write_int4(exponents, codes, values, INVERSES)
+            rounding.choose_scales(exponents, bits, kernels.INT4_DOWN, np.uint32(0))
+            rounding.write_int4(exponents, codes, values, INVERSES)
+        elif wire is Wire.INT2:
+            rounding.choose_mean_scales(exponents, bits)
+            rounding.write_int2(exponents, codes, bits)
         else:
-            kernels.choose_scales(exponents, bits, kernels.E3M0_DOWN, kernels.NEAREST)
-            kernels.write_e3m0(exponents, codes, bits)
+            rounding.choose_scales(exponents, bits, kernels.E3M0_DOWN, kernels.NEAREST)
+            rounding.write_e3m0(exponents, codes, bits)
 
 
 def decode(payload: Payload, size: int) -> Flat:
@@ -220,7 +229,7 @@ def wire_of(payload: Payload, size: int) -> Wire:
             return wire
     raise CorruptPayload(
         f"payload of dtype {payload.dtype} and shape {payload.shape}, the fragment has {size} "
-        "elements; known are float32, uint16 (bf16), uint8 (int8, int4) and int8 (e3m0)"
+        "elements; known are float32, uint16 (bf16), uint8 (int8, int4, int2) and int8 (e3m0)"
     )
 
 
@@ -305,9 +314,19 @@ def _add_int4(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
         kernels.add_int4(total, weight, exponents, codes, SCALES)
 
 
+def _add_int2(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
+    for (exponents, codes), weight in zip(coded, weights, strict=True):
+        kernels.add_int2(total, weight, exponents, codes, SCALES)
+
+
 def _add_e3m0(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
     for (exponents, codes), weight in zip(coded, weights, strict=True):
         kernels.add_e3m0(total, weight, exponents, codes, SCALES, kernels.E3M0)
 
 
-_ADD = {Wire.INT8: _add_int8, Wire.INT4: _add_int4, Wire.E3M0: _add_e3m0}
+_ADD = {
+    Wire.INT8: _add_int8,
+    Wire.INT4: _add_int4,
+    Wire.INT2: _add_int2,
+    Wire.E3M0: _add_e3m0,
+}

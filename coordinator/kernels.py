@@ -27,9 +27,11 @@ TILE = 1 << 16
 """Elements of a tile: 256 kB of f32, which stay in the second level cache. A multiple of BLOCK."""
 BLOCK = 32
 """Elements that share a scale, as in the Open Compute Project's Microscaling formats (MX v1.0)."""
-HALF = BLOCK // 2
+HALF, QUARTER = BLOCK // 2, BLOCK // 4
 MAGNITUDE, MANTISSA_BITS, BIAS = np.uint32(0x7FFFFFFF), np.uint32(23), 127
 """Of an f32: all bits but its sign, those of its fraction, and what its exponent is raised by."""
+FRACTION, IMPLIED = np.uint32(0x7FFFFF), np.uint32(1 << 23)
+"""The fraction's bits of an f32, and the one above them that is not written."""
 INT8_DOWN, INT4_DOWN, E3M0_DOWN = 6, 2, 6
 """A scale lies so many powers of two below the largest element of its block."""
 NEAREST = np.uint32(1 << 22)
@@ -69,19 +71,19 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile at the first call, or read the cache beside this file. numba is imported no sooner: a
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile at the first call, or read the cache beside its file. numba is imported no sooner: a
     learner that sends f32 or bf16 has no need of it."""
 
     @functools.cache
-    def compiled() -> Callable[P, R]:
+    def machine_code() -> Callable[P, R]:
         import numba
 
         return numba.njit(nogil=True, cache=True, error_model="numpy")(function)
 
     @functools.wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> R:
-        return compiled()(*arguments, **named)
+        return machine_code()(*arguments, **named)
 
     return call
 
@@ -89,14 +91,14 @@ def _compiled(function: Callable[P, R]) -> Callable[P, R]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def add(total: F32, weight: np.float32, a: F32) -> None:
     """total += weight * a."""
     for i in range(total.size):
         total[i] += weight * a[i]
 
 
-@_compiled
+@compiled
 def add_four(total: F32, weights: F32, a: F32, b: F32, c: F32, d: F32) -> None:
     """total += weights . (a, b, c, d), in this order; four streams at once keep memory busy."""
     s, t, u, v = weights[0], weights[1], weights[2], weights[3]
@@ -104,16 +106,16 @@ def add_four(total: F32, weights: F32, a: F32, b: F32, c: F32, d: F32) -> None:
         total[i] = (((total[i] + s * a[i]) + t * b[i]) + u * c[i]) + v * d[i]
 
 
-@_compiled
+@compiled
 def widen(bits: U32, a: U16) -> None:
     """bf16 -> the bits of f32."""
     for i in range(a.size):
         bits[i] = np.uint32(a[i]) << np.uint32(16)
 
 
-@_compiled
+@compiled
 def add_int8(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32) -> None:
-    """total += weight * decoded, in whole blocks of BLOCK bytes; see `write_int8`."""
+    """total += weight * decoded, in whole blocks of BLOCK bytes; see `rounding.write_int8`."""
     for block in range(exponents.size):
         scale, start = weight * scales[exponents[block]], block * BLOCK
         for i in range(HALF):
@@ -122,9 +124,9 @@ def add_int8(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F
             total[start + HALF + i] += scale * np.float32(high - 128)
 
 
-@_compiled
+@compiled
 def add_int4(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32) -> None:
-    """total += weight * decoded, in whole blocks of HALF bytes; see `write_int4`."""
+    """total += weight * decoded, in whole blocks of HALF bytes; see `rounding.write_int4`."""
     for block in range(exponents.size):
         scale = weight * scales[exponents[block]]
         for i in range(HALF):
@@ -133,7 +135,7 @@ def add_int4(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F
             total[block * BLOCK + HALF + i] += scale * np.float32(np.int32(both >> 4) - 8)
 
 
-@_compiled
+@compiled
 def add_four_int4(
     total: F32,
     weights: F32,
@@ -158,11 +160,24 @@ def add_four_int4(
             total[start + HALF + i] = high + v * np.float32((z >> 4) - 8)
 
 
-@_compiled
+@compiled
+def add_int2(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32) -> None:
+    """total += weight * decoded, in whole blocks of QUARTER bytes; see `rounding.write_int2`."""
+    middle = np.float32(1.5)
+    for block in range(exponents.size):
+        scale, start = weight * scales[exponents[block]], block * BLOCK
+        for i in range(QUARTER):
+            four = np.int32(codes[block * QUARTER + i])
+            for k in range(4):
+                code = np.float32((four >> (2 * k)) & 3)
+                total[start + k * QUARTER + i] += scale * (code - middle)
+
+
+@compiled
 def add_e3m0(
     total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32, table: F32
 ) -> None:
-    """total += weight * decoded, in whole blocks of HALF bytes; see `write_e3m0`."""
+    """total += weight * decoded, in whole blocks of HALF bytes; see `rounding.write_e3m0`."""
     for block in range(exponents.size):
         scale = weight * scales[exponents[block]]
         for i in range(HALF):
@@ -171,7 +186,7 @@ def add_e3m0(
             total[block * BLOCK + HALF + i] += scale * table[both >> 4]
 
 
-@_compiled
+@compiled
 def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
     """Sum the squares in f64, which no finite f32 overflows: not finite exactly if an element is
     not.
@@ -195,7 +210,7 @@ def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
     return total
 
 
-@_compiled
+@compiled
 def products(a: F32, b: F32, lanes: NDArray[np.float64]) -> tuple[float, float]:
     """Return a . b and a . a, each in a fixed order: four products in f32, their sums in f64.
 
@@ -222,7 +237,7 @@ def products(a: F32, b: F32, lanes: NDArray[np.float64]) -> tuple[float, float]:
     return both, own
 
 
-@_compiled
+@compiled
 def sum_and_products(
     total: F32, weights: F32, arrays: tuple[F32, ...], sums: NDArray[np.float64]
 ) -> None:
@@ -264,80 +279,10 @@ def sum_and_products(
             sums[k, 1] += lanes[k, 1, i]
 
 
-# --- writing --------------------------------------------------------------------------------------
-
-
-@_compiled
-def choose_scales(exponents: U8, bits: U32, down: int, up: np.uint32) -> None:
-    """Each block's scale: `down` powers of two below its largest element.
-
-    `bits`: the elements as integers. `up`: 0, or NEAREST for the power next to the largest.
-    """
-    for block in range(exponents.size):
-        largest = np.uint32(0)
-        for i in range(BLOCK):
-            magnitude = bits[block * BLOCK + i] & MAGNITUDE
-            if magnitude > largest:
-                largest = magnitude
-        exponent = np.int64(largest >> MANTISSA_BITS)
-        some = NOTHING <= exponent < NOT_FINITE
-        if some:
-            exponent = min(np.int64((largest + up) >> MANTISSA_BITS), NOT_FINITE - 1)
-        exponents[block] = exponent - down if some else (NOT_FINITE if exponent > NOTHING else 0)
-
-
-@_compiled
-def write_int8(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
-    """Whole blocks in steps of their scale, half to even, at most 127 either way, plus 128."""
-    most = np.float32(127)
-    for block in range(exponents.size):
-        inverse, start = inverses[exponents[block]], block * BLOCK
-        for i in range(HALF):
-            low, high = a[start + i] * inverse, a[start + HALF + i] * inverse
-            low, high = low if low < most else most, high if high < most else most
-            low, high = low if low > -most else -most, high if high > -most else -most
-            codes[start + i] = np.uint8(np.int32(np.rint(low)) + 128)
-            codes[start + HALF + i] = np.uint8(np.int32(np.rint(high)) + 128)
-
-
-@_compiled
-def write_int4(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
-    """Write whole blocks in steps of their scale, at most 7 either way. Byte i of a block holds its
-    elements i (low four bits) and i + HALF (high), each plus 8."""
-    most = np.float32(7)
-    for block in range(exponents.size):
-        inverse, start = inverses[exponents[block]], block * BLOCK
-        for i in range(HALF):
-            low, high = a[start + i] * inverse, a[start + HALF + i] * inverse
-            low, high = low if low < most else most, high if high < most else most
-            low, high = low if low > -most else -most, high if high > -most else -most
-            low_code, high_code = np.int32(np.rint(low)) + 8, np.int32(np.rint(high)) + 8
-            codes[block * HALF + i] = np.uint8(low_code | (high_code << 4))
-
-
-@_compiled
-def write_e3m0(exponents: U8, codes: U8, bits: U32) -> None:
-    """Round each element to 0 or the nearest of seven powers of two, ties away from zero. A code is
-    a sign bit and three bits of exponent, laid out as in `write_int4`."""
-    for block in range(exponents.size):
-        scale = np.int32(exponents[block])
-        for i in range(HALF):
-            both = np.int32(0)
-            for half in range(2):
-                element = bits[block * BLOCK + half * HALF + i]
-                magnitude = element & MAGNITUDE
-                power = np.int32((magnitude + NEAREST) >> MANTISSA_BITS) - scale + 1
-                if power < 1:  # half of the smallest power, or less than that
-                    power = np.int32((magnitude >> MANTISSA_BITS) >= scale - 1)
-                sign = np.int32(element >> np.uint32(31)) << 3
-                both |= (min(power, 7) | sign) << (4 * half)
-            codes[block * HALF + i] = np.uint8(both)
-
-
 # --- stepping -------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def step(
     master: F32,
     momentum: F32,

@@ -21,7 +21,9 @@ from coordinator.kernels import (
     BLOCK,
     E3M0,
     E3M0_DOWN,
+    FRACTION,
     HALF,
+    IMPLIED,
     INT4_DOWN,
     INT8_DOWN,
     INVERSES,
@@ -30,6 +32,7 @@ from coordinator.kernels import (
     NEAREST,
     NOT_FINITE,
     NOTHING,
+    QUARTER,
     SCALES,
 )
 from islands.mesh import on_host
@@ -125,7 +128,7 @@ def _parts(wire: Wire, delta: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Arr
             rounded = delta.astype(jnp.bfloat16)
             payload = jax.lax.bitcast_convert_type(rounded, jnp.uint16)
             return (payload,), delta - rounded.astype(jnp.float32)
-        case Wire.INT8 | Wire.INT4 | Wire.E3M0:
+        case Wire.INT8 | Wire.INT4 | Wire.INT2 | Wire.E3M0:
             blocks = jnp.pad(delta, (0, -delta.size % BLOCK)).reshape(-1, BLOCK)
             parts, decoded = _in_blocks(wire, blocks)
             decoded = decoded.reshape(-1)[: delta.size]
@@ -133,13 +136,19 @@ def _parts(wire: Wire, delta: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Arr
 
 
 def _in_blocks(wire: Wire, values: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Exponents, codes and decoded values of whole blocks, [n, BLOCK]: coordinator.kernels, in
+    """Exponents, codes and decoded values of whole blocks, [n, BLOCK]: coordinator.rounding, in
     JAX."""
     bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
     if wire is Wire.E3M0:
         exponents = _scales(bits, E3M0_DOWN, NEAREST)
         codes = _powers(bits, exponents)
         decoded = jnp.asarray(E3M0)[codes]
+    elif wire is Wire.INT2:
+        exponents = _mean_scales(bits)
+        own = ((bits & MAGNITUDE) >> MANTISSA_BITS).astype(jnp.int32)
+        far = (own >= exponents[:, None]).astype(jnp.int32)
+        codes = jnp.where(bits >> np.uint32(31) == 1, 1 - far, 2 + far)
+        decoded = codes.astype(jnp.float32) - np.float32(1.5)
     else:
         down, most = (INT8_DOWN, 127) if wire is Wire.INT8 else (INT4_DOWN, 7)
         exponents = _scales(bits, down, np.uint32(0))
@@ -148,7 +157,10 @@ def _in_blocks(wire: Wire, values: jax.Array) -> tuple[tuple[jax.Array, ...], ja
         steps = jnp.where(steps > -most, steps, np.float32(-most))
         rounded = jnp.rint(steps).astype(jnp.int32)
         codes, decoded = rounded + (most + 1), rounded.astype(jnp.float32)  # which has no -0
-    if wire is not Wire.INT8:
+    if wire is Wire.INT2:
+        a, b, c, d = (codes[:, i * QUARTER : (i + 1) * QUARTER] for i in range(4))
+        codes = a | (b << 2) | (c << 4) | (d << 6)
+    elif wire is not Wire.INT8:
         codes = codes[:, :HALF] | (codes[:, HALF:] << 4)
     parts = exponents[:, None].astype(jnp.uint8), codes.astype(jnp.uint8)
     if wire is Wire.E3M0:
@@ -157,7 +169,7 @@ def _in_blocks(wire: Wire, values: jax.Array) -> tuple[tuple[jax.Array, ...], ja
 
 
 def _scales(bits: jax.Array, down: int, up: np.uint32) -> jax.Array:
-    """[n] exponents; see `kernels.choose_scales`."""
+    """[n] exponents; see `rounding.choose_scales`."""
     largest = jnp.max(bits & MAGNITUDE, axis=1)
     exponent = (largest >> MANTISSA_BITS).astype(jnp.int32)
     some = (exponent >= NOTHING) & (exponent < NOT_FINITE)
@@ -166,8 +178,23 @@ def _scales(bits: jax.Array, down: int, up: np.uint32) -> jax.Array:
     return jnp.where(some, scale, jnp.where(exponent > NOTHING, NOT_FINITE, 0))
 
 
+def _mean_scales(bits: jax.Array) -> jax.Array:
+    """[n] exponents; see `rounding.choose_mean_scales`."""
+    magnitude = bits & MAGNITUDE
+    own = (magnitude >> MANTISSA_BITS).astype(jnp.int32)
+    exponent = jnp.max(own, axis=1)
+    some = (exponent >= NOTHING) & (exponent < NOT_FINITE)
+    down = jnp.minimum(exponent[:, None] - own, 31).astype(jnp.uint32)
+    total = jnp.sum(((magnitude & FRACTION) | IMPLIED) >> down, axis=1, dtype=jnp.uint32)
+    total += (total >> np.uint32(1)) + (total >> np.uint32(2))
+    powers = np.uint32(1) << np.arange(24, 30, dtype=np.uint32)
+    scale = exponent - 5 + jnp.sum(total[:, None] >= powers, axis=1, dtype=jnp.int32)
+    scale = jnp.minimum(scale, NOT_FINITE - 1)
+    return jnp.where(some, scale, jnp.where(exponent > NOTHING, NOT_FINITE, 0))
+
+
 def _powers(bits: jax.Array, exponents: jax.Array) -> jax.Array:
-    """[n, BLOCK] codes; see `kernels.write_e3m0`."""
+    """[n, BLOCK] codes; see `rounding.write_e3m0`."""
     scale = exponents[:, None]
     magnitude = bits & MAGNITUDE
     power = ((magnitude + NEAREST) >> MANTISSA_BITS).astype(jnp.int32) - scale + 1

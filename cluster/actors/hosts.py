@@ -68,13 +68,10 @@ class Hosts:
         the first host's name. `end`: this process, with the reason.
         """
         from cluster.host.gang import First, enter
-        from islands.lead import Lead
 
         count = machines.hosts
         address, key = ray.util.get_node_ip_address(), secrets.token_bytes(KEY_BYTES)
         self._first = First(address, count, key, lambda error: end(str(error)))
-        self.lead: Lead[Any] = Lead(self._first.send, count - 1)
-        self._first.hear(self.lead.heard)
         life = secrets.token_hex(4)
         self.names = tuple(f"{called} {life}/{n}" for n in range(1, count))
         places: list[PlacementGroupSchedulingStrategy | None] = [None] * len(self.names)
@@ -98,4 +95,8 @@ class Hosts:
             .remote(*arguments, number, self._first.meeting)
             for (number, name), where in zip(enumerate(self.names, 1), places, strict=True)
         ]
+        from islands.lead import Lead  # JAX, while the processes of the others begin
+
+        self.lead: Lead[Any] = Lead(self._first.send, count - 1)
+        self._first.hear(self.lead.heard)  # answers to orders; there was none yet
         enter(self._first.meeting, 0)

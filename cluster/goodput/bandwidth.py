@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 GIGA = 1e9
-BITS = {"f32": 32.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25}
+BITS = {"f32": 32.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "int2": 2.25}
 """Bits an element on the wire, with scales (docs/benchmarks.md, wire)."""
 BACKWARD = 2 / 3
 """Share of a step in which gradients come and can be sent: the backward pass costs twice the

@@ -178,7 +178,7 @@ REFUSALS = {
     '"some"',
     "sync.merge=max": 'sync.merge: must be "rda" or "mean", given "max"',
     "sync.wire_up=f64": (
-        'sync.wire_up: must be "f32", "bf16", "int8", "int4" or "e3m0", given "f64"'
+        'sync.wire_up: must be "f32", "bf16", "int8", "int4", "int2" or "e3m0", given "f64"'
     ),
     "sync.grace=-1": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given -1',
     "sync.grace=inf": 'sync.grace: must be "auto" or a number of seconds, 0 or more, given inf',
