@@ -14,7 +14,7 @@ from importlinter.cli import lint_imports
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("coordinator", "islands", "cluster")
 VOCABULARY_MODULES = (
-    "frozen", "protocol", "fragments", "parts", "schedule", "codec", "kernels", "errors",
+    "frozen", "protocol", "fragments", "parts", "schedule", "codec", "kernels", "rounding", "errors",
 )  # fmt: skip
 VOCABULARY = {
     "coordinator",

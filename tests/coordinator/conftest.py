@@ -1,13 +1,8 @@
-"""Hypothesis' profile for the rules, and the option that rewrites the narrated scenarios."""
+"""The option that rewrites the narrated scenarios."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
-
-# Two busy cores make a deadline a matter of luck; the blob repeats a failure without the database.
-settings.register_profile("house", deadline=None, print_blob=True)
-settings.load_profile("house")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
