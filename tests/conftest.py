@@ -1,5 +1,5 @@
-"""For all tests: what is read of a corpus is kept where the machine's temporary files are, what they
-start hears Ctrl-C, and no search has a deadline."""
+"""For all tests: what is read of a corpus is kept where the machine's temporary files are, what
+they start hears Ctrl-C, and no search has a deadline."""
 
 from __future__ import annotations
 
