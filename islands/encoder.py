@@ -145,9 +145,7 @@ def _in_blocks(wire: Wire, values: jax.Array) -> tuple[tuple[jax.Array, ...], ja
         decoded = jnp.asarray(E3M0)[codes]
     elif wire is Wire.INT2:
         exponents = _mean_scales(bits)
-        own = ((bits & MAGNITUDE) >> MANTISSA_BITS).astype(jnp.int32)
-        far = (own >= exponents[:, None]).astype(jnp.int32)
-        codes = jnp.where(bits >> np.uint32(31) == 1, 1 - far, 2 + far)
+        codes = _levels(bits, exponents)
         decoded = codes.astype(jnp.float32) - np.float32(1.5)
     else:
         down, most = (INT8_DOWN, 127) if wire is Wire.INT8 else (INT4_DOWN, 7)
@@ -202,6 +200,13 @@ def _powers(bits: jax.Array, exponents: jax.Array) -> jax.Array:
     power = jnp.where(power < 1, half.astype(jnp.int32), power)
     sign = (bits >> np.uint32(31)).astype(jnp.int32) << 3
     return jnp.minimum(power, 7) | sign
+
+
+def _levels(bits: jax.Array, exponents: jax.Array) -> jax.Array:
+    """[n, BLOCK] codes; see `rounding.write_int2`."""
+    own = ((bits & MAGNITUDE) >> MANTISSA_BITS).astype(jnp.int32)
+    far = (own >= exponents[:, None]).astype(jnp.int32)
+    return jnp.where(bits >> np.uint32(31) == 1, 1 - far, 2 + far)
 
 
 Where: TypeAlias = Literal["host", "device"]

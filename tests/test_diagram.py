@@ -28,6 +28,7 @@ def test_what_the_rules_do_is_in_the_tables() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_what_is_in_the_tables_is_what_the_rules_do() -> None:
     page = PAGE.read_text(encoding="utf-8")

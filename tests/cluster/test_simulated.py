@@ -70,6 +70,7 @@ def test_a_hundred_schedules() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_two_thousand_schedules_cover_everything() -> None:
     result = fuzz(MANY, SEED, jobs=2)
