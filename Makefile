@@ -18,7 +18,7 @@ install: $(STAMP) ## make .venv and install the pinned versions into it
 demo: $(STAMP) ## the main job: train a small model on islands that come and go
 	$(BIN)/archipelago run examples/demo.toml
 
-test: $(STAMP) ## every test, real Ray included (fifteen to twenty minutes)
+test: $(STAMP) ## every test, real Ray included (an hour and more)
 	$(BIN)/pytest -m '$(FAST)' -n auto
 	$(BIN)/pytest -m 'slow and not live' -n auto --durations=10
 	@without=; .ci/prometheus || without="--ignore tests/live/test_cluster.py"; \

@@ -10,6 +10,7 @@ from tests.live.cli import finish, place
 pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]
 
 
+@pytest.mark.long
 def test_bench_scale_closes_every_round() -> None:
     with place() as here:
         finished = here.run("bench", "scale", "--quick", "--json")
@@ -29,8 +30,9 @@ def test_bench_scale_closes_every_round() -> None:
 GANG = ("--set", "islands.0.hosts=2", "--set", "islands.0.batch_size=16")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("more", [(), pytest.param(GANG, marks=pytest.mark.long)])
+@pytest.mark.parametrize("more", [(), GANG])
 def test_bench_overhead_trains_both_ways_in_the_same_processes(more: tuple[str, ...]) -> None:
     with place() as here:
         process = here.start("bench", "overhead", "--quick", "--json", *more)

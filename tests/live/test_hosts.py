@@ -204,6 +204,7 @@ def another_life(here: Place, lives: dict[str, int]) -> list[str]:
     return [island for island, life in lives.items() if life_of(here, island) > life]
 
 
+@pytest.mark.long
 def test_moments_go_from_a_gang_to_an_island_of_one_host_and_back() -> None:
     with place() as here:
         config = here.folder / "own.toml"

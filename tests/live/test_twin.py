@@ -44,7 +44,7 @@ def task(data):
 '''
 
 
-@pytest.mark.parametrize("wire", ["f32", "int4"])
+@pytest.mark.parametrize("wire", [pytest.param("f32", marks=pytest.mark.long), "int4"])
 def test_a_run_whose_islands_wait_is_trained_again_to_the_last_bit(wire: str) -> None:
     with place() as here:
         (here.folder / "joined").mkdir()
