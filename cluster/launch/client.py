@@ -76,7 +76,14 @@ def reached(live: Live) -> Generator[Asking]:
 def _asking(fleet: Actor) -> Asking:
     def ask(call: Callable[[Actor], ray.ObjectRef]) -> Any:
         try:
-            return answer(call(fleet))
+            reference = call(fleet)
+        except TypeError as error:  # where Ray cannot import an actor's class it makes one up
+            raise UserMistake(
+                f"what this archipelago asks is not what the run's fleet can be asked ({error}): "
+                "it is of another version than the run's, or cannot import cluster.fleet"
+            ) from error
+        try:
+            return answer(reference)
         except RayError as error:
             raise Unreachable(type(error).__name__) from error
 

@@ -1,0 +1,21 @@
+"""Asking a run from another terminal: what is said where it cannot be asked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.launch.client import _asking  # pyright: ignore[reportPrivateUsage]
+from coordinator.errors import UserMistake
+
+
+def test_a_client_of_another_version_is_told_so() -> None:
+    """Ray's stand-in for a class that cannot be imported has methods without arguments."""
+
+    def remote(**named: object) -> None: ...
+
+    fleet: Any = SimpleNamespace(harm=SimpleNamespace(remote=remote))
+    with pytest.raises(UserMistake, match=r"it is of another version than the run's, or cannot"):
+        _asking(fleet)(lambda there: there.harm.remote({"kind": "kill"}))
