@@ -378,6 +378,7 @@ def test_scaled_down_to_one_nothing_is_lost(story: Raylets, prometheus: Promethe
     assert len(processes(story, "Island")) == 1
 
 
+@pytest.mark.long
 def test_ten_scalings_in_a_row_leave_nothing_behind(story: Raylets) -> None:
     for number in range(10):
         assert story.ask("scale", f"local={(3, 1)[number % 2]}").code == 0

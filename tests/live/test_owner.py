@@ -19,6 +19,7 @@ def asks(here: Place, *more: str) -> tuple[str, ...]:
     return ("run", str(TINY), "--json", "--run-dir", str(here.run_dir), *ENDLESS, *more)
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_cannot_be_resumed_although_its_directory_does_not_say_where() -> None:
     """As if it was on another machine, with a directory of its own and the same depot."""
     with place() as here:

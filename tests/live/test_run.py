@@ -357,6 +357,7 @@ def test_a_task_that_breaks_ends_the_run_with_its_own_traceback() -> None:
         assert not (here.run_dir / "live.json").exists()
 
 
+@pytest.mark.long
 def test_a_planned_drain_that_would_leave_too_few_does_not_happen_and_the_run_goes_on() -> None:
     plan = f'faults.plan=[{{at_step=5, kind="drain", island="{VICTIM}"}}]'
     with place() as here:
@@ -409,6 +410,7 @@ def test_a_killed_syncer_and_a_killed_shard_come_back_and_lose_no_version() -> N
         assert told[-1].after.generation == 1
 
 
+@pytest.mark.long
 def test_a_shard_that_dies_while_nobody_needs_it_is_back_when_somebody_does() -> None:
     """There is no round for hours: an island that joins would wait for its model for ever."""
     with place() as here:
