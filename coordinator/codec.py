@@ -166,7 +166,8 @@ def encode_tile(wire: Wire, payload: NDArray[Any], values: Flat, start: int, siz
             rounding.choose_scales(exponents, bits, kernels.INT4_DOWN, np.uint32(0))
             rounding.write_int4(exponents, codes, values, INVERSES)
         elif wire is Wire.INT2:
-            rounding.choose_mean_scales(exponents, bits)
+            rounding.choose_scales(exponents, bits, 0, np.uint32(0))
+            rounding.lower_to_mean(exponents, bits)
             rounding.write_int2(exponents, codes, bits)
         else:
             rounding.choose_scales(exponents, bits, kernels.E3M0_DOWN, kernels.NEAREST)

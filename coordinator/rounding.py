@@ -43,21 +43,16 @@ def choose_scales(exponents: U8, bits: U32, down: int, up: np.uint32) -> None:
 
 
 @compiled
-def choose_mean_scales(exponents: U8, bits: U32) -> None:
-    """Each block's scale for two bits an element: the power of two next to 1.25 times the mean
-    magnitude, which for normal numbers is the best distance of four even levels.
+def lower_to_mean(exponents: U8, bits: U32) -> None:
+    """From the exponent of each block's largest element to its scale for two bits an element: the
+    power of two next to 1.25 times the mean magnitude, which for normal numbers is the best
+    distance of four even levels. Blocks of zeros and those that are not finite stay as they are.
 
     The sum is one of integers, in units of the largest element's last bit: any order gives it.
     """
     for block in range(exponents.size):
-        largest = np.uint32(0)
-        for i in range(BLOCK):
-            magnitude = bits[block * BLOCK + i] & MAGNITUDE
-            if magnitude > largest:
-                largest = magnitude
-        exponent = np.int64(largest >> MANTISSA_BITS)
-        if not NOTHING <= exponent < NOT_FINITE:
-            exponents[block] = NOT_FINITE if exponent > NOTHING else 0
+        exponent = np.int64(exponents[block])
+        if not 0 < exponent < NOT_FINITE:
             continue
         total = np.uint32(0)
         for i in range(BLOCK):

@@ -177,18 +177,16 @@ def _scales(bits: jax.Array, down: int, up: np.uint32) -> jax.Array:
 
 
 def _mean_scales(bits: jax.Array) -> jax.Array:
-    """[n] exponents; see `rounding.choose_mean_scales`."""
-    magnitude = bits & MAGNITUDE
+    """[n] exponents; see `rounding.lower_to_mean`."""
+    magnitude, largest = bits & MAGNITUDE, _scales(bits, 0, np.uint32(0))
     own = (magnitude >> MANTISSA_BITS).astype(jnp.int32)
-    exponent = jnp.max(own, axis=1)
-    some = (exponent >= NOTHING) & (exponent < NOT_FINITE)
-    down = jnp.minimum(exponent[:, None] - own, 31).astype(jnp.uint32)
+    down = jnp.minimum(largest[:, None] - own, 31).astype(jnp.uint32)
     total = jnp.sum(((magnitude & FRACTION) | IMPLIED) >> down, axis=1, dtype=jnp.uint32)
     total += (total >> np.uint32(1)) + (total >> np.uint32(2))
     powers = np.uint32(1) << np.arange(24, 30, dtype=np.uint32)
-    scale = exponent - 5 + jnp.sum(total[:, None] >= powers, axis=1, dtype=jnp.int32)
-    scale = jnp.minimum(scale, NOT_FINITE - 1)
-    return jnp.where(some, scale, jnp.where(exponent > NOTHING, NOT_FINITE, 0))
+    scale = largest - 5 + jnp.sum(total[:, None] >= powers, axis=1, dtype=jnp.int32)
+    some = (largest > 0) & (largest < NOT_FINITE)
+    return jnp.where(some, jnp.minimum(scale, NOT_FINITE - 1), largest)
 
 
 def _powers(bits: jax.Array, exponents: jax.Array) -> jax.Array:
