@@ -50,10 +50,15 @@ class Schedule:
         return (t - phase) // every + 1 if t >= phase else 0
 
     @property
+    def longest(self) -> int:
+        """The largest H there is."""
+        return max([self.every, *(every for _, every in self.before)])
+
+    @property
     def least(self) -> int:
         """From a due point of a fragment to its next one it is never less than so many steps."""
         gaps = [self.every, *(every for _, every in self.before)]
-        longest = max(gaps)
+        longest = self.longest
         for upto, _ in self.before:
             for p in map(Fragment, range(self.fragments)):
                 near = self._points(p, upto - longest, upto + longest)

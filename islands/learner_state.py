@@ -65,17 +65,18 @@ STEP_SMOOTHING = 0.2
 class LearnerState:
     """One life of a learner.
 
-    `goes_on`: it has not been ended; `over`: by whose word it was. `stepping`: it may step; else it
-    hands in and adopts only. `asks`: fragments that were asked for and are not handed in yet.
-    `news`: versions to adopt at the next boundary; `newest`: the newest heard of. `awaiting`: what
-    must be replaced before the next step (lock-step). `kept`: taken at their due points, and not
-    asked for yet; `flying`: the fragments that were taken, with the base that they have and the
-    clock at which it is replaced. `ahead_windows`: data for which it has
-    leases. `busy`: a step is under way; `rested`: the carrier could begin one; `held`: it may not
-    yet, because of others. `said`: adoptions that the syncer has not been told of, and `saying`
-    those on their way. `spoke`: it has news. `flight`: a message is under way; `quiet`: one was not
-    heard, and nothing is said before the next beat. `hungry`: data is wanted; `wants`: it is asked
-    for once the report under way is answered; `fetching`: it is granted and not there yet.
+    `past_t`: its clock less the syncer's t, when it last heard of t. `goes_on`: it has not been
+    ended; `over`: by whose word it was. `stepping`: it may step; else it hands in and adopts only.
+    `asks`: fragments that were asked for and are not handed in yet. `news`: versions to adopt at
+    the next boundary; `newest`: the newest heard of. `awaiting`: what must be replaced before the
+    next step (lock-step). `kept`: taken at their due points, and not asked for yet; `flying`: the
+    fragments that were taken, with the base that they have and the clock at which it is replaced.
+    `ahead_windows`: data for which it has leases. `busy`: a step is under way; `rested`: the
+    carrier could begin one; `held`: it may not yet, because of others. `said`: adoptions that the
+    syncer has not been told of, and `saying` those on their way. `spoke`: it has news. `flight`: a
+    message is under way; `quiet`: one was not heard, and nothing is said before the next beat.
+    `hungry`: data is wanted; `wants`: it is asked for once the report under way is answered;
+    `fetching`: it is granted and not there yet.
     """
 
     terms: Terms
@@ -85,6 +86,7 @@ class LearnerState:
     newest: Mapping[Fragment, Version]
     progress: Progress
     ahead_windows: int
+    past_t: int = 0
     goes_on: bool = True
     over: Void | None = None
     stepping: bool = True
@@ -347,8 +349,7 @@ def _talk(state: LearnerState) -> Outcome:
 
 
 def _say(state: LearnerState) -> Outcome:
-    report = Report(state.life, state.progress, state.step_s)
-    said = state.said
+    said, report = state.said, Report(state.life, state.progress, state.step_s)
     state = replace(
         state, said=(), saying=said, wants=state.hungry, spoke=False, flight=True, quiet=False
     )
@@ -370,6 +371,7 @@ def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome
             state = replace(
                 state,
                 offset=answer.offset,
+                past_t=state.progress.steps + answer.offset - answer.t,
                 spoke=state.spoke or shifted,
                 stepping=state.stepping and not answer.stopping,
                 awaiting=() if shifted else state.awaiting,  # its due point is over: it was late

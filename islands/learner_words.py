@@ -51,6 +51,18 @@ class Terms:
         """Does it train on while a fragment is merged, and wait for it in the end?"""
         return self.until is not None and self.overlap > 0
 
+    def rate_clock(self, clock: int, past_t: int) -> int:
+        """The clock whose learning rate a step takes: the learner's own, and out of lock-step never
+        further than H from the syncer's t. `past_t`: by how much its own was past t at last.
+
+        So islands of any speed end their schedules together: one at a third of the speed would
+        merge deltas of the full rate with those of islands whose rate has fallen.
+        """
+        if self.until is not None:
+            return clock
+        most = self.schedule.longest
+        return clock - past_t + max(-most, min(past_t, most))
+
     @property
     def wanted_windows(self) -> int:
         """It asks for data when it has less than this."""

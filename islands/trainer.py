@@ -144,8 +144,8 @@ class Trainer:
         """
         began_s = self._now_s()
         with self._mail.lock:
-            assert self._mail.now is not None
-            clock = self._mail.now.clock
+            now = self._mail.now
+            assert now is not None
         try:
             batch = self._stream.next()
         except Starved:
@@ -158,6 +158,7 @@ class Trainer:
             jax.block_until_ready((self._replica.state, self._copying))
             self._copying, self._exchanged = [], False
         began_s, first = self._now_s(), self._running is None
+        clock = now.terms.rate_clock(now.clock, now.past_t)
         self._tell(InnerStep(clock))
         measures = self._replica.step(batch, clock)
         self._settle(fed_s)  # of the step before, if the devices are still at it

@@ -82,7 +82,8 @@ ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction.py"
 ORDERS, PARTS = "coordinator/orders.py", "coordinator/parts.py"
-LEARNER, FLEET = "islands/learner_state.py", "cluster/fleet/controller.py"
+LEARNER, WORDS = "islands/learner_state.py", "islands/learner_words.py"
+FLEET = "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/islands.py", "cluster/fleet/wishes.py"
 SHARD, FATES = "cluster/shard/shard.py", "cluster/shard/fates.py"
 INJECTION, RECONCILE = "cluster/fleet/injection.py", "cluster/fleet/reconcile.py"
@@ -888,6 +889,24 @@ MUTANTS = (
         LEARNER,
         "awaiting = tuple(each for each in state.awaiting if each[0] != p)",
         "awaiting = state.awaiting",
+    ),
+    Mutant(
+        "a slow island keeps the full learning rate",
+        WORDS,
+        "max(-most, min(past_t, most))",
+        "min(past_t, most)",
+    ),
+    Mutant(
+        "a fast island ends its schedule before the others",
+        WORDS,
+        "max(-most, min(past_t, most))",
+        "max(-most, past_t)",
+    ),
+    Mutant(
+        "in lock-step the learning rate depends on who was heard",
+        WORDS,
+        "if self.until is not None:\n            return clock",
+        "if False:\n            return clock",
     ),
     Mutant("a life never ends", LEARNER, "if not state.goes_on:", "if False:"),
     # --- the fleet

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from cluster.config.modes import preset_of
+from cluster.config.override import override
 from cluster.config.schema import Config, RunConfig, Table
 from cluster.config.toml import toml_value
 from cluster.config.values import LARGEST_SEED, Count, Mode, Name, nearest
@@ -93,7 +94,7 @@ class Study:
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Study:
-    """Read a file; `overrides` (`a.b=c`) change its base.
+    """Read a file; `overrides` (`a.b=c`) change its base, `study.seeds=1` and `axes.a.b=[c]` too.
 
     Errors: `UserMistake` with every problem.
     """
@@ -108,7 +109,12 @@ def planned(
     Errors: `UserMistake` with every problem.
     """
     base = copy.deepcopy(dict(tables))
-    file, problems = _file({key: base.pop(key) for key in OURS if key in base})
+    own_tables = {key: base.pop(key) for key in OURS if key in base}
+    ours = [text for text in overrides if text.strip().startswith(("study.", "axes."))]
+    overrides = [text for text in overrides if text not in ours]
+    unclear = [str(problem) for text in ours for problem in override(own_tables, text)]
+    file, problems = _file(own_tables)
+    problems += unclear
     study = file.study
     arms = file.arms or (ArmTable(name=study.name or name),)
     names = [arm.name for arm in arms]

@@ -144,14 +144,14 @@ class VirtualLearner:
         self.process.replica.adopt(p, flat, inner.place_flat(flat, flat.size), shared)
 
     def _step(self, held: bool) -> None:
-        process, loop = self.process, self.process.loop
+        process, loop, now = self.process, self.process.loop, self.now
         self.stepped_s = loop.now_s if held else self.stepped_s
         try:
             batch = self.stream.next()
         except Starved:
             self.happens(Ready(self.stream.remaining))
             return
-        process.replica.step(batch, self.now.clock)
+        process.replica.step(batch, now.terms.rate_clock(now.clock, now.past_t))
         takes_s, tokens = process.takes_s(), process.kit.task.tokens(batch)
         loop.at(loop.now_s + takes_s, self._stepped, takes_s, int(tokens))
 

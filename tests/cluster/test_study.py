@@ -172,6 +172,21 @@ def test_the_base_can_be_changed_from_the_command_line() -> None:
     assert (cell.config.run.steps, cell.virtual.jitter) == (40, 0.5)
 
 
+def test_seeds_and_axes_can_be_changed_from_the_command_line() -> None:
+    text = "[study]\nseeds = 8\n[axes]\nsync.every = [8, 24]\n"
+    study = asked(text, "study.seeds=[5]", "axes.sync.every=[12]", "axes.sync.quorum=[1, 2]")
+    assert study.seeds == (5,)
+    points = [(c.config.sync.every, c.config.sync.quorum) for c in study.cells.values()]
+    assert points == [(12, 1), (12, 2)]
+
+
+def test_what_is_wrong_on_the_command_line_is_said_at_the_door() -> None:
+    with pytest.raises(UserMistake) as found:
+        asked("[study]\nseeds = 8\n", "study.seeds=0", "study.sedes=3", "axes.sync.every=8")
+    for words in ("study.seeds", "study.sedes: is not known", "axes.sync.every: must be a list"):
+        assert words in str(found.value)
+
+
 # --- cells --------------------------------------------------------------------------------------
 
 

@@ -187,6 +187,27 @@ def test_a_quorum_of_one_waits_for_no_slow_island(text: Path) -> None:
     assert real(loose["wall_s"]) < 0.6 * real(strict["wall_s"])
 
 
+def test_what_fast_islands_train_beyond_the_slowest_one_s_steps_is_worth_something(
+    text: Path,
+) -> None:
+    """T is the slowest one's clock: by their own clocks the fast ones' rates would have fallen to
+    the floor after a quarter of the run, and all their tokens would gain two per cent of loss."""
+    islands = [
+        {"group": "fast", "count": 2, "batch_size": 2},
+        {"group": "slow", "count": 1, "batch_size": 2, "speed": 0.25},
+    ]
+    settings = ("optimizer.kind=muon", "optimizer.floor_fraction=0.001", "run.steps=80")
+
+    def learned(*overrides: str, **tables: Any) -> Learned:
+        return train(config_of(text, *settings, *overrides, **tables), AT_ONCE, 0)
+
+    uneven = learned("sync.quorum=3", islands=islands).figures
+    even = learned("sync.quorum=3").figures
+    assert uneven["rejected_contributions"] == 0
+    assert real(uneven["tokens_trained"]) > 2.5 * real(even["tokens_trained"])
+    assert real(uneven["heldout_loss"]) < 0.85 * real(even["heldout_loss"])
+
+
 def test_grace_meets_who_is_a_little_late(text: Path) -> None:
     timing = Timing(jitter=0.2)
     met = train(config_of(text, "sync.quorum=1"), timing, 0).figures

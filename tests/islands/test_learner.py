@@ -250,7 +250,7 @@ class Script(Link):
     def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
         self._hear()
         self.adoptions.extend(adopted)
-        answer = Answer(0, self.offset, stopping=False)
+        answer = Answer(event.progress.steps + self.offset, self.offset, stopping=False)
         if self.answer is not None:
             answer = self.answer(event)
         self.reports.append((event, vitals))

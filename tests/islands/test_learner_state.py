@@ -82,6 +82,11 @@ class Told:
             found += words
         return found
 
+    @property
+    def rate_clock(self) -> int:
+        """The clock whose learning rate the next step takes."""
+        return self.state.terms.rate_clock(self.state.clock, self.state.past_t)
+
     def step(self) -> list[Word]:
         """A step ends, and the next one could begin."""
         self.ahead -= 1
@@ -282,6 +287,34 @@ def test_in_lock_step_each_version_is_in_place_before_its_fragment_is_due_again(
     for overlap in (every, every + 1):
         with pytest.raises(ValueError, match=f"{overlap} steps of flight, and due every {every}"):
             Told(overlap=overlap, until=100)
+
+
+@pytest.mark.parametrize(
+    ("steps", "t", "clock"),
+    [(3, 30, 26), (30, 3, 7), (26, 30, 26), (25, 30, 26), (33, 30, 33), (35, 30, 34)],
+)
+def test_its_learning_rate_is_never_that_of_a_step_further_than_h_from_t(
+    steps: int, t: int, clock: int
+) -> None:
+    """H is 4. A slow island's rate falls with the others', and a fast one's schedule does not end
+    before theirs; until it hears more, t moves by one a step."""
+    told = Told()
+    told(Ready(100))
+    for _ in range(steps):
+        told.step()
+    told(Heard(Answer(t, 0, stopping=False)))
+    assert told.rate_clock == clock
+    told.step()
+    assert told.rate_clock == clock + 1
+
+
+def test_in_lock_step_the_learning_rate_is_that_of_its_own_clock() -> None:
+    """Whatever answers come and when, so that the bits are the same."""
+    told = Told(until=100)
+    told(Ready(100))
+    told.step()
+    told(Heard(Answer(50, 7, stopping=False)))
+    assert told.rate_clock == told.state.clock == 8
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
