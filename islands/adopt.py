@@ -70,6 +70,8 @@ class FragmentPort:
             put = partial(self._put, form)
             self._puts.append(jax.jit(put, donate_argnums=0, out_shardings=leaves))
             self._fills.append(jax.jit(form.put, donate_argnums=0, out_shardings=leaves))
+        flat = None if devices is None else devices.flat
+        self._moved = jax.jit(lambda public, end, start: public + (end - start), out_shardings=flat)
 
     def size(self, p: Fragment) -> int:
         """Elements of the fragment, without what fills it up."""
@@ -80,6 +82,8 @@ class FragmentPort:
         where the training step keeps them, and are used up."""
         for p in map(Fragment, range(len(self._takes))):
             flat = self.take(params, p)
+            if self.rule is AdoptRule.CARRY:
+                flat = self.moved(flat, flat, flat)
             params = self.put(params, p, flat, flat)
             if self._shared:  # a life begins so
                 params = self.fill(params, p, flat)
@@ -101,6 +105,10 @@ class FragmentPort:
         `origin`: the fragment as it was handed in last, or adopted if nothing was handed in since.
         """
         return self._replaced(params, p, self._puts[p], public, origin)
+
+    def moved(self, public: jax.Array, end: jax.Array, start: jax.Array) -> jax.Array:
+        """A flat fragment moved as far as it is from `start` to `end`."""
+        return self._moved(public, end, start)
 
     def fill(self, params: Params, p: Fragment, public: jax.Array) -> Params:
         """Parameters with this in the fragment's place, whatever the rule; `params` is used up."""

@@ -146,17 +146,21 @@ class Uplink:
         moments, _ = self._moments(cut.moments.flat, NOTHING, None, 1.0, size)
         return facts, joined(payload, moments)
 
-    def hear(self, fragment: Fragment, known: Known) -> None:
-        """More of the fragment is asked for; what is known of all that was sent of it before."""
+    def hear(self, fragment: Fragment, known: Known) -> bool:
+        """More of the fragment is asked for; what is known of all that was sent of it before.
+
+        False if that is void: more has been heard already.
+        """
         with self._lock:
             rounding = self._roundings[fragment]
             if known.asked <= rounding.asked:
-                return  # it was on its way for long: what was sent since is not in it
+                return False  # it was on its way for long: what was sent since is not in it
             rounding.asked = known.asked
             fates = {said: said in known.merged for said in rounding.sent}
         for said, merged in fates.items():
             if said not in known.held:
                 self.settle(said, merged=merged)
+        return True
 
     def settle_merged(self, publication: Publication) -> None:
         """What this life sent is in a public version."""

@@ -208,7 +208,8 @@ class Follower:
             offer = self._offers.get((p, version))
         if offer is None or (order.mean and offer.mean is None):
             raise HostLost(f"{version} of fragment {p} shall be put in place, and is not here")
-        self._replica.adopt(p, offer.flat, offer.placed, offer.mean if order.mean else None)
+        mean = offer.mean if order.mean else None
+        self._replica.adopt(p, offer.flat, offer.placed, mean, keeps=order.keeps)
         with self._changed:
             self._offers = {
                 key: each for key, each in self._offers.items() if key[0] != p or key[1] > version

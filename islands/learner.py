@@ -37,12 +37,12 @@ from coordinator.protocol import (
     Vitals,
     Void,
 )
-from islands.adopt import AdoptRule, FragmentPort
+from islands.adopt import FragmentPort
 from islands.encoder import ENCODERS
 from islands.exchange import Downlink, Missed, Uplink
 from islands.inner import Inner, Share
 from islands.lead import Lead, agreed
-from islands.learner_state import LearnerState, begun
+from islands.learner_life import LearnerState, begun
 from islands.learner_words import (
     Asked,
     Ceased,
@@ -50,7 +50,7 @@ from islands.learner_words import (
     Offered,
     Parked,
     Ready,
-    Terms,
+    Settled,
 )
 from islands.link import Habits, Link
 from islands.mailbox import Donation, Mailbox, Offer
@@ -191,14 +191,7 @@ class Learner:
             if self._lead is not None:
                 self._lead.tell(Feed(lease))
             stream.add(lease)
-        terms = Terms(
-            habits.schedule,
-            habits.overlap,
-            self._port.rule is AdoptRule.CARRY,
-            stream.batch_size,
-            habits.lease_windows,
-            habits.until,
-        )
+        terms = habits.terms(self._port.rule, stream.batch_size)
         versions = [version for version, _ in public.values()]
         state = begun(terms, granted, versions, stream.cursor, stream.remaining)
         uplink = Uplink(
@@ -256,10 +249,16 @@ class Learner:
             if not self._mail.is_lived(life) or self._mail.uplink is None:
                 return None
             uplink = self._mail.uplink
+        fresh = uplink.hear(fragment, known)
+        with self._mail.lock:
+            if not self._mail.is_lived(life) or (now := self._mail.now) is None:
+                return None
+            if fresh:
+                waiting = now.tracks[fragment].waiting
+                self._mail.happens(Settled(tuple(s for s in waiting if s not in known.held)))
             if (future := self._mail.asked.get(fragment)) is None:  # else both hear the same answer
                 future = self._mail.asked[fragment] = Future()
                 self._mail.happens(Asked(fragment))
-        uplink.hear(fragment, known)
         snapshot = future.result()
         return None if snapshot is None else uplink.encode(fragment, snapshot, self.spoil)
 
@@ -305,6 +304,7 @@ class Learner:
         if self._lead is not None:
             self._lead.tell(News(life, publication))
         uplink.settle_merged(publication)
+        self._settled(life, *publication.merged)
         if (found := downlink.follow(publication, payload)) is None:
             return
         p, (version, flat) = publication.fragment, found
@@ -349,6 +349,13 @@ class Learner:
             uplink = self._mail.uplink if self._mail.is_lived(said.life) else None
         if uplink is not None:
             uplink.settle(said, merged=False)
+            self._settled(said.life, said)
+
+    def _settled(self, life: Life, *said: ContributionId) -> None:
+        """These are merged, or never will be; those of other lives are none of this one's."""
+        with self._mail.lock:
+            if self._mail.is_lived(life):
+                self._mail.happens(Settled(tuple(each for each in said if each.life == life)))
 
     def cease(self, over: Void) -> None:
         """This life is over by the syncer's word; the next one begins at once."""

@@ -8,8 +8,7 @@ the carrier moves them; here is which, from where they count, and when.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from coordinator.frozen import replace
@@ -18,16 +17,14 @@ from coordinator.protocol import (
     Answer,
     ContributionId,
     Fragment,
-    Granted,
     Lease,
     LeaseGranted,
     LeaseWanted,
-    Life,
     Progress,
     Report,
-    Version,
     Void,
 )
+from islands.learner_life import LearnerState, Outcome
 from islands.learner_words import (
     Adopt,
     Asked,
@@ -45,10 +42,10 @@ from islands.learner_words import (
     Ready,
     Rested,
     Say,
+    Settled,
     Step,
     Stepped,
     Take,
-    Terms,
     Track,
     Unheard,
     Want,
@@ -59,77 +56,6 @@ HEARTBEAT_S = 1.0
 """A learner that has nothing new to say says so this often."""
 STEP_SMOOTHING = 0.2
 """Weight of the newest step in the moving average of the time that a step takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class LearnerState:
-    """One life of a learner.
-
-    `past_t`: its clock less the syncer's t, when it last heard of t. `goes_on`: it has not been
-    ended; `over`: by whose word it was. `stepping`: it may step; else it hands in and adopts only.
-    `asks`: fragments that were asked for and are not handed in yet. `news`: versions to adopt at
-    the next boundary; `newest`: the newest heard of. `awaiting`: what must be replaced before the
-    next step (lock-step). `kept`: taken at their due points, and not asked for yet; `flying`: the
-    fragments that were taken, with the base that they have and the clock at which it is replaced.
-    `ahead_windows`: data for which it has leases. `busy`: a step is under way; `rested`: the
-    carrier could begin one; `held`: it may not yet, because of others. `said`: adoptions that the
-    syncer has not been told of, and `saying` those on their way. `spoke`: it has news. `flight`: a
-    message is under way; `quiet`: one was not heard, and nothing is said before the next beat.
-    `hungry`: data is wanted; `wants`: it is asked for once the report under way is answered;
-    `fetching`: it is granted and not there yet.
-    """
-
-    terms: Terms
-    life: Life
-    offset: int
-    tracks: tuple[Track, ...]
-    newest: Mapping[Fragment, Version]
-    progress: Progress
-    ahead_windows: int
-    past_t: int = 0
-    goes_on: bool = True
-    over: Void | None = None
-    stepping: bool = True
-    step_s: float = 0.0
-    asks: tuple[Fragment, ...] = ()
-    news: tuple[Fragment, ...] = ()
-    awaiting: tuple[tuple[Fragment, Version], ...] = ()
-    kept: tuple[HandOver, ...] = ()
-    flying: tuple[tuple[Fragment, Version, int], ...] = ()
-    busy: bool = False
-    rested: bool = False
-    held: bool = False
-    said: tuple[Adopted, ...] = ()
-    saying: tuple[Adopted, ...] = ()
-    spoke: bool = False
-    hungry: bool = False
-    wants: bool = False
-    fetching: bool = False
-    flight: bool = False
-    quiet: bool = False
-
-    @property
-    def clock(self) -> int:
-        """Its step on the syncer's clock."""
-        return self.progress.steps + self.offset
-
-
-Outcome = tuple[LearnerState, Words]
-
-
-def begun(
-    terms: Terms, granted: Granted, versions: Sequence[Version], cursor: Lease, ahead_windows: int
-) -> LearnerState:
-    """A life that begins at these versions, one for each fragment; `cursor`: in its data."""
-    return LearnerState(
-        terms,
-        granted.life,
-        granted.offset,
-        tuple(Track(version) for version in versions),
-        {Fragment(p): version for p, version in enumerate(versions)},
-        Progress(0, 0, cursor),
-        ahead_windows,
-    )
 
 
 def happen(state: LearnerState, happening: Happening) -> Outcome:
@@ -144,6 +70,8 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
             news = state.news if p in state.news else (*state.news, p)
             newest = {**state.newest, p: version}
             return _at_once(replace(state, news=news, newest=newest))
+        case Settled(said):
+            return _settled(state, said), ()
         case Parked():
             return _at_once(replace(state, stepping=False))
         case LetGo():
@@ -278,17 +206,22 @@ def _hand_over(state: LearnerState, p: Fragment, track: Track) -> tuple[LearnerS
     progress, said = state.progress, None
     if track.from_step < progress.steps:
         said = ContributionId(state.life, p, track.from_step, progress.steps)
-        after = replace(track, from_step=progress.steps, from_tokens=progress.tokens)
+        waiting = (*track.waiting, said)
+        after = replace(
+            track, from_step=progress.steps, from_tokens=progress.tokens, waiting=waiting
+        )
         state = _with_track(state, p, after)
     return state, HandOver(p, said, track, progress)
 
 
 def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
     track, progress, version = state.tracks[p], state.progress, state.newest[p]
-    if (kept := _kept(state, p)) is not None and not state.terms.carries:
-        track = kept.track  # nobody has asked for it, and nobody will
+    waiting = track.waiting
+    if (kept := _kept(state, p)) is not None:  # nobody has asked for it, and nobody will
+        waiting = tuple(each for each in waiting if each != kept.said)
+        track = track if state.terms.carries else kept.track
     if state.terms.carries:
-        after = Track(version, track.from_step, track.from_step, track.from_tokens)
+        after = Track(version, track.from_step, track.from_step, track.from_tokens, waiting)
         from_step, tokens = progress.steps, 0
     else:
         after = Track(version, progress.steps, progress.steps, progress.tokens)
@@ -302,7 +235,18 @@ def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
         kept=tuple(each for each in state.kept if each.fragment != p),
         flying=tuple(each for each in state.flying if each[0] != p),
     )
-    return _with_track(state, p, after), Adopt(p, version)
+    return _with_track(state, p, after), Adopt(
+        p, version, after.waiting if state.terms.keeps else ()
+    )
+
+
+def _settled(state: LearnerState, said: Sequence[ContributionId]) -> LearnerState:
+    for each in said:
+        track = state.tracks[each.fragment]
+        if each in track.waiting:
+            waiting = tuple(other for other in track.waiting if other != each)
+            state = _with_track(state, each.fragment, replace(track, waiting=waiting))
+    return state
 
 
 def _with_track(state: LearnerState, p: Fragment, track: Track) -> LearnerState:

@@ -26,16 +26,18 @@ class Terms:
     """What a learner works by; constant over the run.
 
     `overlap`: 0 = it waits for adoption at each due point. `carries`: what it trained since its
-    last hand-in survives an adoption (adopt = "carry"). `batch_windows`: data of one step;
-    `lease_windows`: of a lease, and what it likes to have ahead. `until`: None = it never waits but
-    for an overlap of 0; else it is in lock-step, hands in a fragment as it was at its due point,
-    puts the new version in place `overlap` steps later and no step earlier or later, and waits at
-    this clock for the end of the run.
+    last hand-in survives an adoption (adopt = "carry"); `keeps`: so does what was handed in and is
+    no part of that version (with the anchor "base": else it would be in the next delta, too).
+    `batch_windows`: data of one step; `lease_windows`: of a lease, and what it likes to have ahead.
+    `until`: None = it never waits but for an overlap of 0; else it is in lock-step, hands in a
+    fragment as it was at its due point, puts the new version in place `overlap` steps later and no
+    step earlier or later, and waits at this clock for the end of the run.
     """
 
     schedule: Schedule
     overlap: int
     carries: bool
+    keeps: bool
     batch_windows: int
     lease_windows: int
     until: int | None
@@ -51,18 +53,6 @@ class Terms:
         """Does it train on while a fragment is merged, and wait for it in the end?"""
         return self.until is not None and self.overlap > 0
 
-    def rate_clock(self, clock: int, past_t: int) -> int:
-        """The clock whose learning rate a step takes: the learner's own, and out of lock-step never
-        further than H from the syncer's t. `past_t`: by how much its own was past t at last.
-
-        So islands of any speed end their schedules together: one at a third of the speed would
-        merge deltas of the full rate with those of islands whose rate has fallen.
-        """
-        if self.until is not None:
-            return clock
-        most = self.schedule.longest
-        return clock - past_t + max(-most, min(past_t, most))
-
     @property
     def wanted_windows(self) -> int:
         """It asks for data when it has less than this."""
@@ -75,13 +65,14 @@ class Track:
 
     `base`: the version adopted last; `since_step`: the step from which its steps count. Steps and
     tokens of the next contribution count from `from_step` and `from_tokens`: the last hand-in, or
-    the adoption.
+    the adoption. `waiting`: what was handed in and is part of no version yet, as far as is known.
     """
 
     base: Version
     since_step: int = 0
     from_step: int = 0
     from_tokens: int = 0
+    waiting: tuple[ContributionId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +88,14 @@ class Offered:
 
     fragment: Fragment
     version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What has become of these is known: they are part of a version that has come or is to come,
+    or never will be of any."""
+
+    said: tuple[ContributionId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +166,7 @@ class Beat:
 Happening = (
     Asked
     | Offered
+    | Settled
     | Parked
     | LetGo
     | Ceased
@@ -217,10 +217,12 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Put the newest version of this fragment that has come in place."""
+    """Put the newest version of this fragment that has come in place; what was handed in and is no
+    part of it (`keeps`, in their order) stays in place beside it, as do the steps since."""
 
     fragment: Fragment
     version: Version
+    keeps: tuple[ContributionId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,10 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.schedule import Schedule
+from islands.adopt import AdoptRule
 from islands.encoder import Where
 from islands.exchange import Missed, Public
+from islands.learner_words import Terms
 
 
 class Link(Protocol):
@@ -92,3 +94,16 @@ class Habits:
     encode: Where
     region: Region | None
     until: int | None
+
+    def terms(self, adopt: AdoptRule, batch_windows: int) -> Terms:
+        """What its learner's state works by; `batch_windows`: data of one step."""
+        carries = adopt is AdoptRule.CARRY
+        return Terms(
+            self.schedule,
+            self.overlap,
+            carries,
+            carries and self.anchor is Anchor.BASE,
+            batch_windows,
+            self.lease_windows,
+            self.until,
+        )

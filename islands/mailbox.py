@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from coordinator.fragments import Flat
 from coordinator.protocol import Fragment, Lease, Life, Progress, Version, Vitals
 from islands.exchange import Downlink, Snapshot, Uplink
-from islands.learner_state import LearnerState, happen
+from islands.learner_life import LearnerState
+from islands.learner_state import happen
 from islands.learner_words import Adopt, End, HandOver, Happening, Keep, Say, Step, Take, Want
 
 

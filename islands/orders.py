@@ -84,11 +84,13 @@ class CutOut:
 
 @dataclass(frozen=True, slots=True)
 class PutIn:
-    """Put this version of the fragment in place; `mean`: with the mean of first moments that came
-    with it, which all hosts have."""
+    """Put this version of the fragment in place, and beside it what was handed in and is no part
+    of it (`keeps`); `mean`: with the mean of first moments that came with it, which all hosts
+    have."""
 
     fragment: Fragment
     version: Version
+    keeps: tuple[ContributionId, ...]
     mean: bool
 
 

@@ -6,14 +6,14 @@ time. When each of these is called, and what for, `learner_state` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import jax
 from optax import OptState
 
 from coordinator.fragments import Flat
-from coordinator.protocol import Fragment
+from coordinator.protocol import ContributionId, Fragment
 from islands.adopt import AdoptRule, FragmentPort
 from islands.encoder import Numbers, Where
 from islands.exchange import Basis, Cut, Snapshot
@@ -21,6 +21,9 @@ from islands.inner import Inner, InnerState, Measures
 from islands.learner_words import HandOver
 from islands.moments import Sharing, Taken
 from islands.task import Batch, Params
+
+Handed = Mapping[ContributionId, tuple[Numbers, jax.Array]]
+"""What was handed in of a fragment, in order: where it began, and where it ended."""
 
 
 class Replica:
@@ -35,6 +38,7 @@ class Replica:
         self._state: InnerState | None = None
         self._basis: dict[Fragment, Basis] = {}
         self._kept: dict[Fragment, Snapshot] = {}  # of their due points, not asked for yet
+        self._handed: dict[Fragment, Handed] = {}  # in, and not known to be in the fragment yet
         self._taken: dict[Fragment, Taken] = {}  # first moments that went along, for their return
 
     @property
@@ -52,7 +56,7 @@ class Replica:
         """Let go of the parameters of the life before, which need not lie beside the new ones, and
         return its moments."""
         before, self._state, self._basis, self._kept = self._state, None, {}, {}
-        self._taken = {}
+        self._handed, self._taken = {}, {}
         return None if before is None else before.opt_state
 
     def begin(
@@ -100,6 +104,8 @@ class Replica:
         """What is handed in of the fragment next counts from here."""
         p = word.fragment
         flat, basis = self._port.take(self.state.params, p), self._basis[p]
+        if word.said is not None and self._port.rule is AdoptRule.CARRY:
+            self._handed[p] = {**self._handed.get(p, {}), word.said: (basis.origin, flat)}
         self._basis[p] = Basis(basis.public, flat)
         self._taken.pop(p, None)
         if self._sharing is not None and self._sharing.wanted(p, word.track.base.number):
@@ -107,20 +113,32 @@ class Replica:
         return Snapshot(word, Cut(flat, basis, self._taken.get(p)))
 
     def adopt(
-        self, p: Fragment, flat: Flat, placed: jax.Array, mean: jax.Array | None = None
+        self,
+        p: Fragment,
+        flat: Flat,
+        placed: jax.Array,
+        mean: jax.Array | None = None,
+        *,
+        keeps: Sequence[ContributionId] = (),
     ) -> None:
         """Put a public fragment in place; `placed`: the same, where the step wants it. `mean`: of
         the islands' first moments; it replaces those that were handed in of this one, if any
-        were, and without it they stay its own."""
+        were, and without it they stay its own. `keeps`: what was handed in and is no part of this
+        version; it is kept in place beside it."""
         taken = self._taken.pop(p, None)
         if self._sharing is not None and taken is not None and mean is not None:
             shared = self._sharing.port.put(self.state.opt_state, p, mean, taken)
             self._state = replace(self.state, opt_state=self._inner.place_moments(shared))
         carries = self._port.rule is AdoptRule.CARRY
         origin = self._placed(p, self._basis[p].origin) if carries else placed
+        handed = self._handed.pop(p, {})
+        if kept := {said: handed[said] for said in keeps if said in handed}:
+            self._handed[p] = kept
+        for start, end in kept.values():
+            placed = self._port.moved(placed, end, self._placed(p, start))
         params = self._port.put(self.state.params, p, placed, origin)
         self._state = replace(self.state, params=params)
-        self._basis[p] = Basis(flat, placed if self._encode == "device" else flat)
+        self._basis[p] = Basis(flat, placed if kept or self._encode == "device" else flat)
 
     def _anchor_of(self, p: Fragment, flat: Flat) -> Numbers:
         """Where deltas will be counted from."""

@@ -144,8 +144,8 @@ class Trainer:
         """
         began_s = self._now_s()
         with self._mail.lock:
-            now = self._mail.now
-            assert now is not None
+            assert self._mail.now is not None
+            clock = self._mail.now.rate_clock
         try:
             batch = self._stream.next()
         except Starved:
@@ -158,7 +158,6 @@ class Trainer:
             jax.block_until_ready((self._replica.state, self._copying))
             self._copying, self._exchanged = [], False
         began_s, first = self._now_s(), self._running is None
-        clock = now.terms.rate_clock(now.clock, now.past_t)
         self._tell(InnerStep(clock))
         measures = self._replica.step(batch, clock)
         self._settle(fed_s)  # of the step before, if the devices are still at it
@@ -265,11 +264,11 @@ class Trainer:
                 # whoever asked is forgotten once answered: if not here, by `Mailbox.end`
                 with self._mail.lock:
                     self._mail.answers[p].popleft().set_result(snapshot)
-            case Adopt(p, version):
+            case Adopt(p, version, keeps):
                 with self._mail.lock:
                     offer, self._mail.adopting = self._mail.offers[p, version], {(p, version)}
-                self._tell(PutIn(p, version, mean=offer.mean is not None))
-                self._replica.adopt(p, *offer)
+                self._tell(PutIn(p, version, keeps, mean=offer.mean is not None))
+                self._replica.adopt(p, *offer, keeps=keeps)
                 self._exchanged = True
                 with self._mail.lock:
                     self._mail.adopting = set()

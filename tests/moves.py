@@ -18,7 +18,8 @@ from cluster.shard.shard import Shard
 from cluster.sim import learner as sim_learner
 from cluster.status import IslandState
 from coordinator.protocol import Fragment, Island, Merged
-from islands.learner_state import LearnerState, happen
+from islands.learner_life import LearnerState
+from islands.learner_state import happen
 from islands.learner_words import Happening, Word
 from tests.diagram import NOBODY, STAYS, Machine, Move
 

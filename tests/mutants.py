@@ -82,7 +82,7 @@ ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction.py"
 ORDERS, PARTS = "coordinator/orders.py", "coordinator/parts.py"
-LEARNER, WORDS = "islands/learner_state.py", "islands/learner_words.py"
+LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
 FLEET = "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/islands.py", "cluster/fleet/wishes.py"
 SHARD, FATES = "cluster/shard/shard.py", "cluster/shard/fates.py"
@@ -892,21 +892,33 @@ MUTANTS = (
     ),
     Mutant(
         "a slow island keeps the full learning rate",
-        WORDS,
-        "max(-most, min(past_t, most))",
-        "min(past_t, most)",
+        LIFE,
+        "max(-most, min(self.past_t, most))",
+        "min(self.past_t, most)",
     ),
     Mutant(
         "a fast island ends its schedule before the others",
-        WORDS,
-        "max(-most, min(past_t, most))",
-        "max(-most, past_t)",
+        LIFE,
+        "max(-most, min(self.past_t, most))",
+        "max(-most, self.past_t)",
     ),
     Mutant(
         "in lock-step the learning rate depends on who was heard",
-        WORDS,
-        "if self.until is not None:\n            return clock",
-        "if False:\n            return clock",
+        LIFE,
+        "if self.terms.until is not None:\n            return self.clock",
+        "if False:\n            return self.clock",
+    ),
+    Mutant(
+        "what was handed in late is thrown away at the learner",
+        LEARNER,
+        "waiting = (*track.waiting, said)",
+        "waiting = track.waiting",
+    ),
+    Mutant(
+        "what is merged is kept in place a second time",
+        LEARNER,
+        "if each in track.waiting:",
+        "if False:",
     ),
     Mutant("a life never ends", LEARNER, "if not state.goes_on:", "if False:"),
     # --- the fleet

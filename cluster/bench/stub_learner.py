@@ -40,7 +40,8 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.schedule import Schedule
-from islands.learner_state import LearnerState, begun, happen
+from islands.learner_life import LearnerState, begun
+from islands.learner_state import happen
 from islands.learner_words import (
     Adopt,
     Asked,
@@ -151,7 +152,8 @@ class LightLearner:
                 versions = await self._versions()
         material = self._material
         self._known, self._pages = versions, Pages(material.lease_windows, granted.leases)
-        terms = Terms(material.schedule, 1, False, material.windows, material.lease_windows, None)
+        windows, wanted = material.windows, material.lease_windows
+        terms = Terms(material.schedule, 1, False, False, windows, wanted, None)
         cursor, ahead = self._pages.cursor, self._pages.remaining
         self.now = begun(terms, granted, versions, cursor, ahead)
         self._happens(Ready(ahead) if self._staying else LetGo())

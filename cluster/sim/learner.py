@@ -12,7 +12,8 @@ from cluster.sim.parcels import Parcel, SimDifference
 from cluster.sim.plan import LAYOUT
 from cluster.sim.poison import spoiled
 from coordinator.protocol import Fragment, Granted, HandIn, Publication, Version
-from islands.learner_state import LearnerState, begun, happen
+from islands.learner_life import LearnerState, begun
+from islands.learner_state import happen
 from islands.learner_words import (
     Adopt,
     Asked,
@@ -24,6 +25,7 @@ from islands.learner_words import (
     Offered,
     Rested,
     Say,
+    Settled,
     Step,
     Stepped,
     Take,
@@ -86,6 +88,7 @@ class SimLearner:
     def offer(self, said: Publication, payload: SimDifference) -> None:
         """Follow the public chain, and adopt at the next boundary."""
         p = said.fragment
+        self.happens(Settled(tuple(each for each in said.merged if each.life == self.life)))
         if said.version > self.known[p][0]:
             self.known[p] = self.process.link.follow(self.known[p], said, payload)
             self.happens(Offered(p, self.known[p][0]))

@@ -31,7 +31,8 @@ from coordinator.protocol import (
     Version,
     Void,
 )
-from islands.learner_state import HEARTBEAT_S, LearnerState
+from islands.learner_life import LearnerState
+from islands.learner_state import HEARTBEAT_S
 from islands.learner_words import (
     Beat,
     Ceased,
@@ -70,6 +71,7 @@ def terms_of(plan: SimPlan, trait: Trait) -> Terms:
     return Terms(
         rule.schedule,
         rule.overlap if lock_step is None else lock_step,
+        plan.carry,
         plan.carry,
         trait.windows,
         rule.lease_windows,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cluster.sim.loop import settle
@@ -21,7 +22,8 @@ from coordinator.protocol import (
 )
 from islands.corpus import Starved
 from islands.exchange import Downlink, Public, Uplink
-from islands.learner_state import LearnerState, begun, happen
+from islands.learner_life import LearnerState, begun
+from islands.learner_state import happen
 from islands.learner_words import (
     Adopt,
     Asked,
@@ -34,6 +36,7 @@ from islands.learner_words import (
     Ready,
     Rested,
     Say,
+    Settled,
     Step,
     Stepped,
     Take,
@@ -90,8 +93,8 @@ class VirtualLearner:
                 case Keep(hand_over):
                     if hand_over.said is not None:
                         process.replica.keep(hand_over)
-                case Adopt(p, version):
-                    self._adopt(p, version)
+                case Adopt(p, version, keeps):
+                    self._adopt(p, version, keeps)
                 case Take(lease):
                     self.stream.add(lease)
                     self.happens(Fed(self.stream.remaining))
@@ -107,16 +110,17 @@ class VirtualLearner:
 
     def hand_in(self, p: Fragment, known: Known) -> asyncio.Future[HandedIn | None]:
         """What was trained on the fragment, once there is a step boundary."""
-        self._uplink.hear(p, known)
+        if self._uplink.hear(p, known):
+            waiting = self.now.tracks[p].waiting
+            self.happens(Settled(tuple(each for each in waiting if each not in known.held)))
         waiter = self.asks.setdefault(p, asyncio.Future(loop=self.process.loop))
         self.happens(Asked(p))
         return waiter
 
     def offer(self, said: Publication, payload: Sent) -> None:
         """Follow the public chain, and adopt at the next boundary."""
-        for each in said.merged:
-            if each.life == self.life:
-                self._uplink.settle(each, merged=True)
+        self._uplink.settle_merged(said)
+        self.happens(Settled(tuple(each for each in said.merged if each.life == self.life)))
         if (found := self._downlink.follow(said, payload)) is None:
             return
         version, flat = found
@@ -127,6 +131,7 @@ class VirtualLearner:
     def refused(self, said: ContributionId) -> None:
         """A contribution was discarded: what it took along is this learner's again."""
         self._uplink.settle(said, merged=False)
+        self.happens(Settled((said,)))
 
     # --- words ------------------------------------------------------------------------------------
 
@@ -136,22 +141,22 @@ class VirtualLearner:
         snapshot = self.process.replica.take(word)
         return self._uplink.encode(word.fragment, snapshot, self.process.spoil)
 
-    def _adopt(self, p: Fragment, version: Version) -> None:
+    def _adopt(self, p: Fragment, version: Version, keeps: Sequence[ContributionId]) -> None:
         flat, mean = self._offers[p, version]
         self._offers = {at: each for at, each in self._offers.items() if at[0] != p}
         inner = self.process.kit.inner
         shared = None if mean is None else inner.place_flat(mean, mean.size)
-        self.process.replica.adopt(p, flat, inner.place_flat(flat, flat.size), shared)
+        self.process.replica.adopt(p, flat, inner.place_flat(flat, flat.size), shared, keeps=keeps)
 
     def _step(self, held: bool) -> None:
-        process, loop, now = self.process, self.process.loop, self.now
+        process, loop = self.process, self.process.loop
         self.stepped_s = loop.now_s if held else self.stepped_s
         try:
             batch = self.stream.next()
         except Starved:
             self.happens(Ready(self.stream.remaining))
             return
-        process.replica.step(batch, now.terms.rate_clock(now.clock, now.past_t))
+        process.replica.step(batch, self.now.rate_clock)
         takes_s, tokens = process.takes_s(), process.kit.task.tokens(batch)
         loop.at(loop.now_s + takes_s, self._stepped, takes_s, int(tokens))
 

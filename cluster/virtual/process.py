@@ -35,10 +35,9 @@ from coordinator.protocol import (
     Version,
     Vitals,
 )
-from islands.adopt import AdoptRule
 from islands.encoder import ENCODERS
 from islands.exchange import Missed, Public
-from islands.learner_words import LetGo, Ready, Terms
+from islands.learner_words import LetGo, Ready
 from islands.link import Habits
 from islands.replica import Replica
 from islands.task import StreamLike
@@ -82,14 +81,7 @@ class VirtualProcess(Process[VirtualLearner]):
         self._timing, self._rng = timing, random.Random(seed)
         self._group, sync = group_of(config, island), config.sync
         self.habits = habits_of(config, island)
-        self.terms = Terms(
-            self.habits.schedule,
-            sync.least_overlap,
-            kit.port.rule is AdoptRule.CARRY,
-            self._group.batch_size,
-            self.habits.lease_windows,
-            self.habits.until,
-        )
+        self.terms = self.habits.terms(kit.port.rule, self._group.batch_size)
         self.encoder = ENCODERS[self._group.encode](sync.wire_up)
         wire = self.habits.wire_moments
         self.moments_encoder = None if wire is None else ENCODERS[self._group.encode](wire)

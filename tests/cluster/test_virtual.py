@@ -208,6 +208,24 @@ def test_what_fast_islands_train_beyond_the_slowest_one_s_steps_is_worth_somethi
     assert real(uneven["heldout_loss"]) < 0.85 * real(even["heldout_loss"])
 
 
+def test_merged_at_every_step_with_an_overlap_islands_learn_as_if_they_had_waited(
+    text: Path,
+) -> None:
+    """Each hands in its next step before it adopts what came of the one before: its own steps must
+    stay in place meanwhile, or it would take each gradient a step behind its own parameters."""
+    settings = ("optimizer.kind=muon", "sync.every=1", "sync.fragments=1", "run.steps=80")
+
+    def learned(overlap: int) -> Learned:
+        more = (f"sync.overlap={overlap}", f"sync.quorum={ISLANDS}")
+        return train(config_of(text, *settings, *more), AT_ONCE, 0)
+
+    waiting, training_on = learned(0).figures, learned(1).figures
+    assert (waiting["effective_overlap"], training_on["effective_overlap"]) == (0.0, 1.0)
+    assert waiting["merges"] == training_on["merges"]
+    assert real(training_on["wall_s"]) < 0.95 * real(waiting["wall_s"])
+    assert real(training_on["heldout_loss"]) < 1.015 * real(waiting["heldout_loss"])
+
+
 def test_grace_meets_who_is_a_little_late(text: Path) -> None:
     timing = Timing(jitter=0.2)
     met = train(config_of(text, "sync.quorum=1"), timing, 0).figures

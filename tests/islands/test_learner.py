@@ -50,7 +50,7 @@ from islands.encoder import Where
 from islands.exchange import Public
 from islands.inner import Inner, InnerState, Measures
 from islands.learner import Learner, Rejected, Unreachable
-from islands.learner_state import LearnerState
+from islands.learner_life import LearnerState
 from islands.link import Link
 from islands.task import Batch, Params, Task
 from tests.given import habits as a_habits
@@ -663,6 +663,54 @@ def test_carrying_keeps_what_was_trained_since_the_hand_in(
     carried = inner.start(params_of([public + (now[F0] - sent), now[F1]]), moments)
     wanted = flats_of(steps_of(inner, carried, range(5, 6), first_batch=5).params)[F0]
     np.testing.assert_allclose(public + more, wanted, rtol=1e-5, atol=1e-6)
+
+
+@anywhere
+def test_carrying_keeps_what_was_handed_in_and_is_no_part_of_the_version(
+    begin: Begin, inner: Inner, encode: Where
+) -> None:
+    """It was late for its round, and is to be merged in the next one: until then the learner trains
+    on with its own steps in place, and they are in no other hand-in."""
+    alive = begin(adopt=AdoptRule.CARRY, encode=encode)
+    alive.script.step(3)
+    late, delta = alive.hand_in(F0)
+    alive.script.step(2)
+    public = flats_of(init(5))[F0]
+    version = alive.publish(F0, public)
+    alive.script.step(1)
+    following, more = alive.hand_in(F0)
+    assert (following.base, span((following, more))) == (version, (3, 6))
+    plain = steps_of(inner, inner.start(init(0)), range(5))
+    now, moments = flats_of(plain.params), jax.tree.map(np.array, plain.opt_state)
+    moved = public + (now[F0] - flats_of(init(0))[F0])
+    ahead = inner.start(params_of([moved, now[F1]]), moments)
+    ahead = steps_of(inner, ahead, range(5, 6), first_batch=5)
+    before = public + split(delta)[0]
+    np.testing.assert_allclose(
+        before + split(more)[0], flats_of(ahead.params)[F0], rtol=1e-5, atol=1e-6
+    )
+
+    merged = alive.publish(F0, before, [late.id])  # the last one is still to come
+    alive.script.step(1)
+    last, rest = alive.hand_in(F0)
+    assert (last.base, span((last, rest))) == (merged, (6, 7))
+    wanted = flats_of(steps_of(inner, ahead, range(6, 7), first_batch=6).params)[F0]
+    found = before + split(more)[0] + split(rest)[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_what_will_never_be_merged_waits_no_longer(begin: Begin) -> None:
+    """The shard that had it has died, as its next question says; or its gate has refused it."""
+    alive = begin(adopt=AdoptRule.CARRY)
+    life = alive.script.life
+    alive.script.step(1)
+    alive.hand_in(F0)
+    refused, _ = alive.hand_in(F1)
+    alive.script.step(1)
+    asked = alive.call(alive.learner.hand_in, life, F0, Known((0, 1)))
+    assert asked.result(WAIT_S) is not None
+    alive.learner.refused(refused.id)
+    assert [len(track.waiting) for track in life_of(alive).tracks] == [1, 0]
 
 
 @anywhere

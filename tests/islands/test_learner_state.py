@@ -25,7 +25,8 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.schedule import Schedule
-from islands.learner_state import LearnerState, begun, happen
+from islands.learner_life import LearnerState, begun
+from islands.learner_state import happen
 from islands.learner_words import (
     Adopt,
     Asked,
@@ -43,6 +44,7 @@ from islands.learner_words import (
     Ready,
     Rested,
     Say,
+    Settled,
     Step,
     Stepped,
     Take,
@@ -70,7 +72,7 @@ class Told:
         ahead: int = 100,
         until: int | None = None,
     ) -> None:
-        terms = Terms(Schedule(4, 2), overlap, carries, 1, 8, until)
+        terms = Terms(Schedule(4, 2), overlap, carries, carries, 1, 8, until)
         granted = Granted(LIFE, 0, (Version(0, 0),) * 2, (Lease(0),), ())
         self.ahead = ahead
         self.state = begun(terms, granted, [Version(0, 0)] * 2, Lease(0), ahead)
@@ -81,11 +83,6 @@ class Told:
             self.state, words = happen(self.state, each)
             found += words
         return found
-
-    @property
-    def rate_clock(self) -> int:
-        """The clock whose learning rate the next step takes."""
-        return self.state.terms.rate_clock(self.state.clock, self.state.past_t)
 
     def step(self) -> list[Word]:
         """A step ends, and the next one could begin."""
@@ -136,6 +133,37 @@ def test_only_the_newest_version_is_adopted() -> None:
     told(Offered(F0, Version(0, 2)), Offered(F0, Version(0, 3)), Offered(F0, Version(0, 1)))
     adopted = [word for word in told.step() if isinstance(word, Adopt)]
     assert adopted == [Adopt(F0, Version(0, 3))]
+
+
+def test_what_was_handed_in_and_is_no_part_of_a_version_stays_in_place_beside_it() -> None:
+    told = Told(carries=True)
+    told(Ready(100), Asked(F0), Asked(F1))
+    late, other = (word.said for word in told.step() if isinstance(word, HandOver))
+    assert late is not None
+    assert other is not None
+    told(Offered(F0, Version(0, 1)))
+    assert Adopt(F0, Version(0, 1), (late,)) in told.step(), "its round was over without it"
+    told(Asked(F0))
+    (next_one,) = (word.said for word in told.step() if isinstance(word, HandOver))
+    assert next_one is not None
+    assert (next_one.from_step, next_one.to_step) == (1, 3), "it counts from the hand-in still"
+    told(Settled((late, late)), Offered(F0, Version(0, 2)), Offered(F1, Version(0, 1)))
+    adopted = [word for word in told.step() if isinstance(word, Adopt)]
+    assert adopted == [
+        Adopt(F0, Version(0, 2), (next_one,)),
+        Adopt(F1, Version(0, 1), (other,)),
+    ]
+    told(Settled((next_one, other)), Offered(F0, Version(0, 3)), Offered(F1, Version(0, 2)))
+    adopted = [word for word in told.step() if isinstance(word, Adopt)]
+    assert adopted == [Adopt(F0, Version(0, 3)), Adopt(F1, Version(0, 2))]
+
+
+def test_where_a_version_overwrites_nothing_stays_in_place() -> None:
+    told = Told(carries=False)
+    told(Ready(100), Asked(F0))
+    told.step()
+    told(Offered(F0, Version(0, 1)))
+    assert Adopt(F0, Version(0, 1), ()) in told.step()
 
 
 def test_one_message_at_a_time_and_what_comes_meanwhile_is_joined() -> None:
@@ -303,9 +331,9 @@ def test_its_learning_rate_is_never_that_of_a_step_further_than_h_from_t(
     for _ in range(steps):
         told.step()
     told(Heard(Answer(t, 0, stopping=False)))
-    assert told.rate_clock == clock
+    assert told.state.rate_clock == clock
     told.step()
-    assert told.rate_clock == clock + 1
+    assert told.state.rate_clock == clock + 1
 
 
 def test_in_lock_step_the_learning_rate_is_that_of_its_own_clock() -> None:
@@ -314,7 +342,7 @@ def test_in_lock_step_the_learning_rate_is_that_of_its_own_clock() -> None:
     told(Ready(100))
     told.step()
     told(Heard(Answer(50, 7, stopping=False)))
-    assert told.rate_clock == told.state.clock == 8
+    assert told.state.rate_clock == told.state.clock == 8
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
