@@ -105,7 +105,9 @@ class Replica:
         p = word.fragment
         flat, basis = self._port.take(self.state.params, p), self._basis[p]
         if word.said is not None and self._port.rule is AdoptRule.CARRY:
-            self._handed[p] = {**self._handed.get(p, {}), word.said: (basis.origin, flat)}
+            handed = self._handed.get(p, {})
+            waiting = {said: handed[said] for said in word.track.waiting if said in handed}
+            self._handed[p] = {**waiting, word.said: (basis.origin, flat)}
         self._basis[p] = Basis(basis.public, flat)
         self._taken.pop(p, None)
         if self._sharing is not None and self._sharing.wanted(p, word.track.base.number):

@@ -74,6 +74,15 @@ def host(address: str, hosts: int, number: int, sizes: tuple[int, int, int], fol
                 params = port.put(state.params, p, inner.place_flat(public[p], size), flat)
                 state = replace(state, params=params)
     found: dict[str, np.ndarray] = {f"public{p}": flat for p, flat in enumerate(public)}
+    for p, size in SIZES:  # a hand-in that was late stays in place beside what the others made
+        placed = inner.place_flat(public[p], size)
+        moved = port.moved(
+            placed, port.take(state.params, p), inner.place_flat(0 * public[p], size)
+        )
+        found[f"late{p}"] = on_host(moved)[: public[p].size]
+        params = port.put(state.params, p, moved, port.take(state.params, p))
+        found[f"put{p}"] = on_host(port.take(params, p))[: public[p].size]
+        state = replace(state, params=params)
     give_moments(kit, hosts, number, state, found)
     share_moments(kit, own, found)
     for wire in Wire:
@@ -207,6 +216,10 @@ def test_hosts_are_together_what_one_is(
     for p, _ in SIZES:
         whole = np.concatenate([arrays[f"public{p}"] for _, arrays in found])
         np.testing.assert_allclose(whole, alone[f"public{p}"], rtol=0, atol=1e-3)
+        late = np.concatenate([arrays[f"late{p}"] for _, arrays in found])
+        np.testing.assert_allclose(late, alone[f"late{p}"], rtol=0, atol=2e-3)
+        for _, arrays in found:
+            np.testing.assert_array_equal(arrays[f"put{p}"], arrays[f"late{p}"])
         for name in ("moments", "joined"):
             whole = np.concatenate([arrays[f"{name}{p}"] for _, arrays in found])
             mine = alone[f"{name}{p}"]
