@@ -249,16 +249,13 @@ class Learner:
             if not self._mail.is_lived(life) or self._mail.uplink is None:
                 return None
             uplink = self._mail.uplink
-        fresh = uplink.hear(fragment, known)
+        held = known.held if uplink.hear(fragment, known) else None
         with self._mail.lock:
-            if not self._mail.is_lived(life) or (now := self._mail.now) is None:
+            if not self._mail.is_lived(life):
                 return None
-            if fresh:
-                waiting = now.tracks[fragment].waiting
-                self._mail.happens(Settled(tuple(s for s in waiting if s not in known.held)))
             if (future := self._mail.asked.get(fragment)) is None:  # else both hear the same answer
                 future = self._mail.asked[fragment] = Future()
-                self._mail.happens(Asked(fragment))
+                self._mail.happens(Asked(fragment, held))
         snapshot = future.result()
         return None if snapshot is None else uplink.encode(fragment, snapshot, self.spoil)
 
@@ -304,7 +301,7 @@ class Learner:
         if self._lead is not None:
             self._lead.tell(News(life, publication))
         uplink.settle_merged(publication)
-        self._settled(life, *publication.merged)
+        self._settled(life, publication.merged)
         if (found := downlink.follow(publication, payload)) is None:
             return
         p, (version, flat) = publication.fragment, found
@@ -349,13 +346,12 @@ class Learner:
             uplink = self._mail.uplink if self._mail.is_lived(said.life) else None
         if uplink is not None:
             uplink.settle(said, merged=False)
-            self._settled(said.life, said)
+            self._settled(said.life, (said,))
 
-    def _settled(self, life: Life, *said: ContributionId) -> None:
-        """These are merged, or never will be; those of other lives are none of this one's."""
+    def _settled(self, life: Life, said: tuple[ContributionId, ...]) -> None:
         with self._mail.lock:
             if self._mail.is_lived(life):
-                self._mail.happens(Settled(tuple(each for each in said if each.life == life)))
+                self._mail.happens(Settled(said))
 
     def cease(self, over: Void) -> None:
         """This life is over by the syncer's word; the next one begins at once."""

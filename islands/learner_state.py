@@ -61,7 +61,10 @@ STEP_SMOOTHING = 0.2
 def happen(state: LearnerState, happening: Happening) -> Outcome:
     """The state after this, and the words that follow from it, in the order to be carried out."""
     match happening:
-        case Asked(p):
+        case Asked(p, held):
+            waiting = state.tracks[p].waiting
+            if held is not None:
+                state = _settled(state, [each for each in waiting if each not in held])
             asks = state.asks if p in state.asks else (*state.asks, p)
             return _at_once(replace(state, asks=asks))
         case Offered(p, version):

@@ -77,9 +77,11 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The shard asks for what was trained on a fragment."""
+    """The shard asks for what was trained on a fragment. `held`: of what was handed in of it
+    before, only this waits still; None if that is not known, or older than what is."""
 
     fragment: Fragment
+    held: tuple[ContributionId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What has become of these is known: they are part of a version that has come or is to come,
-    or never will be of any."""
+    """What has become of these is known, of whatever life they are: they are part of a version that
+    has come or is to come, or never will be of any."""
 
     said: tuple[ContributionId, ...]
 

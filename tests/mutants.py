@@ -915,6 +915,12 @@ MUTANTS = (
         "waiting = track.waiting",
     ),
     Mutant(
+        "what was lost is kept in place for ever",
+        LEARNER,
+        "if held is not None:",
+        "if False:",
+    ),
+    Mutant(
         "what is merged is kept in place a second time",
         LEARNER,
         "if each in track.waiting:",

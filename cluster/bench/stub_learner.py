@@ -152,8 +152,15 @@ class LightLearner:
                 versions = await self._versions()
         material = self._material
         self._known, self._pages = versions, Pages(material.lease_windows, granted.leases)
-        windows, wanted = material.windows, material.lease_windows
-        terms = Terms(material.schedule, 1, False, False, windows, wanted, None)
+        terms = Terms(
+            material.schedule,
+            overlap=1,
+            carries=False,
+            keeps=False,
+            batch_windows=material.windows,
+            lease_windows=material.lease_windows,
+            until=None,
+        )
         cursor, ahead = self._pages.cursor, self._pages.remaining
         self.now = begun(terms, granted, versions, cursor, ahead)
         self._happens(Ready(ahead) if self._staying else LetGo())

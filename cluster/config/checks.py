@@ -190,12 +190,13 @@ def _whole_tape_is_kept(config: Config) -> Iterator[Problem]:
         )
 
 
-@check("sync.overlap", "sync.every", "sync.fragments")
+@check("sync.overlap", "sync.every", "sync.fragments", "sync.adopt", "sync.anchor")
 def _overlap_fits(config: Config) -> Iterator[Problem]:
     sync = config.sync
     given, least = sync.least_overlap, schedule_of(config).least
-    # who runs free and carries hands in its next steps before it adopts those before
-    most = least if sync.adopt == "carry" and not config.run.mode.lock_step else least - 1
+    # who runs free and keeps its late hand-ins in place hands in again before it adopts
+    keeps = sync.adopt == "carry" and sync.anchor == "base" and not config.run.mode.lock_step
+    most = least if keeps else least - 1
     if given > most:
         kind = "sync.every" if isinstance(sync.every, int) else "the least interval of sync.every"
         yield Problem(

@@ -11,7 +11,7 @@ from cluster.sim.pages import Pages
 from cluster.sim.parcels import Parcel, SimDifference
 from cluster.sim.plan import LAYOUT
 from cluster.sim.poison import spoiled
-from coordinator.protocol import Fragment, Granted, HandIn, Publication, Version
+from coordinator.protocol import ContributionId, Fragment, Granted, HandIn, Publication, Version
 from islands.learner_life import LearnerState, begun
 from islands.learner_state import happen
 from islands.learner_words import (
@@ -67,8 +67,10 @@ class SimLearner:
                     self._step(held)
                 case HandOver(p):
                     settle(self.asks.pop(p), self._handed_in(word))
-                case Adopt() | Keep():
-                    pass  # there are no parameters
+                case Adopt(keeps=keeps):
+                    link.kept(keeps)  # there are no parameters
+                case Keep():
+                    pass
                 case Take(lease):
                     self.pages.add(lease)
                     self.happens(Fed(self.pages.remaining))
@@ -79,16 +81,18 @@ class SimLearner:
                 case End(distrusted):
                     process.ends(self, distrusted=distrusted)
 
-    def hand_in(self, p: Fragment) -> asyncio.Future[HandedIn | None]:
-        """What was trained on the fragment, once there is a step boundary."""
+    def hand_in(
+        self, p: Fragment, held: tuple[ContributionId, ...] | None
+    ) -> asyncio.Future[HandedIn | None]:
+        """What was trained on the fragment, once there is a step boundary. `held`: see `Asked`."""
         waiter = self.asks.setdefault(p, asyncio.Future(loop=self.process.loop))
-        self.happens(Asked(p))
+        self.happens(Asked(p, held))
         return waiter
 
     def offer(self, said: Publication, payload: SimDifference) -> None:
         """Follow the public chain, and adopt at the next boundary."""
         p = said.fragment
-        self.happens(Settled(tuple(each for each in said.merged if each.life == self.life)))
+        self.happens(Settled(said.merged))
         if said.version > self.known[p][0]:
             self.known[p] = self.process.link.follow(self.known[p], said, payload)
             self.happens(Offered(p, self.known[p][0]))

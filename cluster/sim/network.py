@@ -277,3 +277,6 @@ class Network:
     def made(self, id_: ContributionId, made: Made) -> None:
         self.site.made_of[id_] = made
         self.site.told.made(id_)
+
+    def kept(self, keeps: Sequence[ContributionId]) -> None:
+        self.site.told.kept(keeps)

@@ -63,8 +63,8 @@ class SimPorts(Ports):
         died, known = place.died, place.fates.known(life, fragment)
         if (process := await self.network.reach(life)) is None:
             return f"{life} could not be asked"
-        self.site.told.hears(life, fragment, known)
-        waiter = process.hand_in(life, fragment)
+        held = known.held if self.site.told.hears(life, fragment, known) else None
+        waiter = process.hand_in(life, fragment, held)
         handed: HandedIn | None = None if waiter is None else await waiter
         machine = self.machines[life.island]
         if self.network.lost(machine, machine.up_cut_s):

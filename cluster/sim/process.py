@@ -15,6 +15,7 @@ from cluster.sim.parcels import SimDifference
 from cluster.sim.plan import LAYOUT, SimPlan, Trait
 from coordinator.protocol import (
     Adopted,
+    Anchor,
     Answer,
     ContributionId,
     Fragment,
@@ -61,6 +62,7 @@ class SimLink(Protocol):
     def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None: ...
     def lease(self, who: SimProcess, event: LeaseWanted) -> None: ...
     def made(self, id_: ContributionId, made: Made) -> None: ...
+    def kept(self, keeps: Sequence[ContributionId]) -> None: ...
     def ended(self, who: SimProcess, life: Life) -> None: ...
     def left(self, who: SimProcess) -> None: ...
 
@@ -71,11 +73,11 @@ def terms_of(plan: SimPlan, trait: Trait) -> Terms:
     return Terms(
         rule.schedule,
         rule.overlap if lock_step is None else lock_step,
-        plan.carry,
-        plan.carry,
-        trait.windows,
-        rule.lease_windows,
-        None if lock_step is None else rule.steps,
+        carries=plan.carry,
+        keeps=plan.carry and plan.anchor is Anchor.BASE,
+        batch_windows=trait.windows,
+        lease_windows=rule.lease_windows,
+        until=None if lock_step is None else rule.steps,
     )
 
 
@@ -296,9 +298,11 @@ class SimProcess(Process[SimLearner]):
 
     # --- called by others -------------------------------------------------------------------------
 
-    def hand_in(self, life: Life, p: Fragment) -> asyncio.Future[HandedIn | None] | None:
+    def hand_in(
+        self, life: Life, p: Fragment, held: tuple[ContributionId, ...] | None
+    ) -> asyncio.Future[HandedIn | None] | None:
         learner = self.learner_of(life)
-        return None if learner is None else learner.hand_in(p)
+        return None if learner is None else learner.hand_in(p, held)
 
     def offer(self, life: Life, said: Publication, payload: SimDifference) -> None:
         if (learner := self.learner_of(life)) is None:

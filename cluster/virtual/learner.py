@@ -110,17 +110,15 @@ class VirtualLearner:
 
     def hand_in(self, p: Fragment, known: Known) -> asyncio.Future[HandedIn | None]:
         """What was trained on the fragment, once there is a step boundary."""
-        if self._uplink.hear(p, known):
-            waiting = self.now.tracks[p].waiting
-            self.happens(Settled(tuple(each for each in waiting if each not in known.held)))
+        held = known.held if self._uplink.hear(p, known) else None
         waiter = self.asks.setdefault(p, asyncio.Future(loop=self.process.loop))
-        self.happens(Asked(p))
+        self.happens(Asked(p, held))
         return waiter
 
     def offer(self, said: Publication, payload: Sent) -> None:
         """Follow the public chain, and adopt at the next boundary."""
         self._uplink.settle_merged(said)
-        self.happens(Settled(tuple(each for each in said.merged if each.life == self.life)))
+        self.happens(Settled(said.merged))
         if (found := self._downlink.follow(said, payload)) is None:
             return
         version, flat = found

@@ -249,6 +249,8 @@ REFUSALS = {
     "sync.every is 8; use 8 fragments or fewer, or a longer interval",
     "sync.overlap=24": "sync.overlap: 24 steps would reach the fragment's next round, as "
     "sync.every is 8; use 8 at most",
+    'sync={overlap=8, anchor="current"}': "sync.overlap: 8 steps would reach the fragment's next "
+    "round, as sync.every is 8; use 7 at most",
     "sync.shards=9": "sync.shards: 9 processes cannot share 8 fragments; use fewer",
     "sync.quorum=4": "sync.quorum: no round could ever close: 4 contributions are needed and "
     "there are 3 islands; use 3 or less, or more islands",

@@ -158,6 +158,21 @@ def test_what_was_handed_in_and_is_no_part_of_a_version_stays_in_place_beside_it
     assert adopted == [Adopt(F0, Version(0, 3)), Adopt(F1, Version(0, 2))]
 
 
+def test_a_question_says_what_waits_still_and_one_that_is_old_news_says_nothing() -> None:
+    told = Told(carries=True)
+    told(Ready(100), Asked(F0))
+    told.step()
+    told(Asked(F0))
+    told.step()
+    first, second = told.state.tracks[F0].waiting
+    told(Asked(F0))
+    assert told.state.tracks[F0].waiting == (first, second)
+    told(Asked(F0, (second,)))
+    assert told.state.tracks[F0].waiting == (second,), "the first one is merged, or lost"
+    told(Asked(F1, ()))
+    assert told.state.tracks[F0].waiting == (second,), "that is of another fragment"
+
+
 def test_where_a_version_overwrites_nothing_stays_in_place() -> None:
     told = Told(carries=False)
     told(Ready(100), Asked(F0))
