@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import jax
+import jax.extend
 import jax.numpy as jnp
+from jax.interpreters import partial_eval
 
 from coordinator.errors import UserMistake
 from islands.task import Batch, Params, Task, leaf_path
@@ -27,6 +29,12 @@ NAMED = 3
 UNTRAINED = (
     "only float32 can be trained and merged; make {it} a constant of the task, or a part of its "
     "batches"
+)
+
+UNTOUCHED = (
+    "the loss has no gradient for {it}, whatever the parameters and the batch are: nothing would "
+    "train {it}, and weight decay would shrink {it}; use {it} in the loss, or make {it} a constant "
+    "of the task"
 )
 
 
@@ -81,14 +89,34 @@ def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
     elif given.shape or not jnp.issubdtype(given.dtype, jnp.floating):
         what = _said(given)
     else:
-        gradient = jax.grad(task.loss)
-        _traced(task, "the gradient of loss", lambda: jax.eval_shape(gradient, shapes, batch))
+        trace = jax.make_jaxpr(jax.grad(task.loss))
+        yield from _untouched(
+            shapes,
+            _traced(task, "the gradient of loss", lambda: trace(shapes, batch)),
+        )
         return
     of = ", ".join(_said(leaf) for leaf in jax.tree.leaves(batch))
     yield (
         f"loss gives {what} for a batch of {of}: it must be one real number, the mean of the batch "
         "in nats per token"
     )
+
+
+def _untouched(shapes: Params, gradient: jax.extend.core.ClosedJaxpr) -> Iterator[str]:
+    """Name the leaves whose gradient is structurally zero: no parameter and no batch changes it.
+
+    Statistics of batches are such leaves, and so is a parameter that the loss does not read. The
+    optimizer would only decay them, and the merge would average what nobody trained.
+    """
+    count = len(gradient.jaxpr.outvars)
+    found: list[Named] = []
+    for number, (keys, leaf) in enumerate(_flat(shapes)):
+        wanted = [position == number for position in range(count)]
+        _, used = partial_eval.dce_jaxpr(gradient.jaxpr, wanted)
+        if not any(used):
+            found.append((leaf_path(keys), leaf))
+    if found:
+        yield _about(found, UNTOUCHED)
 
 
 def _advice(task: Task, path: str, leaf: Any) -> Iterator[str]:

@@ -71,7 +71,8 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 def files(folder: Path) -> set[Path]:
-    return set(folder.rglob("*"))
+    """All files and folders but Python's caches, which an import of the user's task may write."""
+    return {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
 def refused(cli: Cli, here: Path, *arguments: str) -> str:

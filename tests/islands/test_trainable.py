@@ -182,3 +182,59 @@ def test_nothing_is_computed(sound: Task) -> None:
     shapes = shapes_of(task)
     assert of_parameters(task, shapes) == []
     assert of_loss(task, shapes, BATCH) == []
+
+
+def scanned(params: Params, batch: Batch) -> jax.Array:
+    """Two layers in a scan; `statistics` of each is carried along and has no part in the loss."""
+
+    def layer(x: jax.Array, leaves: Params) -> tuple[jax.Array, jax.Array]:
+        return jnp.tanh(x @ leaves["w"]), jax.lax.stop_gradient(leaves["statistics"])
+
+    x, kept = jax.lax.scan(layer, jnp.ones((1, 3)), params["layers"])
+    return jnp.sum(x) + 0 * jnp.sum(kept) + 0 * jnp.sum(jnp.asarray(batch, jnp.float32))
+
+
+@pytest.mark.parametrize(
+    ("init", "loss", "says"),
+    [
+        (
+            lambda seed: {"w": jnp.ones(2), "bn": {"mean": jnp.zeros(2)}},
+            lambda p, b: jnp.sum(jnp.square(p["w"])),
+            "parameter bn/mean is float32[2]: the loss has no gradient for it, whatever the",
+        ),
+        (
+            lambda seed: {"w": jnp.ones(2), "bn": {"mean": jnp.zeros(2)}},
+            lambda p, b: jnp.sum(jnp.square(p["w"] - jax.lax.stop_gradient(p["bn"]["mean"]))),
+            "parameter bn/mean is float32[2]: the loss has no gradient for it",
+        ),
+        (
+            lambda seed: {"layers": {"w": jnp.ones((2, 3, 3)), "statistics": jnp.ones((2, 3))}},
+            jax.jit(scanned),
+            "parameter layers/statistics is float32[2,3]: the loss has no gradient for it",
+        ),
+        (
+            lambda seed: {name: jnp.ones(2) for name in "abcde"},
+            lambda p, b: jnp.sum(jnp.square(p["a"])),
+            "parameters b, c, d and 1 more are float32: the loss has no gradient for them",
+        ),
+    ],
+)
+def test_a_leaf_that_the_loss_cannot_train_is_named(
+    sound: Task, init: Callable[[int], Params], loss: Callable[..., jax.Array], says: str
+) -> None:
+    task = replace(sound, init=init, loss=loss)
+    (problem,) = of_loss(task, shapes_of(task), BATCH)
+    assert problem.startswith("task mine: ")
+    assert says in problem
+
+
+def test_a_leaf_that_only_some_batches_reach_is_trained(sound: Task) -> None:
+    def loss(params: Params, batch: Batch) -> jax.Array:
+        return jax.lax.cond(
+            jnp.sum(batch) > 0,
+            lambda: jnp.sum(jnp.square(params["rare"])),
+            lambda: jnp.sum(jnp.square(params["w"])),
+        )
+
+    task = replace(sound, init=lambda seed: {"w": jnp.ones(2), "rare": jnp.ones(2)}, loss=loss)
+    assert of_loss(task, shapes_of(task), BATCH) == []
