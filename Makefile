@@ -7,10 +7,10 @@ STAMP  := $(VENV)/.installed
 FAST := not live and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check live fuzz soak bench pins clean
+.PHONY: help install demo test test-long lint check live fuzz soak bench pins clean
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 		awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 install: $(STAMP) ## make .venv and install the pinned versions into it
@@ -18,17 +18,23 @@ install: $(STAMP) ## make .venv and install the pinned versions into it
 demo: $(STAMP) ## the main job: train a small model on islands that come and go
 	$(BIN)/archipelago run examples/demo.toml
 
-test: $(STAMP) ## every test, real Ray included (an hour and more)
-	$(BIN)/pytest -m '$(FAST)' -n auto
-	$(BIN)/pytest -m 'slow and not live' -n auto --durations=10
-	@without=; .ci/prometheus || without="--ignore tests/live/test_cluster.py"; \
-		$(BIN)/pytest -m live --durations=10 $$without
+test: $(STAMP) ## all but the long tests, real Ray and real kills included (15 minutes)
+	@.ci/tests '$(BIN)'
 
-check: $(STAMP) ## format, lint, types, floors, fast tests (under two minutes)
+test-long: $(STAMP) ## the tests that `make test` leaves out (an hour and more)
+	@mkdir -p runs
+	@status=0; \
+	$(BIN)/pytest -m 'long and not live' -n auto --durations=10 --junitxml=runs/long.xml || status=1; \
+	$(BIN)/pytest -m 'long and live' --durations=10 --junitxml=runs/long-live.xml || status=1; \
+	exit $$status
+
+lint: $(STAMP) ## format, lint, types, floors (a minute)
 	$(BIN)/ruff format --no-cache --check
 	$(BIN)/ruff check --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+check: lint ## ... and the fast tests (under four minutes)
 	$(BIN)/pytest -m '$(FAST)' -n auto
 
 live: $(STAMP) ## only the tests on real Ray, with real kills
