@@ -53,11 +53,11 @@ def _learning(summary: Summary) -> Iterator[FigureRow]:
     yield "held-out loss", Text(number(final, 4), "bold green"), "nats per token, global model"
     if (sample := summary.get("sample_heldout_loss")) is not None:
         yield "  of the sample", number(sample, 4), "the windows that it showed while it ran"
-    yield "  at the start", number(initial, 4), "ln(vocabulary) when nothing is known"
+    yield "  at the start", number(initial, 4), "of the initial model"
     wall_s, trained = summary.get("wall_s"), summary.get("tokens_trained")
     yield "wall time", duration_or_dash(wall_s), ""
     speed = trained / wall_s if trained is not None and wall_s else None
-    yield "speed", number(speed, 0), "tokens per second, all islands"
+    yield "speed", number(speed, 0), "tokens per second of wall time, starts included"
     digest = summary.get("global_sha256")
     yield "global model", digest[:12] if digest else "-", "its sha256, the first digits"
 

@@ -75,9 +75,11 @@ class Result:
         }
 
     def by_mode(self) -> dict[str, object]:
-        """`decoupled_loss`, `diloco_loss` and so on, each of its mode's best point, and by how many
-        per cent it is above data-parallel where that is the opponent; with intervals, as `bench
-        parity` names them. Nothing where the study's own axes leave several places to compare at.
+        """Return `decoupled_loss`, `diloco_loss` and so on, of the best point of each mode.
+
+        `decoupled_arm` and so on name that point. Where data-parallel is the opponent, the gap to
+        it follows in per cent; intervals are named as `bench parity` names them. Nothing is
+        returned where the study's own axes leave several places to compare at.
         """
         study = self.study
         if study.measure != "heldout_loss" or any(line.row.shared for line in self.lines):
@@ -93,7 +95,7 @@ class Result:
                 continue
             line = next(each for each in self.lines if each.row is row)
             name = mode.value.replace("-", "_")
-            told |= line.measured.told(f"{name}_loss")
+            told |= {f"{name}_arm": row.label, **line.measured.told(f"{name}_loss")}
             against = modes.get(study.against or "")
             if line.gap is not None and against is Mode.DATA_PARALLEL:
                 ours = mode is Mode.DECOUPLED

@@ -352,6 +352,8 @@ def test_each_mode_is_told_at_its_best_where_there_is_one_place_to_compare_at() 
     told = summed(study, there).json()
     assert told["data_parallel_loss"] == pytest.approx(2.2)
     assert told["decoupled_loss"] == pytest.approx(2.42)
+    assert told["decoupled_arm"] == "ours: sync.every = 8", "the figure says whose it is"
+    assert told["data_parallel_arm"] == "dp: optimizer.learning_rate = 0.02"
     ends = [told[f"gap_percent{end}"] for end in ("_low", "", "_high")]
     assert ends == pytest.approx([10, 10, 10])
     assert not [name for name in told if name.startswith(("diloco", "elastic"))]
