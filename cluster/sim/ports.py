@@ -63,7 +63,9 @@ class SimPorts(Ports):
         died, known = place.died, place.fates.known(life, fragment)
         if (process := await self.network.reach(life)) is None:
             return f"{life} could not be asked"
-        held = known.held if self.site.told.hears(life, fragment, known) else None
+        # a message to a life that another process follows is heard by nobody
+        hears = process.learner_of(life) is not None
+        held = known.held if hears and self.site.told.hears(life, fragment, known) else None
         waiter = process.hand_in(life, fragment, held)
         handed: HandedIn | None = None if waiter is None else await waiter
         machine = self.machines[life.island]

@@ -133,7 +133,7 @@ def test_lock_step_without_all_islands_is_refused() -> None:
     "seed",
     [
         "1795378081/675", "81001/240", "81001/3996", "81001/9280", "81001/11207", "81001/11373",
-        "7/1684", "95001/330", "95001/7668",
+        "7/1684", "95001/330", "95001/7668", "diagram/283",
     ],
 )  # fmt: skip
 def test_seeds_that_were_violations_once(seed: str) -> None:
