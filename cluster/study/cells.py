@@ -36,7 +36,10 @@ class Cell:
         run = config.run.model_copy(update={"name": None, "dir": "runs"})
         plain = {"run": run, "monitor": MonitorConfig(), "durability": DurabilityConfig()}
         config = config.model_copy(update=plain)
-        text = f"{FORMAT} {config.sha256} {json_text(virtual.model_dump(mode='json'))}"
+        timing = virtual.model_dump(mode="json")
+        if not timing["average_shares"]:  # cells from before there were averages keep their keys
+            del timing["average_shares"]
+        text = f"{FORMAT} {config.sha256} {json_text(timing)}"
         return Cell(config, virtual, hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS])
 
     @property

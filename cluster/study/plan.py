@@ -18,12 +18,16 @@ from cluster.config.toml import toml_value
 from cluster.config.values import LARGEST_SEED, Count, Mode, Name, nearest
 from cluster.config.words import problem_of
 from cluster.study.cells import Cell
+from cluster.virtual.average import PREFIX
 from cluster.virtual.door import enter, read_tables, refuse
 
 Point = Mapping[str, object]
 """What a row of a study has set: configuration paths and their values."""
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-Measure = Literal["heldout_loss", "goodput", "wall_s", "up_bytes_per_token", "mean_participants"]
+Measure = (
+    Literal["heldout_loss", "goodput", "wall_s", "up_bytes_per_token", "mean_participants"]
+    | Annotated[str, Field(pattern=rf"^{PREFIX}[0-9.e-]+$")]
+)
 OURS = ("study", "axes", "arms")
 
 

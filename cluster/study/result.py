@@ -12,6 +12,7 @@ from cluster.config.values import Mode
 from cluster.study.cells import Made
 from cluster.study.paired import METHOD, Mean, gaps_percent, mean
 from cluster.study.plan import Row, Study
+from cluster.virtual.average import PREFIX
 
 HIGHER = ("goodput", "mean_participants")
 """Measures of which more is better."""
@@ -123,7 +124,7 @@ def summed(study: Study, made: Mapping[str, Made]) -> Result:
             Line(
                 row,
                 means[row.label],
-                {name: _mean_of([each.figure(name) for each in good]) for name in ALSO},
+                {name: _mean_of([each.figure(name) for each in good]) for name in _told(good)},
                 _curve(good),
                 [seed for seed, each in there.items() if each is None],
                 {seed: each.failed for seed, each in there.items() if each and each.failed},
@@ -166,6 +167,12 @@ def _enclosed(row: Row, peers: Sequence[Row]) -> bool:
 
 def _mean_of(values: Sequence[float]) -> float:
     return fmean(values) if values else math.nan
+
+
+def _told(made: Sequence[Made]) -> list[str]:
+    """Return the names of the figures of a line: the usual ones and all averages."""
+    averages = dict.fromkeys(n for each in made for n in each.figures if n.startswith(PREFIX))
+    return [*ALSO, *averages]
 
 
 def _curve(made: Sequence[Made]) -> list[LookMean]:

@@ -132,7 +132,7 @@ def trained(path: Path) -> Made:
     config, virtual = load(path)
     figures, curve, failed = dict[str, object](), list[Look](), ""
     try:
-        learned = train(config, virtual, virtual.look_every)
+        learned = train(config, virtual, virtual.look_every, virtual.average_shares)
         figures, curve = learned.figures, [*learned.curve]
         failed = nothing(figures)
     except ArchipelagoError as error:

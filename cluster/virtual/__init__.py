@@ -12,6 +12,7 @@ those of a run on Ray. Only time, machines and the network between them are numb
     timing       how long things take: a step, a word, a merge, a byte
     kit          what is compiled, once for all islands and cells that can share it
     curve        held-out loss along the way, and what a run comes to
+    average      moving averages of the global model, judged at the end
     looks        what was seen of the global model on the way
     world        islands, syncer and shard: the modes "decoupled", "diloco" and "streaming"
     network      words and bytes between processes and the syncer

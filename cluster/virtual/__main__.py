@@ -31,7 +31,7 @@ def main() -> int:
             learned = train_again(path, Virtual())
         else:
             config, virtual = load(path, sys.argv[2:])
-            learned = train(config, virtual, virtual.look_every)
+            learned = train(config, virtual, virtual.look_every, virtual.average_shares)
     except UserMistake as error:
         print(error, file=sys.stderr)
         return 2

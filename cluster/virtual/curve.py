@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from cluster.config.schema import Config
 from cluster.host.evaluator import Evaluator
 from cluster.storage.model_file import fingerprint
+from cluster.virtual.average import Averages
 from cluster.virtual.looks import Look
 from coordinator.fragments import Flat
 
@@ -28,6 +29,7 @@ class LossCurve:
 
     evaluator: Evaluator
     every: int
+    averages: Averages = field(default_factory=lambda: Averages([]))
     looks: list[Look] = field(default_factory=list[Look])
 
     def due(self, t: int) -> bool:
@@ -56,6 +58,7 @@ class LossCurve:
             "mode": config.run.mode.value,
             "initial_heldout_loss": self.evaluator.initial_loss,
             "heldout_loss": self.evaluator.loss(flats),
+            **self.averages.ended(t, flats, self.evaluator.loss),
             "wall_s": time_s,
             "global_sha256": fingerprint(flats),
         }

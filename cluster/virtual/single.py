@@ -54,6 +54,8 @@ def train(config: Config, timing: Timing, curve: LossCurve) -> Learned:
         tokens += int(task.tokens(batch))
         took_s = [step_s(timing, *each) for each in zip(islands, chance, strict=True)]
         now_s, computed_s = now_s + max(took_s) + ring_s, computed_s + sum(took_s)
+        now = state
+        curve.averages.see(t, lambda now=now: fragments(now))
         if t < steps and curve.due(t):
             curve.look(t, now_s, tokens, fragments(state))
     measured: dict[str, object] = {

@@ -35,6 +35,11 @@ class Virtual(Timing):
     """The table `[virtual]`: how long things take, and how often the model is looked at.
 
     `look_every`: syncer steps from one look at its held-out loss to the next, 0: none.
+    `average_shares`: time constants of moving averages of the model, as shares of T, which are
+    judged at the end.
     """
 
     look_every: Annotated[int, Field(ge=0)] = 0
+    average_shares: Annotated[
+        tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, max_length=8)
+    ] = ()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cluster.config.schema import Config
 from cluster.config.values import Mode
 from cluster.host.evaluator import Evaluator
 from cluster.virtual import single
+from cluster.virtual.average import Averages
 from cluster.virtual.curve import Learned, LossCurve
 from cluster.virtual.possible import refused
 from cluster.virtual.timing import Timing
@@ -13,15 +16,20 @@ from cluster.virtual.world import World
 from coordinator.errors import UserMistake
 
 
-def train(config: Config, timing: Timing, look_every: int) -> Learned:
+def train(
+    config: Config, timing: Timing, look_every: int, average_shares: Sequence[float] = ()
+) -> Learned:
     """Train to the end; `look_every`: syncer steps from one look at the model to the next, 0: none.
+
+    `average_shares`: time constants of moving averages of the global model, as shares of T.
 
     One seed gives the same bits. Errors: `UserMistake` if virtual time cannot have this run, with
     every reason; `RunFailed` if it comes to nothing.
     """
     if problems := refused(config):
         raise UserMistake("\n".join(problems))
-    curve = LossCurve(Evaluator(config), look_every)
+    averages = Averages.of(average_shares, config.run.steps)
+    curve = LossCurve(Evaluator(config), look_every, averages)
     match config.run.mode:
         case Mode.DATA_PARALLEL | Mode.ELASTIC:
             return single.train(config, timing, curve)

@@ -89,6 +89,8 @@ class World(Log):
         self.tape.append((now_s, event))
         state = self.syncer.state
         self._faults.look(self.syncer)
+        if state.phase is Phase.RUNNING:
+            self._curve.averages.see(state.t, lambda: self.public)
         if self._curve.due(state.t) and state.phase is Phase.RUNNING:
             self._curve.look(state.t, now_s, state.ledger.trained, self.public)
 
