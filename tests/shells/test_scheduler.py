@@ -122,3 +122,27 @@ def test_what_a_thread_raises_ends_the_schedule_and_every_thread() -> None:
             scheduler.run()
     assert left == ["waits"]
     assert module.threading is threading
+
+
+def test_a_timeout_of_one_waiter_leaves_the_others_waiting() -> None:
+    for seed in range(SEEDS):
+        scheduler, module = Scheduler(seed), a_module()
+        with scheduler.controls(module):
+            condition, box = module.threading.Condition(), list[int]()
+
+            def waits(
+                for_s: float | None, condition=condition, scheduler=scheduler, box=box
+            ) -> None:
+                with scheduler.within(5.0, "a number"), condition:
+                    condition.wait_for(lambda: box, for_s)
+
+            def gives(condition=condition, scheduler=scheduler, box=box) -> None:
+                scheduler.sleep(1.0)
+                with condition:
+                    box.append(1)
+                    condition.notify_all()
+
+            scheduler.spawn(lambda waits=waits: waits(None), "waits")
+            scheduler.spawn(lambda waits=waits: waits(0.5), "waits for a while")
+            scheduler.spawn(gives, "gives")
+            scheduler.run()
