@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,6 +48,7 @@ from coordinator.protocol import (
 )
 from islands.inner import Share
 from islands.learner import Learner
+from islands.mailbox import Donation
 
 WAIT_S = 20.0
 LIFE = Life(Island("local-0"), Incarnation(1))
@@ -207,9 +208,9 @@ def test_a_donor_lives_on_where_the_object_store_has_no_room_for_its_moments(
     """However many ask at once: they look for another donor."""
     asked = threading.Event()
 
-    def moments(life: Life) -> list[np.ndarray]:
+    def moments(life: Life) -> Donation:
         assert asked.wait(WAIT_S)
-        return [np.ones(3, np.float32)]
+        return Donation(1, [np.ones(3, np.float32)], Future())
 
     def put(array: object) -> NoReturn:
         raise ObjectStoreFullError
@@ -385,7 +386,7 @@ def test_a_host_that_gives_no_moments_in_time_does_not_end_its_island(
     gang = RayGang.__new__(RayGang)
     host = SimpleNamespace(moments=SimpleNamespace(remote=lambda *_: "asked"))
     gang._hosts = cast("Any", SimpleNamespace(actors=[host]))
-    assert gang.moments(LIFE, Split()) is None
+    assert gang.moments(LIFE, Split(), 1) is None
 
 
 @pytest.mark.parametrize("why", [None, "moments of another model or optimizer"])

@@ -53,7 +53,7 @@ from islands.learner_words import (
     Want,
     Word,
 )
-from islands.mailbox import Mailbox
+from islands.mailbox import Mailbox, Offer
 from tests.coordinator.given import life
 
 F0, F1 = Fragment(0), Fragment(1)
@@ -434,15 +434,19 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
 def test_threads_do_with_it_what_callbacks_do(recorded: list[Recorded]) -> None:
     for state, told in recorded:
         mail = Mailbox(time.monotonic)
-        mail.begin(state, None, None)  # type: ignore[arg-type]
+        mail.begin(state, None)  # type: ignore[arg-type]
         for happening, words in told:
-            mail.happens(happening)
+            match happening:
+                case Offered(p, version):
+                    mail.offered(state.life, p, version, Offer(None, None, None))  # type: ignore[arg-type]
+                case _:
+                    mail.happens(happening)
             to_say = [word for word in words if isinstance(word, Say | Want)]
             to_do = [word for word in words if not isinstance(word, Say | Want)]
-            said = [mail.next_to_say(state.life, 0.0) for _ in to_say]
+            said = [mail.next_to_say(state.life, 0.0) for _ in (*to_say, "and nothing more")]
             done = [mail.next_to_do(0.0, lambda: None) for _ in to_do]
-            assert (said, done) == (to_say, to_do)
-            assert mail.next_to_say(state.life, 0.0) is None
+            assert [each and each.word for each in said] == [*to_say, None]
+            assert [getattr(each, "word", each) for each in done] == to_do
 
 
 def test_a_benchs_tasks_do_with_it_what_callbacks_do(

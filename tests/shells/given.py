@@ -123,6 +123,20 @@ def flats_of(params: Params) -> list[Flat]:
     return [take(LAYOUT, p, leaves) for p in EVERYTHING]
 
 
+class Port(FragmentPort):
+    """Remembers which version of each fragment was on the devices when it was taken last."""
+
+    def __init__(self, rule: AdoptRule) -> None:
+        self.__dict__.update(PORTS[rule].__dict__)
+        self.taken: dict[Fragment, int] = {}
+
+    def take(self, params: Params, p: Fragment) -> jax.Array:
+        flat = super().take(params, p)
+        (number,) = {*np.asarray(flat).tolist()}
+        self.taken[p] = int(number)
+        return flat
+
+
 def habits_of(overlap: int) -> Habits:
     return habits(Island("a"), "g", Wire.F32, Schedule(EVERY, FRAGMENTS), overlap, 1, encode="host")
 

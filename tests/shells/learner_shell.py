@@ -16,16 +16,16 @@ import numpy as np
 
 from coordinator.codec import Sent, decode, split
 from coordinator.protocol import Fragment, Known, Life, Publication, Void
-from islands import exchange, learner, mailbox, talker, trainer
+from islands import exchange, following, learner, mailbox, talker, trainer
 from islands.adopt import AdoptRule
 from islands.learner import Learner
 from tests.shells.given import (
     EVERYTHING,
     INNER,
     LAYOUT,
-    PORTS,
     TASK,
     Numbers,
+    Port,
     World,
     flat_of,
     flats_of,
@@ -46,7 +46,7 @@ DISCARDED = 0.2
 
 def play(s: Scheduler) -> None:
     """Play one schedule. The seed chooses the rule of adoption, the overlap and the events."""
-    with s.controls(exchange, learner, mailbox, talker, trainer):
+    with s.controls(exchange, following, learner, mailbox, talker, trainer):
         _Play(s).run()
 
 
@@ -54,12 +54,13 @@ class _Play:
     def __init__(self, s: Scheduler) -> None:
         self.s, self.world = s, World(s)
         self.rule = s.rng.choice((AdoptRule.OVERWRITE, AdoptRule.CARRY))
+        self.port = Port(self.rule)
         self.overlap = s.rng.choice((0, 2, 2))
         self.learner = Learner(
             TASK,
             LAYOUT,
             INNER,
-            PORTS[self.rule],
+            self.port,
             None,
             Numbers,
             self.world,
@@ -115,6 +116,7 @@ class _Play:
             facts, sent = handed
             assert facts.id.life == life
             assert facts.id.fragment == p
+            assert self.port.taken[p] == facts.base.number, f"{facts.base} is another array"
             assert not np.any(decode(split(sent)[0], LAYOUT.sizes[p])), (
                 f"{facts.base} is another array"
             )
@@ -158,7 +160,7 @@ class _Play:
             self.s.nap("moments", PAUSE_S)
             with self.s.within(ANSWER_S, "moments"):
                 given = self.learner.moments(self.now())
-            assert given is None or len(given) == len(self.learner.shares)
+            assert given is None or len(given.leaves) == len(self.learner.shares)
 
     def ceases(self) -> None:
         for _ in range(2):
@@ -170,11 +172,29 @@ class _Play:
         with self.s.within(100 * ANSWER_S, "the end of a life"):
             self.learner.outlive(life)
 
+    def all_answered(self) -> None:
+        """Wait until all that was asked is answered; what is published brings more offers."""
+        while watched := [t for t in self.tasks if not t.done and t.name != "outlives"]:
+            self.s.point("all answers", lambda: all(task.done for task in watched))
+
+    def has_all(self) -> bool:
+        """Return whether the learner has adopted the newest version of each fragment."""
+        state = self.learner.now
+        bases = [] if state is None else [track.base for track in state.tracks]
+        return bases == [version for version, _ in self.world.public]
+
     def leaves(self, training: Task) -> None:
         """Have the learner go once all answers have come."""
-        for _ in range(2):  # what is asked for spawns offers
-            watched = [task for task in self.tasks if "outlives" not in task.name]
-            self.s.point("all answers", lambda: all(task.done for task in watched))  # noqa: B023
+        self.all_answered()
+        while (state := self.learner.now) is None or not state.goes_on:
+            self.s.nap("another life begins", PAUSE_S)
+        for _ in range(2):
+            for p in EVERYTHING:
+                self.offers(self.world.publish(p))
+        self.all_answered()
+        with self.s.within(ANSWER_S, "the newest versions"):
+            while not self.has_all():
+                self.s.nap("adoptions", PAUSE_S)
         with self.s.within(ANSWER_S, "the end of training"):
             self.learner.leave()
             self.s.point("training ends", lambda: training.done)

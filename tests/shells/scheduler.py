@@ -26,7 +26,7 @@ thread, `Deadlock` if no thread can ever run again, and `Late` if a bound is exc
 `controls` replaces a name in a module if it is the standard library's: `threading`, `time`,
 `queue`, `Future`, `ThreadPoolExecutor` (`tests/shells/stand_ins.py` has what replaces them). A
 default that a class evaluates once, such as `field(default_factory=threading.Lock)`, is not
-replaced: write `lambda: threading.Lock()` there.
+replaced: write a function there that returns one.
 """
 
 from __future__ import annotations
