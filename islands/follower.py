@@ -228,7 +228,7 @@ class Follower:
         with self._changed:
             self._changed.wait_for(lambda: self._life != said.life or self._has(said))
             found = [each for each in self._snapshots.get(p, []) if each.word.said == said]
-            uplink = self._uplink
+            uplink = self._uplink if self._life == said.life else None  # not the next life's
         if uplink is None:
             return None
         if not found:

@@ -191,9 +191,10 @@ class Mailbox:
             return bool(self._lock.wait_for(lambda: not self._staying, for_s))
 
     def over_within(self, life: Life, for_s: float) -> bool:
-        """Wait so long for the end of this life; return whether it is over."""
+        """Wait so long for the end of this life, which may be about to begin; return whether it is
+        over."""
         with self._lock:
-            return bool(self._lock.wait_for(lambda: not self._is_lived(life), for_s))
+            return bool(self._lock.wait_for(lambda: self._ended >= life.incarnation, for_s))
 
     def _is_lived(self, life: Life) -> bool:
         return self._now is not None and self._now.life == life

@@ -204,7 +204,7 @@ class World(Link):
         return {}
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> Public:
-        self.scheduler.nap("missed", CALL_S)
+        self._goes("missed")
         return self.public[p]
 
     def moments(self, donor: Life) -> list[np.ndarray[Any, Any]] | None:

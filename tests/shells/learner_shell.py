@@ -15,10 +15,13 @@ from itertools import count
 import numpy as np
 
 from coordinator.codec import Sent, decode, split
-from coordinator.protocol import Fragment, Known, Life, Publication, Void
+from coordinator.protocol import Fragment, HandIn, Known, Life, Publication, Void
 from islands import exchange, following, learner, mailbox, talker, trainer
 from islands.adopt import AdoptRule
+from islands.lead import Lead
 from islands.learner import Learner
+from islands.mailbox import Donation
+from islands.orders import Order
 from tests.shells.given import (
     EVERYTHING,
     INNER,
@@ -47,11 +50,13 @@ DISCARDED = 0.2
 def play(s: Scheduler) -> None:
     """Play one schedule. The seed chooses the rule of adoption, the overlap and the events."""
     with s.controls(exchange, following, learner, mailbox, talker, trainer):
-        _Play(s).run()
+        LearnerPlay(s).run()
 
 
-class _Play:
-    def __init__(self, s: Scheduler) -> None:
+class LearnerPlay:
+    """One schedule of one learner. An island of several hosts extends it."""
+
+    def __init__(self, s: Scheduler, lead: Lead[Order] | None = None) -> None:
         self.s, self.world = s, World(s)
         self.rule = s.rng.choice((AdoptRule.OVERWRITE, AdoptRule.CARRY))
         self.port = Port(self.rule)
@@ -66,6 +71,7 @@ class _Play:
             self.world,
             habits_of(self.overlap),
             now_s=s.clock,
+            lead=lead,
         )
         self.asked = [0 for _ in EVERYTHING]
         self.tasks: list[Task] = []
@@ -117,6 +123,7 @@ class _Play:
             assert facts.id.life == life
             assert facts.id.fragment == p
             assert self.port.taken[p] == facts.base.number, f"{facts.base} is another array"
+            self.handed(facts, known)
             assert not np.any(decode(split(sent)[0], LAYOUT.sizes[p])), (
                 f"{facts.base} is another array"
             )
@@ -125,6 +132,15 @@ class _Play:
                 self.learner.refused(facts.id)
             else:
                 self.offers(self.world.publish(p, (facts.id,)))
+
+    def handed(self, facts: HandIn, known: Known) -> None:
+        """Do nothing: an island of one host has no other parts of what was handed in."""
+
+    def given(self, life: Life, donation: Donation) -> None:
+        """Do nothing: an island of one host has no other shares of the moments."""
+
+    def trained(self) -> None:
+        """Do nothing: an island of one host has no others to end."""
 
     def others(self, p: Fragment) -> None:
         """Publish versions in which the learner has no part.
@@ -159,8 +175,10 @@ class _Play:
         for _ in range(2):
             self.s.nap("moments", PAUSE_S)
             with self.s.within(ANSWER_S, "moments"):
-                given = self.learner.moments(self.now())
-            assert given is None or len(given.leaves) == len(self.learner.shares)
+                life = self.now()
+                if (given := self.learner.moments(life)) is not None:
+                    assert len(given.leaves) == len(self.learner.shares)
+                    self.given(life, given)
 
     def ceases(self) -> None:
         for _ in range(2):
@@ -198,3 +216,4 @@ class _Play:
         with self.s.within(ANSWER_S, "the end of training"):
             self.learner.leave()
             self.s.point("training ends", lambda: training.done)
+        self.trained()
