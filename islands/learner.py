@@ -42,7 +42,7 @@ from islands.exchange import Downlink, Missed, Public, Uplink
 from islands.following import Following
 from islands.inner import Inner, Share
 from islands.lead import Lead, agreed
-from islands.learner_life import LearnerState, begun
+from islands.learner_life import LearnerState, begun, donors_in_turn
 from islands.learner_words import Ceased, Parked, Ready, Settled
 from islands.link import AGAIN_S, Habits, Link
 from islands.mailbox import Donation, Ends, Mailbox, Offer
@@ -221,7 +221,7 @@ class Learner:
 
     def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
         """The moments of the first donor that has good ones; None if none has."""
-        for donor in donors:
+        for donor in donors_in_turn(self._habits.island, donors):
             try:
                 if (given := self._link.moments(donor)) is not None:
                     moments = self._inner.accept(given)

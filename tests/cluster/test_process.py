@@ -224,6 +224,36 @@ def test_a_donor_lives_on_where_the_object_store_has_no_room_for_its_moments(
     assert not fleet.words
 
 
+def test_learners_that_join_hold_up_neither_hand_ins_nor_offers(
+    island: Callable[[Any], IslandActor],
+) -> None:
+    """However many ask at once: each kind of call has threads of its own, as Ray gives them."""
+    given, joiners = threading.Event(), 2 * sum(THREADS.values())
+
+    def moments(life: Life) -> None:
+        assert given.wait(WAIT_S)
+
+    learner = SimpleNamespace(
+        moments=moments, hand_in=lambda *_: None, offer=lambda *_: None, copied=lambda _: (0, 1.0)
+    )
+    actor = island(learner)
+    pools = {group: ThreadPoolExecutor(count) for group, count in THREADS.items()}
+
+    def call(name: str) -> Future[Any]:
+        innermost: Any = inspect.unwrap(getattr(IslandActor, name))
+        group: str = innermost.__ray_concurrency_group__
+        return pools[group].submit(getattr(actor, name), *CALLS[name][1])
+
+    asking = [call("moments") for _ in range(joiners)]
+    for name in ("hand_in", "offer", "copied"):
+        call(name).result(WAIT_S)
+    assert not any(each.done() for each in asking)
+    given.set()
+    assert [each.result(WAIT_S) for each in asking] == [None] * joiners
+    for pool in pools.values():
+        pool.shutdown()
+
+
 def test_the_syncer_can_end_a_process_by_a_life_that_it_had(
     island: Callable[[Any], IslandActor], fleet: Fleet
 ) -> None:

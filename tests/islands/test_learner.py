@@ -50,7 +50,7 @@ from islands.encoder import Where
 from islands.exchange import Public
 from islands.inner import Inner, InnerState, Measures
 from islands.learner import Learner, Rejected, Unreachable
-from islands.learner_life import LearnerState
+from islands.learner_life import LearnerState, donors_in_turn
 from islands.link import Link
 from islands.task import Batch, Params, Task
 from tests.given import habits as a_habits
@@ -60,6 +60,7 @@ T = TypeVar("T")
 
 WAIT_S = 20.0
 """For something that takes milliseconds."""
+ISLAND = Island("a")
 EVERY, FRAGMENTS = 4, 2
 F0, F1 = Fragment(0), Fragment(1)
 LEASE_BATCHES = 1000
@@ -390,9 +391,7 @@ def begin(
     ) -> Alive:
         script = script or Script()
         schedule = Schedule(EVERY, FRAGMENTS)
-        habits = a_habits(
-            Island("a"), "g", wire, schedule, overlap, 1, speed, step_s, encode=encode
-        )
+        habits = a_habits(ISLAND, "g", wire, schedule, overlap, 1, speed, step_s, encode=encode)
         learner = Learner(
             task,
             LAYOUT,
@@ -1071,7 +1070,7 @@ def test_a_first_life_begins_with_the_moments_of_the_best_donor_that_has_good_on
 ) -> None:
     good = moments_after(inner, 5)
     script = Script()
-    script.donations = {
+    in_turn = {
         Island("gone"): Unreachable("it has died"),
         Island("over"): None,
         Island("other"): good[:-1],
@@ -1081,6 +1080,10 @@ def test_a_first_life_begins_with_the_moments_of_the_best_donor_that_has_good_on
         Island("good"): good,
         Island("spare"): moments_after(inner, 3),
     }
+    (first, *_) = donors_in_turn(ISLAND, [Life(each, Incarnation(1)) for each in in_turn])
+    shift = [*in_turn].index(first.island)
+    named = [*in_turn][-shift:] + [*in_turn][:-shift]  # which the learner "a" asks in their order
+    script.donations = {each: in_turn[each] for each in named}
     alive = begin(script=script)
     before = ["gone", "over", "other", "ill", "strange", "mad"]
     assert [life.island for life in script.asked] == [*before, "good"]
