@@ -36,6 +36,11 @@ Missed = list[Sent] | Public
 """What leads to a newer public fragment: differences to be added in order, or another one whole."""
 
 
+def _lock() -> threading.Lock:
+    """Return a lock; named here, so that tests can replace `threading` in this module."""
+    return threading.Lock()
+
+
 @dataclass(frozen=True, slots=True)
 class Basis:
     """Where the deltas of a fragment count from, as arrays of [size] f32.
@@ -69,7 +74,7 @@ class Snapshot:
     word: HandOver
     cut: Cut | None
     written: tuple[HandIn, Sent] | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=_lock)
 
 
 @dataclass(slots=True)
@@ -77,7 +82,8 @@ class _Rounding:
     """Rounding errors of one fragment: `ready` for the next message, or travelling with one.
 
     `sent`: for each message whose fate is not known, what it took along and what it left behind.
-    `asked`: see `Known`, the last one that was heard.
+    `asked`: see `Known`, the last one that was heard. `lock`: held while this fragment is encoded;
+    those of other fragments do not wait for it.
     """
 
     ready: Numbers | None = None
@@ -85,6 +91,7 @@ class _Rounding:
         default_factory=dict[ContributionId, tuple[Numbers | None, Numbers]]
     )
     asked: tuple[int, int] = (0, 0)
+    lock: threading.Lock = field(default_factory=_lock)
 
 
 class Uplink:
@@ -108,7 +115,6 @@ class Uplink:
         self._anchor, self._encoder, self._moments = anchor, encoder, moments
         self._life, self._fingerprint = life, layout.fingerprint
         self._roundings = [_Rounding() for _ in layout.fragments]
-        self._lock = threading.Lock()
 
     def encode(
         self, fragment: Fragment, snapshot: Snapshot, spoil: float = 1.0
@@ -133,10 +139,9 @@ class Uplink:
         origin, since_step = basis.origin, track.from_step
         if self._anchor is Anchor.CURRENT:  # from the base on, whatever was handed in since
             origin, since_step = basis.public, track.since_step
-        with self._lock:
-            rounding = self._roundings[fragment]
+        rounding, size = self._roundings[fragment], basis.public.size
+        with rounding.lock:
             taken, rounding.ready = rounding.ready, None
-            size = basis.public.size
             payload, left = self._encoder(cut.flat, origin, taken, spoil, size)
             if left is not None:
                 rounding.sent[said] = (taken, left)
@@ -151,8 +156,8 @@ class Uplink:
 
         False if that is void: more has been heard already.
         """
-        with self._lock:
-            rounding = self._roundings[fragment]
+        rounding = self._roundings[fragment]
+        with rounding.lock:
             if known.asked <= rounding.asked:
                 return False  # it was on its way for long: what was sent since is not in it
             rounding.asked = known.asked
@@ -170,8 +175,8 @@ class Uplink:
 
     def settle(self, said: ContributionId, *, merged: bool) -> None:
         """The fate of a message is known; of one that this life did not send, nothing follows."""
-        with self._lock:
-            rounding = self._roundings[said.fragment]
+        rounding = self._roundings[said.fragment]
+        with rounding.lock:
             if (errors := rounding.sent.pop(said, None)) is None:
                 return
             taken, left = errors
@@ -186,29 +191,39 @@ class Downlink:
     def __init__(
         self,
         public: Mapping[Fragment, Public],
-        missed: Callable[[Fragment, Version, Version], Missed],
+        missed: Callable[[Fragment, Version, Version], Missed | None],
     ) -> None:
-        """`missed`: asks for what leads from one version of a fragment to another."""
+        """`missed`: asks for what leads from one version of a fragment to another; None if the life
+        is over before it has come."""
         self._public, self._missed = dict(public), missed
         self._means: dict[Fragment, tuple[Version, Payload]] = {}
         self._locks = {fragment: threading.Lock() for fragment in public}
+
+    def lacks(self, publication: Publication, payload: Sent | None) -> bool:
+        """Return whether a shard has to be asked before this version can be followed."""
+        with self._locks[publication.fragment]:
+            version, _ = self._public[publication.fragment]
+        fits = payload is not None and publication.previous == version
+        return publication.version > version and not fits
 
     def follow(self, publication: Publication, payload: Sent | None) -> Public | None:
         """Add the difference to the version it belongs to, once what was missed has been fetched;
         without a payload, which there was no room for, that is all there is to add.
 
-        None if the fragment is at that version or past it already.
+        None if the fragment is at that version or past it already, or the life is over.
         """
         fragment = publication.fragment
         with self._locks[fragment]:
             version, flat = self._public[fragment]
             if publication.version <= version:
                 return None
-            found: Missed = []
+            found: Missed | None = []
             upto = publication.version if payload is None else publication.previous
             if upto != version:
                 found = self._missed(fragment, version, upto)
             match found:
+                case None:
+                    return None
                 case list() as differences:
                     moments: Payload | None = None
                     for each in differences if payload is None else (*differences, payload):

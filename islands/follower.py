@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 import jax
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from optax import OptState
 
 from coordinator.codec import Payload, decode
-from coordinator.errors import HostLost
+from coordinator.errors import HostLost, Unreachable
 from coordinator.fragments import Flat, Layout
 from coordinator.parts import Part
 from coordinator.protocol import (
@@ -32,9 +33,9 @@ from coordinator.protocol import (
 )
 from islands.adopt import FragmentPort
 from islands.encoder import ENCODERS
-from islands.exchange import Downlink, Public, Snapshot, Uplink
+from islands.exchange import Downlink, Missed, Public, Snapshot, Uplink
 from islands.inner import Inner, Share
-from islands.link import Habits, Link
+from islands.link import AGAIN_S, Habits, Link
 from islands.mailbox import Offer
 from islands.moments import Sharing
 from islands.orders import (
@@ -95,7 +96,8 @@ class Follower:
         self._public: dict[Fragment, Public] = {}
         self._moments: OptState | None = None
         self._given: OptState | None = None  # by another island, for the next life
-        self._copied: list[NDArray[Any]] = []  # moments for another island
+        # moments for another island, and the number of the donation that they are of
+        self._copied: tuple[int, list[NDArray[Any]]] = 0, []
         self._means: dict[Fragment, Flat] = {}
         self._stream: StreamLike
         self._running: jax.Array | None = None
@@ -136,8 +138,8 @@ class Follower:
                         self._hold(word.fragment, self._replica.take(word))
                 case PutIn():
                     self._put_in(order)
-                case CopyOut(leaf):
-                    self._copy_out(leaf)
+                case CopyOut(donation, leaf):
+                    self._copy_out(donation, leaf)
                 case Over():
                     self._end()
                 case News(life, publication):
@@ -169,7 +171,7 @@ class Follower:
             self._uplink = Uplink(
                 order.life, self._encoder, self._layout, anchor, self._moments_encoder
             )
-            self._downlink = Downlink(self._public, self._link.missed)
+            self._downlink = Downlink(self._public, partial(self._missed, order.life))
         self._say(Fetched({p: version for p, (version, _) in self._public.items()}))
 
     def _newer(self, p: Fragment, version: Version) -> Public:
@@ -181,13 +183,15 @@ class Follower:
     def _end(self) -> None:
         with self._changed:
             self._life = self._uplink = self._downlink = None
-            self._snapshots, self._offers, self._copied = {}, {}, []
+            self._snapshots, self._offers = {}, {}
+            self._copied = self._copied[0], []
             self._changed.notify_all()
 
-    def _copy_out(self, leaf: int) -> None:
+    def _copy_out(self, donation: int, leaf: int) -> None:
         copy = self._inner.moment(self._replica.state, leaf)
         with self._changed:
-            self._copied = [*self._copied[:leaf], copy]
+            number, copied = self._copied
+            self._copied = donation, [*(copied if number == donation else ()), copy]
             self._changed.notify_all()
 
     def _hold(self, p: Fragment, snapshot: Snapshot) -> None:
@@ -224,7 +228,7 @@ class Follower:
         with self._changed:
             self._changed.wait_for(lambda: self._life != said.life or self._has(said))
             found = [each for each in self._snapshots.get(p, []) if each.word.said == said]
-            uplink = self._uplink
+            uplink = self._uplink if self._life == said.life else None  # not the next life's
         if uplink is None:
             return None
         if not found:
@@ -244,15 +248,24 @@ class Follower:
         """What this host has of each leaf of its optimizer's moments."""
         return self._inner.shares
 
-    def moments(self, life: Life) -> list[NDArray[Any]] | None:
-        """Its share of the moments that the first host has copied; waits until they are copied
-        here, too. None if this life is over."""
+    def moments(self, life: Life, donation: int) -> list[NDArray[Any]] | None:
+        """Return its share of the moments that the first host has copied under this number; wait
+        until they are copied here, too. None if this life is over, or a later donation has begun,
+        so that the first host has given this one up."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._life != life or len(self._copied) == len(self.shares)
+                lambda: (
+                    self._life != life or self._copied[0] > donation or self._has_copied(donation)
+                )
             )
-            found, self._copied = self._copied, []
-            return found if self._life == life else None
+            if self._life != life or not self._has_copied(donation):
+                return None
+            found, self._copied = self._copied[1], (donation, [])
+            return found
+
+    def _has_copied(self, donation: int) -> bool:
+        number, copied = self._copied
+        return number == donation and len(copied) == len(self.shares)
 
     def given(self, moments: Sequence[NDArray[Any]]) -> None:
         """Its share of what another island has given, for the next life.
@@ -278,7 +291,18 @@ class Follower:
             if self._life != life:
                 return
             self._offers[p, version] = Offer(flat, placed, shared)
-        self._say(Placed(p, version, mean=shared is not None))
+        self._say(Placed(life, p, version, mean=shared is not None))
+
+    def _missed(self, life: Life, p: Fragment, older: Version, newer: Version) -> Missed | None:
+        """Ask the shard until it answers; None if this life is over before."""
+        while True:
+            try:
+                return self._link.missed(p, older, newer)
+            except Unreachable as error:
+                log.info("%s; trying again", error)
+            with self._changed:
+                if self._changed.wait_for(lambda: self._life != life, AGAIN_S):
+                    return None
 
     def refused(self, said: ContributionId) -> None:
         """A contribution was discarded."""

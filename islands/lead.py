@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from coordinator.errors import HostLost
-from coordinator.protocol import Fragment, Publication, Version
+from coordinator.protocol import Fragment, Life, Publication, Version
 from islands.exchange import Downlink, Public
+from islands.mailbox import Offer
 from islands.orders import CatchUp, Fetched, Placed, Word
 
 Told = TypeVar("Told")
+Tell = Callable[[Fragment, Version, Offer], None]
+
+
+@dataclass(slots=True)
+class _Placing:
+    """A version that some hosts could put in place: whether each has the mean of first moments,
+    and the arrays of this host, once it is one of them."""
+
+    means: list[bool] = field(default_factory=list[bool])
+    offer: Offer | None = None
+
+
+def _nobody(p: Fragment, version: Version, offer: Offer) -> None:
+    """Do nothing: no life has begun."""
 
 
 class Lead(Generic[Told]):
@@ -22,8 +38,9 @@ class Lead(Generic[Told]):
         self._send, self._others = send, others
         self._changed = threading.Condition()
         self._fetched: list[Mapping[Fragment, Version]] = []
-        self._placed: dict[Fragment, dict[Version, list[bool]]] = {}
-        self._tell: Callable[[Fragment, Version, bool], None] | None = None
+        self._life: Life | None = None
+        self._placed: dict[Fragment, dict[Version, _Placing]] = {}
+        self._tell: Tell = _nobody
 
     def tell(self, order: Told | CatchUp) -> None:
         """Errors: `HostLost` if one of them is gone."""
@@ -39,8 +56,8 @@ class Lead(Generic[Told]):
                 with self._changed:
                     self._fetched.append(versions)
                     self._changed.notify_all()
-            case Placed(p, version, mean):
-                self.placed(p, version, mean=mean)
+            case Placed(life, p, version, mean):
+                self._place(life, p, version, mean=mean)
 
     def fetched(self) -> Sequence[Mapping[Fragment, Version]]:
         """Wait until all others have said which versions they have. If one is gone this process
@@ -50,24 +67,35 @@ class Lead(Generic[Told]):
             found, self._fetched = self._fetched, []
             return found
 
-    def begin(self, tell: Callable[[Fragment, Version, bool], None]) -> None:
-        """A life begins. `tell`: is called for a version once all hosts could put it in place; with
-        True if all have the mean of first moments that came with it, too."""
+    def begin(self, life: Life, tell: Tell) -> None:
+        """Begin a life. `tell`: is called with a version and this host's arrays of it once all
+        hosts could put it in place; with the mean of first moments that came with it only if all
+        have that, too."""
         with self._changed:
-            self._placed, self._tell = {}, tell
+            self._life, self._placed, self._tell = life, {}, tell
 
-    def placed(self, p: Fragment, version: Version, *, mean: bool) -> None:
-        """One host, this one or another, could put this version in place; `mean`: with the mean of
-        first moments."""
+    def placed(self, life: Life, p: Fragment, version: Version, offer: Offer) -> None:
+        """Take in that this host could put a version in place. If all others can, tell so."""
+        self._place(life, p, version, mean=offer.mean is not None, offer=offer)
+
+    def _place(
+        self, life: Life, p: Fragment, version: Version, *, mean: bool, offer: Offer | None = None
+    ) -> None:
         with self._changed:
-            means = self._placed.setdefault(p, {})
-            here = means.setdefault(version, [])
-            here.append(mean)
-            if len(here) <= self._others or self._tell is None:
+            if life != self._life:
+                return  # it comes late, of a life that is over: nothing is placed in this one
+            placings = self._placed.setdefault(p, {})
+            placing = placings.setdefault(version, _Placing())
+            placing.means.append(mean)
+            placing.offer = placing.offer if offer is None else offer
+            if len(placing.means) <= self._others or placing.offer is None:
                 return
-            self._placed[p] = {v: each for v, each in means.items() if v > version}
-            tell = self._tell
-        tell(p, version, all(here))
+            # of older ones some host may not have heard, nor ever will
+            self._placed[p] = {v: each for v, each in placings.items() if v > version}
+            found, tell = placing.offer, self._tell
+            if not all(placing.means):
+                found = found._replace(mean=None)
+        tell(p, version, found)
 
 
 def agreed(

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import jax
-from numpy.typing import NDArray
 from optax import OptState
 
 from coordinator.codec import Sent, decode
@@ -39,21 +38,14 @@ from coordinator.protocol import (
 )
 from islands.adopt import FragmentPort
 from islands.encoder import ENCODERS
-from islands.exchange import Downlink, Missed, Uplink
+from islands.exchange import Downlink, Missed, Public, Uplink
+from islands.following import Following
 from islands.inner import Inner, Share
 from islands.lead import Lead, agreed
-from islands.learner_life import LearnerState, begun
-from islands.learner_words import (
-    Asked,
-    Ceased,
-    LetGo,
-    Offered,
-    Parked,
-    Ready,
-    Settled,
-)
-from islands.link import Habits, Link
-from islands.mailbox import Donation, Mailbox, Offer
+from islands.learner_life import LearnerState, begun, donors_in_turn
+from islands.learner_words import Ceased, Parked, Ready, Settled
+from islands.link import AGAIN_S, Habits, Link
+from islands.mailbox import Donation, Ends, Mailbox, Offer
 from islands.moments import Sharing
 from islands.orders import Begin, Fate, Feed, News, Order, Over, Start
 from islands.talker import speak
@@ -64,7 +56,14 @@ log = logging.getLogger("archipelago.learner")
 
 
 def _nobody(order: Order) -> None:
-    """Of an island of one host: there is nobody to be told."""
+    """Do nothing: an island of one host has no others to tell."""
+
+
+def _in_short(error: BaseException) -> str:
+    """Return an exception's class, its message, and the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 class Learner:
@@ -97,7 +96,6 @@ class Learner:
         self._structure = jax.tree.structure(task.shapes)
         self._mail = Mailbox(now_s)
         self._lead = lead
-        self._awaited: dict[tuple[Fragment, Version], Offer] = {}  # by other hosts
         tell = _nobody if lead is None else lead.tell
         self._trainer = Trainer(task, inner, port, sharing, habits, self._mail, now_s, tell)
         self._distrusted = False  # is what the last life has left?
@@ -113,18 +111,22 @@ class Learner:
             if (life := self._begin(granted)) is None:
                 continue
             talker = threading.Thread(
-                target=speak, args=(self._mail, self._link, life), name=f"talk {life}"
+                target=speak, args=(self._mail, self._link, life), name=f"talk {life}", daemon=True
             )
             talker.start()
             try:
                 self._distrusted = self._trainer.train()
-            finally:
-                self._mail.end()
-                talker.join()
+                if (broken := self._mail.broken) is not None:
+                    raise broken
+            except BaseException as error:  # the talker may be in a call for long: not waited for
+                self._mail.end(f"its learner broke: {_in_short(error)}")
+                raise
+            self._mail.end()
+            talker.join()
             if self._lead is not None:
                 self._lead.tell(Over())
-            if self._mail.mute is not None:
-                raise self._mail.mute
+            if (broken := self._mail.broken) is not None:
+                raise broken
 
     @property
     def params(self) -> Params:
@@ -134,8 +136,7 @@ class Learner:
     @property
     def now(self) -> LearnerState | None:
         """What is owed and said in the life that is lived; None between two lives."""
-        with self._mail.lock:
-            return self._mail.now
+        return self._mail.now
 
     def _join(self) -> Granted | None:
         """Ask for a life, again after a while where the syncer says so; None once it is let go."""
@@ -145,12 +146,11 @@ class Learner:
             match self._link.join(join):
                 case Granted() as granted:
                     return granted
-                case Refused(island, why, None):
-                    raise Rejected(f"{island} may not join: {why}")
                 case Refused(island, why, retry_s):
+                    if retry_s is None:
+                        raise Rejected(f"{island} may not join: {why}")
                     log.warning("%s may not join for %.1f s: %s", island, retry_s, why)
-                    with self._mail.lock:
-                        self._mail.lock.wait_for(lambda: not self._mail.staying, retry_s)
+                    self._mail.leaves_within(retry_s)
         return None
 
     def _begin(self, granted: Granted) -> Life | None:
@@ -175,9 +175,9 @@ class Learner:
             shared = found
         elif moments is None:
             moments = given = self._ask_donors(granted.donors)
-        downlink = Downlink(public, self._catch_up)
+        downlink = Downlink(public, partial(self._catch_up, granted.life))
         if self._lead is not None:
-            self._lead.begin(partial(self._offered, granted.life))
+            self._lead.begin(granted.life, partial(self._mail.offered, granted.life))
             self._lead.tell(Begin(granted.life, kept, given is not None))
             start = Start(granted.offset, tuple(shared))
             public = agreed(self._lead, public, downlink, start)
@@ -197,23 +197,31 @@ class Learner:
         uplink = Uplink(
             granted.life, self._encoder, self._layout, habits.anchor, self._moments_encoder
         )
-        with self._mail.lock:
-            self._mail.begin(state, uplink, downlink)
-            self._awaited = {}
-            self._mail.happens(Ready(stream.remaining) if self._mail.staying else LetGo())
+        came = partial(self._came, granted.life, downlink)
+        ends = Ends(uplink, Following(downlink, came, self._mail.fail))
+        self._mail.begin(state, ends, Ready(stream.remaining))
         return granted.life
 
-    def _catch_up(self, p: Fragment, older: Version, newer: Version) -> Missed:
-        match found := self._link.missed(p, older, newer):
-            case list():
-                log.info("fragment %d: %d differences fetched, after %s", p, len(found), older)
-            case version, _:
-                log.info("fragment %d: fetched whole, %s after %s", p, version, older)
-        return found
+    def _catch_up(self, life: Life, p: Fragment, older: Version, newer: Version) -> Missed | None:
+        """Ask the shard for what was missed until it answers; None if this life is over before."""
+        while True:
+            try:
+                found = self._link.missed(p, older, newer)
+            except Unreachable as error:
+                log.info("%s; trying again", error)
+                if self._mail.over_within(life, AGAIN_S):
+                    return None
+                continue
+            match found:
+                case list():
+                    log.info("fragment %d: %d differences fetched, after %s", p, len(found), older)
+                case version, _:
+                    log.info("fragment %d: fetched whole, %s after %s", p, version, older)
+            return found
 
     def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
         """The moments of the first donor that has good ones; None if none has."""
-        for donor in donors:
+        for donor in donors_in_turn(self._habits.island, donors):
             try:
                 if (given := self._link.moments(donor)) is not None:
                     moments = self._inner.accept(given)
@@ -235,9 +243,8 @@ class Learner:
 
     @property
     def vitals(self) -> tuple[int, Vitals]:
-        """Of this life: inner steps, and where their time went."""
-        with self._mail.lock:
-            return self._mail.progress.steps, self._mail.vitals
+        """The inner steps of this life, and where their time went."""
+        return self._mail.vitals
 
     def hand_in(self, life: Life, fragment: Fragment, known: Known) -> tuple[HandIn, Sent] | None:
         """What this life trained on the fragment since it last handed it in or adopted it.
@@ -245,34 +252,24 @@ class Learner:
         `known`: what has become of its contributions to the fragment before this call. Waits for
         the next step boundary. None if there is nothing, or the life is over.
         """
-        with self._mail.lock:
-            if not self._mail.is_lived(life) or self._mail.uplink is None:
-                return None
-            uplink = self._mail.uplink
-        held = known.held if uplink.hear(fragment, known) else None
-        with self._mail.lock:
-            if not self._mail.is_lived(life):
-                return None
-            if (future := self._mail.asked.get(fragment)) is None:  # else both hear the same answer
-                future = self._mail.asked[fragment] = Future()
-                self._mail.happens(Asked(fragment, held))
-        snapshot = future.result()
-        return None if snapshot is None else uplink.encode(fragment, snapshot, self.spoil)
+        if (ends := self._mail.ends(life)) is None:
+            return None
+        held = known.held if ends.uplink.hear(fragment, known) else None
+        if (asked := self._mail.asks(life, fragment, held)) is None:
+            return None
+        snapshot = asked.result()
+        return None if snapshot is None else ends.uplink.encode(fragment, snapshot, self.spoil)
 
-    def moments(self, life: Life) -> list[NDArray[Any]] | None:
+    def moments(self, life: Life) -> Donation | None:
         """This life's optimizer moments, for a learner that joins: of each leaf what this host has
         of it (`Inner.shares`), in flat form. None if the life is over.
 
         They are copied to the host, which takes the training thread: some leaves at each boundary,
         so that those of one leaf may be a step or two older than those of another. The other hosts
-        of the island copy theirs at the same boundaries.
+        of the island copy theirs at the same boundaries, and keep them under the donation's number.
         """
-        with self._mail.lock:
-            if not self._mail.is_lived(life):
-                return None
-            donation = self._mail.donations.setdefault(life, Donation())
-            self._mail.lock.notify_all()
-        return donation.given.result()
+        donation = self._mail.asks_moments(life)
+        return None if donation is None else donation.given.result()
 
     @property
     def shares(self) -> Sequence[Share]:
@@ -282,102 +279,61 @@ class Learner:
     def copied(self, life: Life) -> tuple[int, float]:
         """How many leaves of its moments this life has copied for whoever asked, and how long its
         steps take, in seconds."""
-        with self._mail.lock:
-            donation, now = self._mail.donations.get(life), self._mail.now
-            step_s = 0.0 if now is None else now.step_s
-            return 0 if donation is None else len(donation.leaves), step_s
+        return self._mail.copied(life)
 
     def offer(self, life: Life, publication: Publication, payload: Sent | None) -> None:
         """Take in a newer version at the next step boundary, and learn what was merged; without a
-        payload, what it lacks is asked for."""
-        with self._mail.lock:
-            if (
-                not self._mail.is_lived(life)
-                or self._mail.uplink is None
-                or self._mail.downlink is None
-            ):
-                return
-            uplink, downlink = self._mail.uplink, self._mail.downlink
+        payload, what it lacks is asked for, on a thread of that fragment: the shard may be away."""
+        if (ends := self._mail.ends(life)) is None:
+            return
         if self._lead is not None:
             self._lead.tell(News(life, publication))
-        uplink.settle_merged(publication)
-        self._settled(life, publication.merged)
-        if (found := downlink.follow(publication, payload)) is None:
-            return
-        p, (version, flat) = publication.fragment, found
+        ends.uplink.settle_merged(publication)
+        self._mail.happens(Settled(publication.merged), life)
+        ends.following.offer(publication, payload)
+
+    def _came(
+        self, life: Life, downlink: Downlink, publication: Publication, public: Public
+    ) -> None:
+        """Put a version beside the parameters on the devices, ready to be adopted."""
+        p, (version, flat) = publication.fragment, public
         mean = None if self._sharing is None else downlink.take_mean(p, version)
-        # which one that comes later may have done before this one
         size = self._port.size(p)
         placed = self._inner.place_flat(flat, size)
         shared = None if mean is None else self._inner.place_flat(mean, size)
-        with self._mail.lock:
-            self._awaited[p, version] = Offer(flat, placed, shared)
+        offer = Offer(flat, placed, shared)
         if self._lead is None:
-            self._offered(life, p, version, mean=True)
+            self._mail.offered(life, p, version, offer)
         else:
-            self._lead.placed(p, version, mean=shared is not None)
-
-    def _offered(self, life: Life, p: Fragment, version: Version, mean: bool) -> None:
-        """All hosts of the island could put this version in place; `mean`: with what came of first
-        moments."""
-        with self._mail.lock:
-            offer = self._awaited.pop((p, version), None)
-            if offer is not None and not mean:
-                offer = offer._replace(mean=None)
-            if self._lead is not None:  # of older ones some host may not have heard, nor ever will
-                late = [key for key in self._awaited if key[0] == p and key[1] < version]
-                for key in late:
-                    del self._awaited[key]
-            if offer is not None and self._mail.is_lived(life):
-                self._mail.offers[p, version] = offer
-                self._mail.happens(Offered(p, version))
-                self._mail.forget_offers()
+            self._lead.placed(life, p, version, offer)
 
     def had(self, life: Life) -> bool:
         """Is this one of the lives of this learner?"""
-        with self._mail.lock:
-            return life in self._mail.lives
+        return self._mail.had(life)
 
     def refused(self, said: ContributionId) -> None:
         """A contribution was discarded: what it took along is this learner's again."""
         if self._lead is not None:
             self._lead.tell(Fate(said))
-        with self._mail.lock:
-            uplink = self._mail.uplink if self._mail.is_lived(said.life) else None
-        if uplink is not None:
-            uplink.settle(said, merged=False)
-            self._settled(said.life, (said,))
-
-    def _settled(self, life: Life, said: tuple[ContributionId, ...]) -> None:
-        with self._mail.lock:
-            if self._mail.is_lived(life):
-                self._mail.happens(Settled(said))
+        if (ends := self._mail.ends(said.life)) is not None:
+            ends.uplink.settle(said, merged=False)
+            self._mail.happens(Settled((said,)), said.life)
 
     def cease(self, over: Void) -> None:
         """This life is over by the syncer's word; the next one begins at once."""
-        with self._mail.lock:
-            if self._mail.is_lived(over.life):
-                self._mail.happens(Ceased(over))
+        self._mail.happens(Ceased(over), over.life)
 
     def park(self, life: Life) -> None:
         """Step no more in this life; go on handing in and adopting."""
-        with self._mail.lock:
-            if self._mail.is_lived(life):
-                self._mail.happens(Parked())
+        self._mail.happens(Parked(), life)
 
     def leave(self) -> Progress:
         """End this life and begin no other; how far it came."""
-        with self._mail.lock:
-            self._mail.staying = False
-            self._mail.happens(LetGo())
-            self._mail.lock.notify_all()
-            return self._mail.progress
+        return self._mail.leave()
 
     def outlive(self, life: Life) -> str:
         """Return when this life, which may be about to begin, is over; with the reason."""
-        with self._mail.lock:
-            self._mail.lock.wait_for(lambda: self._mail.ended >= life.incarnation)
-            return "its learner has ended this life"
+        return self._mail.outlive(life)
 
     @property
     def drag(self) -> float:

@@ -22,6 +22,7 @@ from coordinator.protocol import (
     LeaseWanted,
     Progress,
     Report,
+    Version,
     Void,
 )
 from islands.learner_life import LearnerState, Outcome
@@ -68,7 +69,7 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
             asks = state.asks if p in state.asks else (*state.asks, p)
             return _at_once(replace(state, asks=asks))
         case Offered(p, version):
-            if version <= state.newest[p]:
+            if not is_news(state, p, version):
                 return state, ()
             news = state.news if p in state.news else (*state.news, p)
             newest = {**state.newest, p: version}
@@ -104,6 +105,11 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
             return (state, ()) if state.flight else _say(state)
         case _:
             assert_never(happening)
+
+
+def is_news(state: LearnerState, p: Fragment, version: Version) -> bool:
+    """Return whether this version would be adopted if it were offered."""
+    return version > state.newest[p]
 
 
 def _follow(state: LearnerState, *parts: Part) -> Outcome:

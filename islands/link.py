@@ -34,6 +34,9 @@ from islands.encoder import Where
 from islands.exchange import Missed, Public
 from islands.learner_words import Terms
 
+AGAIN_S = 0.5
+"""Between two attempts to ask a shard for what was missed."""
+
 
 class Link(Protocol):
     """The way to the coordinator. Calls may take long; they raise `Unreachable` when they fail.
@@ -58,7 +61,14 @@ class Link(Protocol):
         as in `whole`."""
         ...
 
-    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
+        """Ask the shard once for what leads from one version to another. Its shard may be away for
+        long: whoever asks knows whether it is still needed, and asks again after `AGAIN_S`.
+
+        Errors: `Unreachable`.
+        """
+        ...
+
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
         """Of each leaf of a donor's moments what this host will have of it, once the other hosts of
         this island have theirs; None if that life is over.

@@ -1,7 +1,10 @@
-"""What the threads of a learner share: the state of its life, and who has what to do.
+"""The state of a learner's life, shared by its threads, and the queues of what each of them does.
 
-Threads that call from other processes tell what happens, the training thread and the talking thread
-do what follows. One lock guards all of it; nothing here takes long.
+Threads that call from other processes tell what happens; the training thread and the talking thread
+do what follows. One lock guards all of it, and only this module takes it: each public method is one
+critical section, and nothing in it takes long. A word leaves together with its data (an adoption
+with the arrays, a hand-in with the future of whoever asked), so that no key goes from one critical
+section to the next.
 """
 
 from __future__ import annotations
@@ -11,19 +14,42 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 from numpy.typing import NDArray
 
 from coordinator.fragments import Flat
-from coordinator.protocol import Fragment, Lease, Life, Progress, Version, Vitals
-from islands.exchange import Downlink, Snapshot, Uplink
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    Lease,
+    Life,
+    Progress,
+    Version,
+    Vitals,
+)
+from islands.exchange import Snapshot, Uplink
+from islands.following import Following
 from islands.learner_life import LearnerState
-from islands.learner_state import happen
-from islands.learner_words import Adopt, End, HandOver, Happening, Keep, Say, Step, Take, Want
+from islands.learner_state import happen, is_news
+from islands.learner_words import (
+    Adopt,
+    Asked,
+    End,
+    HandOver,
+    Happening,
+    Keep,
+    LetGo,
+    Offered,
+    Ready,
+    Rested,
+    Say,
+    Step,
+    Take,
+    Want,
+)
 
 
 class Offer(NamedTuple):
@@ -35,123 +61,332 @@ class Offer(NamedTuple):
     mean: jax.Array | None
 
 
-Todo = Step | HandOver | Keep | Adopt | Take | End
-"""What the training thread does."""
+class Ends(NamedTuple):
+    """The two ends of the wire of one life."""
+
+    uplink: Uplink
+    following: Following
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Handing:
+    """A hand-in, and the future of whoever asked for it; None if nobody waits."""
+
+    word: HandOver
+    asked: Future[Snapshot | None] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adoption:
+    """An adoption, and the arrays of its version."""
+
+    word: Adopt
+    offer: Offer
+
+
+Todo = Step | Handing | Keep | Adoption | Take | End
+"""A task of the training thread, with its data."""
+
+
+class Saying(NamedTuple):
+    """A message of the talking thread; None if nothing came for a heartbeat."""
+
+    word: Say | Want | None
+    vitals: Vitals
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Donation:
-    """Moments for a learner that joins: the leaves copied so far, and all of them once they are."""
+    """Moments for a learner that joins: the leaves copied so far, and all of them once they are.
 
-    leaves: list[NDArray[Any]] = field(default_factory=list[NDArray[Any]])
-    given: Future[list[NDArray[Any]] | None] = field(
-        default_factory=Future[list[NDArray[Any]] | None]
-    )
+    `number`: counts the donations of this process. The other hosts of the island keep their copies
+    under it.
+    """
+
+    number: int
+    leaves: list[NDArray[Any]]
+    given: Future[Donation | None]
+
+
+class Spent(NamedTuple):
+    """Seconds of one step: in all, and the parts of it that were not spent on talking."""
+
+    took_s: float
+    computed_s: float
+    fed_s: float
+    idled_s: float
 
 
 class Mailbox:
-    """Every field is read and written with `lock` held. Methods take it themselves, `is_lived` and
-    `forget_offers` aside: who calls these two holds it.
-
-    `now`: of the life that is lived, None between two lives. `ended`: the incarnation of the last
-    life that is over. `mute`: what broke the talking thread.
-    """
+    """The state of the life that is lived, and its queues; each method takes the lock itself."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self.lock = threading.Condition(threading.RLock())
-        self.now: LearnerState | None = None
-        self.ended = 0
-        self.mute: BaseException | None = None
-        self.staying = True
-        self.lives: set[Life] = set()
-        self.progress, self.vitals = Progress(0, 0, Lease(0)), Vitals(math.nan)
-        self.asked: dict[Fragment, Future[Snapshot | None]] = {}  # and not decided yet
-        self.answers: dict[Fragment, deque[Future[Snapshot | None]]] = {}  # decided, to be given
-        self.offers: dict[tuple[Fragment, Version], Offer] = {}
-        self.adopting: set[tuple[Fragment, Version]] = set()  # by the training thread, just now
-        self.donations: dict[Life, Donation] = {}
-        self.uplink: Uplink | None = None
-        self.downlink: Downlink | None = None
+        self._lock = threading.Condition(threading.RLock())
+        self._now: LearnerState | None = None  # None between two lives
+        self._ended, self._why = 0, ""  # the incarnation of the last life that is over
+        self._broken: BaseException | None = None  # by another thread than the training thread
+        self._staying = True
+        self._lives: set[Life] = set()
+        self._progress, self._vitals = Progress(0, 0, Lease(0)), Vitals(math.nan)
+        self._ends: Ends | None = None
+        self._asked: dict[Fragment, Future[Snapshot | None]] = {}  # and not decided yet
+        self._owed: list[Future[Snapshot | None]] = []  # decided, to be given
+        self._offers: dict[Fragment, Offer] = {}  # of the newest version, until it is adopted
+        self._donations = 0  # in all lives
+        self._donation: Donation | None = None
         self._todo = deque[Todo]()
+        self._doing: Todo | None = None
         self._to_say = deque[Say | Want]()
 
-    def begin(self, state: LearnerState, uplink: Uplink, downlink: Downlink) -> None:
-        """A life is lived from here on."""
-        with self.lock:
-            self.now, self.uplink, self.downlink, self.offers = state, uplink, downlink, {}
-            self.lives.add(state.life)
-            self.progress, self.vitals = state.progress, Vitals(math.nan)
+    # --- lives ------------------------------------------------------------------------------------
 
-    def end(self) -> None:
-        """The life is over; nobody is kept waiting for it."""
-        with self.lock:
-            if self.now is not None:
-                self.ended, self.now = self.now.life.incarnation, None
-            for future in (*self.asked.values(), *chain(*self.answers.values())):
+    def begin(self, state: LearnerState, ends: Ends, first: Happening | None = None) -> None:
+        """Begin a life. `first`: what happens at once; if the learner is to leave, that happens
+        instead."""
+        with self._lock:
+            self._now, self._ends, self._offers = state, ends, {}
+            self._lives.add(state.life)
+            self._progress, self._vitals = state.progress, Vitals(math.nan)
+            if first is not None:
+                self.happens(first if self._staying else LetGo())
+
+    def end(self, why: str = "its learner has ended this life") -> None:
+        """End the life; nobody is kept waiting for it."""
+        with self._lock:
+            if self._now is not None:
+                self._ended, self._now, self._why = self._now.life.incarnation, None, why
+            for future in (*self._asked.values(), *self._owed):
                 future.set_result(None)
-            for donation in self.donations.values():
-                donation.given.set_result(None)
-            for queue in (self.asked, self.answers, self.donations, self._todo, self._to_say):
+            if self._donation is not None:
+                self._donation.given.set_result(None)
+            for queue in (self._asked, self._owed, self._todo, self._to_say):
                 queue.clear()
-            self.offers, self.uplink, self.downlink = {}, None, None
-            self.lock.notify_all()
+            self._offers, self._ends, self._donation = {}, None, None
+            self._lock.notify_all()
 
-    def is_lived(self, life: Life) -> bool:
-        """Is this the life that is lived? The lock is held."""
-        return self.now is not None and self.now.life == life
+    def fail(self, error: BaseException) -> None:
+        """Have the training thread raise what broke another thread of this learner."""
+        with self._lock:
+            self._broken = self._broken or error
+            self._lock.notify_all()
 
-    def happens(self, happening: Happening) -> None:
-        """Take it in; whoever is to do what follows is told. Nothing follows between two lives."""
-        with self.lock:
-            if self.now is None:
+    def leave(self) -> Progress:
+        """End this life and begin no other; return how far it came."""
+        with self._lock:
+            self._staying = False
+            self.happens(LetGo())
+            self._lock.notify_all()
+            return self._progress
+
+    def outlive(self, life: Life) -> str:
+        """Return when this life, which may be about to begin, is over; with the reason."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._ended >= life.incarnation)
+            return self._why
+
+    def leaves_within(self, for_s: float) -> bool:
+        """Wait so long for the word to leave; return whether it came."""
+        with self._lock:
+            return bool(self._lock.wait_for(lambda: not self._staying, for_s))
+
+    def over_within(self, life: Life, for_s: float) -> bool:
+        """Wait so long for the end of this life, which may be about to begin; return whether it is
+        over."""
+        with self._lock:
+            return bool(self._lock.wait_for(lambda: self._ended >= life.incarnation, for_s))
+
+    def _is_lived(self, life: Life) -> bool:
+        return self._now is not None and self._now.life == life
+
+    # --- what is known of it ----------------------------------------------------------------------
+
+    @property
+    def now(self) -> LearnerState | None:
+        """The state of the life that is lived; None between two lives."""
+        with self._lock:
+            return self._now
+
+    @property
+    def broken(self) -> BaseException | None:
+        """The exception that broke another thread of this learner."""
+        with self._lock:
+            return self._broken
+
+    @property
+    def staying(self) -> bool:
+        """Whether this learner may begin another life."""
+        with self._lock:
+            return self._staying
+
+    @property
+    def vitals(self) -> tuple[int, Vitals]:
+        """The inner steps of this life, and where their time went."""
+        with self._lock:
+            return self._progress.steps, self._vitals
+
+    def is_adopting(self, p: Fragment, version: Version) -> bool:
+        """Return whether the training thread has yet to put this version in place."""
+        with self._lock:
+            words = [each.word for each in (*self._todo, self._doing) if isinstance(each, Adoption)]
+            return any((each.fragment, each.version) == (p, version) for each in words)
+
+    def had(self, life: Life) -> bool:
+        """Return whether this is one of the lives of this learner."""
+        with self._lock:
+            return life in self._lives
+
+    def ends(self, life: Life) -> Ends | None:
+        """Return the ends of this life's wire; None if it is not lived."""
+        with self._lock:
+            return self._ends if self._is_lived(life) else None
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def happens(self, happening: Happening, life: Life | None = None) -> None:
+        """Take it in, and queue what follows. Nothing follows between two lives.
+
+        `life`: nothing follows if another one is lived.
+        """
+        with self._lock:
+            if self._now is None or (life is not None and self._now.life != life):
                 return
-            self.now, words = happen(self.now, happening)
-            self.progress = self.now.progress
+            self._now, words = happen(self._now, happening)
+            self._progress = self._now.progress
             for word in words:
                 match word:
                     case Say() | Want():
                         self._to_say.append(word)
                     case HandOver(p):  # who asks from here on asks for what is trained after it
-                        if (future := self.asked.pop(p, None)) is not None:
-                            self.answers.setdefault(p, deque()).append(future)
-                        self._todo.append(word)
+                        if (asked := self._asked.pop(p, None)) is not None:
+                            self._owed.append(asked)
+                        self._todo.append(Handing(word, asked))
+                    case Adopt(p):
+                        self._todo.append(Adoption(word, self._offers.pop(p)))
                     case _:
                         self._todo.append(word)
             if words:
-                self.lock.notify_all()
+                self._lock.notify_all()
 
-    def forget_offers(self) -> None:
-        """Let go of the arrays of offers that will not be adopted. The lock is held."""
-        if self.now is None:
-            return
-        wanted = {(each.fragment, each.version) for each in self._todo if isinstance(each, Adopt)}
-        wanted |= {(p, self.now.newest[p]) for p in self.now.news} | self.adopting
-        self.offers = {key: each for key, each in self.offers.items() if key in wanted}
+    def asks(
+        self, life: Life, p: Fragment, held: tuple[ContributionId, ...] | None
+    ) -> Future[Snapshot | None] | None:
+        """Ask for what was trained on a fragment; None if this life is not lived. All who ask
+        before it is decided get the same answer."""
+        with self._lock:
+            if not self._is_lived(life):
+                return None
+            if (asked := self._asked.get(p)) is None:
+                asked = self._asked[p] = Future()
+                self.happens(Asked(p, held))
+            return asked
+
+    def answer(self, handing: Handing, snapshot: Snapshot | None) -> None:
+        """Give the snapshot to whoever asked for it."""
+        with self._lock:
+            if handing.asked is not None:
+                self._owed.remove(handing.asked)
+                handing.asked.set_result(snapshot)
+
+    def offered(self, life: Life, p: Fragment, version: Version, offer: Offer) -> None:
+        """Take in a version that can be put in place; drop its arrays if it is no news."""
+        with self._lock:
+            if self._now is None or self._now.life != life or not is_news(self._now, p, version):
+                return
+            self._offers[p] = offer
+            self.happens(Offered(p, version))
+
+    def asks_moments(self, life: Life) -> Donation | None:
+        """Ask for this life's moments; None if it is not lived."""
+        with self._lock:
+            if not self._is_lived(life):
+                return None
+            if self._donation is None:
+                self._donations += 1
+                self._donation = Donation(self._donations, [], Future())
+                self._lock.notify_all()
+            return self._donation
+
+    def copied(self, life: Life) -> tuple[int, float]:
+        """How many leaves of its moments this life has copied, and the seconds of its steps."""
+        with self._lock:
+            step_s = 0.0 if self._now is None else self._now.step_s
+            lived, donation = self._is_lived(life), self._donation
+            return len(donation.leaves) if lived and donation is not None else 0, step_s
+
+    # --- the training thread ----------------------------------------------------------------------
 
     def next_to_do(self, for_s: float, meanwhile: Callable[[], None]) -> Todo | None:
         """Wait so long for something that the training thread has to do; None if nothing came, or
-        the talking thread has broken. `meanwhile`: done again and again while moments are given."""
+        another thread has broken. `meanwhile`: done again and again while moments are given."""
         until_s = self._now_s() + for_s
         while True:
-            with self.lock:
+            with self._lock:
                 left_s = None if math.isinf(until_s) else until_s - self._now_s()
-                self.lock.wait_for(lambda: self._todo or self.donations or self.mute, left_s)
-                if self.mute is not None:
+                self._lock.wait_for(lambda: self._todo or self._donation or self._broken, left_s)
+                if self._broken is not None:
                     return None
-                if self._todo:
-                    return self._todo.popleft()
+                self._doing = self._todo.popleft() if self._todo else None
+                if self._doing is not None:
+                    return self._doing
             if self._now_s() >= until_s:
                 return None
             meanwhile()
 
     def put_back(self, word: Step | End) -> None:
         """Have this done next."""
-        with self.lock:
+        with self._lock:
             self._todo.appendleft(word)
 
-    def next_to_say(self, life: Life, for_s: float) -> Say | Want | None:
-        """Wait so long for something that the talking thread has to say; None if nothing came."""
-        with self.lock:
-            self.lock.wait_for(lambda: self._to_say or not self.is_lived(life), for_s)
-            return self._to_say.popleft() if self._to_say else None
+    @property
+    def rate_clock(self) -> int:
+        """The clock whose learning rate the next step takes."""
+        with self._lock:
+            assert self._now is not None
+            return self._now.rate_clock
+
+    def starved(self, remaining: int) -> None:
+        """Take in that the data ran out, whatever the stream says `remaining`: no step begins
+        before more has come."""
+        with self._lock:
+            assert self._now is not None
+            self.happens(Ready(min(remaining, self._now.terms.batch_windows - 1)))
+
+    def rested(self, loss: float, spent: Spent) -> None:
+        """Take in that all that belongs to a step is done; count where its time went."""
+        with self._lock:
+            before, (took_s, computed_s, fed_s, idled_s) = self._vitals, spent
+            self._vitals = replace(
+                before,
+                loss=loss,
+                computing_s=before.computing_s + computed_s,
+                talking_s=before.talking_s + took_s - computed_s - fed_s - idled_s,
+                data_s=before.data_s + fed_s,
+                idle_s=before.idle_s + idled_s,
+            )
+            self.happens(Rested(took_s))
+
+    def donating(self) -> tuple[Donation, float] | None:
+        """Return the moments that are asked for, and the seconds of a step; None if none are."""
+        with self._lock:
+            if self._now is None or self._donation is None:
+                return None
+            return self._donation, self._now.step_s
+
+    def donated(self, donation: Donation) -> None:
+        """Give the moments to whoever asked; all leaves are copied."""
+        with self._lock:
+            if self._donation is donation:
+                self._donation = None
+                donation.given.set_result(donation)
+
+    # --- the talking thread -----------------------------------------------------------------------
+
+    def next_to_say(self, life: Life, for_s: float) -> Saying | None:
+        """Wait so long for something that the talking thread has to say; None if this life is
+        over."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._to_say or not self._is_lived(life), for_s)
+            if not self._is_lived(life):
+                return None
+            return Saying(self._to_say.popleft() if self._to_say else None, self._vitals)

@@ -96,8 +96,10 @@ class PutIn:
 
 @dataclass(frozen=True, slots=True)
 class CopyOut:
-    """Copy this leaf of the moments, for another island that asks for them."""
+    """Copy this leaf of the moments, for another island that asks for them; `donation`: the number
+    under which all leaves of one question are kept."""
 
+    donation: int
     leaf: int
 
 
@@ -146,9 +148,10 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """This version lies on this host's devices, ready to be put in place; `mean`: and beside it
-    the mean of first moments that came with it."""
+    """This version lies on this host's devices, ready to be put in place in this life; `mean`: and
+    beside it the mean of first moments that came with it."""
 
+    life: Life
     fragment: Fragment
     version: Version
     mean: bool

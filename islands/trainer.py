@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import jax
 from optax import OptState
@@ -20,20 +19,9 @@ from islands.adopt import FragmentPort
 from islands.corpus import Starved
 from islands.exchange import Snapshot
 from islands.inner import Inner
-from islands.learner_words import (
-    Adopt,
-    End,
-    Fed,
-    HandOver,
-    Keep,
-    Ready,
-    Rested,
-    Step,
-    Stepped,
-    Take,
-)
+from islands.learner_words import End, Fed, Keep, Step, Stepped, Take
 from islands.link import Habits
-from islands.mailbox import Mailbox, Todo
+from islands.mailbox import Adoption, Handing, Mailbox, Spent, Todo
 from islands.moments import Sharing
 from islands.orders import CopyOut, CutOut, Feed, InnerStep, Order, PutIn
 from islands.replica import Replica
@@ -120,7 +108,7 @@ class Trainer:
                     else:
                         self._fed_s += waited_s
                     before_s = self._step(before_s)
-                case HandOver() | Keep() | Adopt() | Take() as word:
+                case Handing() | Keep() | Adoption() | Take() as word:
                     self._serve(word)
                 case End(distrusted):
                     self._settle()
@@ -143,9 +131,7 @@ class Trainer:
         and donations when the step could begin: it would come before it.
         """
         began_s = self._now_s()
-        with self._mail.lock:
-            assert self._mail.now is not None
-            clock = self._mail.now.rate_clock
+        clock = self._mail.rate_clock
         try:
             batch = self._stream.next()
         except Starved:
@@ -177,16 +163,7 @@ class Trainer:
         self._count(ended_s)
         took_s, fed_s, self._fed_s = ended_s - before_s, self._fed_s, 0.0
         computed_s, self._computed_s = self._computed_s, 0.0
-        with self._mail.lock:
-            self._mail.vitals = replace(
-                self._mail.vitals,
-                loss=self._loss,
-                computing_s=self._mail.vitals.computing_s + computed_s,
-                talking_s=self._mail.vitals.talking_s + took_s - computed_s - fed_s - idled_s,
-                data_s=self._mail.vitals.data_s + fed_s,
-                idle_s=self._mail.vitals.idle_s + idled_s,
-            )
-            self._mail.happens(Rested(took_s))
+        self._mail.rested(self._loss, Spent(took_s, computed_s, fed_s, idled_s))
         return ended_s
 
     def _count(self, now_s: float) -> None:
@@ -214,15 +191,12 @@ class Trainer:
         and no step begins before more has come."""
         self._rested_s = now_s = self._now_s()
         self._fed_s += now_s - began_s
-        with self._mail.lock:
-            assert self._mail.now is not None
-            short = self._mail.now.terms.batch_windows - 1
-        self._mail.happens(Ready(min(self._stream.remaining, short)))
+        self._mail.starved(self._stream.remaining)
 
     def _serve_until(self, until_s: float) -> None:
         """Do what there is to do at a boundary, and what comes until then; all but the end."""
         while (word := self._next(until_s - self._now_s())) is not None:
-            if isinstance(word, HandOver | Keep | Adopt | Take):
+            if isinstance(word, Handing | Keep | Adoption | Take):
                 self._serve(word)
             else:
                 self._mail.put_back(word)
@@ -230,23 +204,19 @@ class Trainer:
 
     def _donate(self) -> None:
         """Go on copying moments to the host for whoever asked, for part of a step's time."""
-        with self._mail.lock:
-            donations = dict(self._mail.donations)
-            now = self._mail.now
-            step_s = 0.0 if now is None else now.step_s
-        for life, donation in donations.items():
-            self._settle()
-            until_s, given = self._now_s() + DONATING_SHARE * step_s, donation.leaves
-            for leaf in range(len(given), len(self._inner.shares)):
-                self._tell(CopyOut(leaf))
-                given.append(self._inner.moment(self._replica.state, leaf))
-                if self._now_s() >= until_s:
-                    break
-            else:
-                with self._mail.lock:
-                    self._mail.donations.pop(life).given.set_result(given)
+        if (asked := self._mail.donating()) is None:
+            return
+        donation, step_s = asked
+        self._settle()
+        until_s, copied = self._now_s() + DONATING_SHARE * step_s, donation.leaves
+        for leaf in range(len(copied), len(self._inner.shares)):
+            self._tell(CopyOut(donation.number, leaf))
+            copied.append(self._inner.moment(self._replica.state, leaf))
+            if self._now_s() >= until_s:
+                return
+        self._mail.donated(donation)
 
-    def _serve(self, word: HandOver | Keep | Adopt | Take) -> None:
+    def _serve(self, word: Handing | Keep | Adoption | Take) -> None:
         match word:
             case Take(lease):
                 self._tell(Feed(lease))
@@ -256,23 +226,17 @@ class Trainer:
                 if hand_over.said is not None:
                     self._tell(CutOut(hand_over, keep=True))
                     self._taken(self._replica.keep(hand_over))
-            case HandOver(p):
+            case Handing(hand_over):
                 snapshot = None
-                if word.said is not None:
-                    self._tell(CutOut(word, keep=False))
-                    snapshot = self._taken(self._replica.take(word))
-                # whoever asked is forgotten once answered: if not here, by `Mailbox.end`
-                with self._mail.lock:
-                    self._mail.answers[p].popleft().set_result(snapshot)
-            case Adopt(p, version, keeps):
-                with self._mail.lock:
-                    offer, self._mail.adopting = self._mail.offers[p, version], {(p, version)}
+                if hand_over.said is not None:
+                    self._tell(CutOut(hand_over, keep=False))
+                    snapshot = self._taken(self._replica.take(hand_over))
+                self._mail.answer(word, snapshot)
+            case Adoption(adopt, offer):
+                p, version, keeps = adopt.fragment, adopt.version, adopt.keeps
                 self._tell(PutIn(p, version, keeps, mean=offer.mean is not None))
                 self._replica.adopt(p, *offer, keeps=keeps)
                 self._exchanged = True
-                with self._mail.lock:
-                    self._mail.adopting = set()
-                    self._mail.offers.pop((p, version))
 
     def _taken(self, snapshot: Snapshot) -> Snapshot:
         if (cut := snapshot.cut) is not None:

@@ -33,9 +33,14 @@ TESTS = tuple(
 )  # fmt: skip
 """Tests of the rules that take milliseconds. Left out are those of the arithmetic, and the network
 that Hypothesis plays: it takes minutes to shrink what it finds."""
+SHELLS = ("tests/shells/test_shells.py",)
+"""Schedules of threads, of fresh seeds; their bounds on virtual time find lost wake-ups."""
 OF_ROOM = {
     "coordinator/": TESTS,
     "cluster/syncer/": (*TESTS, "tests/cluster/test_shell.py"),
+    "islands/mailbox.py": ("tests/islands/test_mailbox.py", *SHELLS),
+    "islands/following.py": SHELLS,
+    "islands/lead.py": ("tests/cluster/test_gang.py", *SHELLS),
     "islands/": ("tests/islands/test_learner_state.py",),
     "cluster/shard/": ("tests/cluster/test_shard.py", "tests/cluster/test_fates.py"),
     "cluster/fleet/": ("tests/cluster/test_controller.py", "tests/cluster/test_fleet.py"),
@@ -82,6 +87,7 @@ ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction.py"
 ORDERS, PARTS = "coordinator/orders.py", "coordinator/parts.py"
+MAILBOX, FOLLOWING, LEAD = "islands/mailbox.py", "islands/following.py", "islands/lead.py"
 LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
 FLEET = "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/islands.py", "cluster/fleet/wishes.py"
@@ -93,6 +99,50 @@ STORING = "if round_ is None or round_.stage is not Stage.STORING"
 LATE = " or round_.version != event.version:"
 
 MUTANTS = (
+    # threads of a learner
+    Mutant(
+        "nobody is woken by what happens",
+        MAILBOX,
+        "            if words:\n                self._lock.notify_all()\n",
+        "",
+    ),
+    Mutant(
+        "nobody is woken when a life ends",
+        MAILBOX,
+        "self._offers, self._ends, self._donation = {}, None, None\n"
+        "            self._lock.notify_all()\n",
+        "self._offers, self._ends, self._donation = {}, None, None\n",
+    ),
+    Mutant(
+        "a life ends and its questions stay",
+        MAILBOX,
+        "(*self._asked.values(), *self._owed)",
+        "(*self._asked.values(),)",
+    ),
+    Mutant(
+        "an adoption takes whatever was offered last",
+        MAILBOX,
+        "not is_news(self._now, p, version)",
+        "False",
+    ),
+    Mutant(
+        "what waits for a fragment is forgotten",
+        FOLLOWING,
+        "(news := self._waiting.pop(p, None)) is None",
+        "(news := None) is None",
+    ),
+    Mutant(
+        "a fragment is followed for ever",
+        FOLLOWING,
+        "                self._busy.discard(p)\n            return news",
+        "                pass\n            return news",
+    ),
+    Mutant(
+        "a host's word of the life before counts",
+        LEAD,
+        "if life != self._life:",
+        "if False:",
+    ),
     # parts of islands of several hosts
     Mutant("parts of two boundaries are one", PARTS, "if part.facts != first.facts:", "if False:"),
     Mutant("a part may be missing", PARTS, "return None if end == size", "return None if end"),
@@ -832,7 +882,7 @@ MUTANTS = (
         "if state.stepping and track.from_step >= state.progress.steps:",
         "if False:",
     ),
-    Mutant("an older offer is adopted", LEARNER, "if version <= state.newest[p]:", "if False:"),
+    Mutant("an older offer is adopted", LEARNER, "if not is_news(state, p, version):", "if False:"),
     Mutant(
         "parameters change in the middle of a step",
         LEARNER,

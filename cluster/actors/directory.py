@@ -52,9 +52,9 @@ class Directory:
     def __getitem__(self, name: str) -> Actor:
         """Errors: `RayActorError` if it is not there, as a call to it would raise; `RayError` if
         the head does not answer."""
-        if name not in self._known:
-            self._known[name] = self._look_up(name)
-        return self._known[name]
+        if (actor := self._known.get(name)) is None:
+            actor = self._known[name] = self._look_up(name)
+        return actor  # which another thread may have been told to forget by now
 
     async def find(self, name: str) -> Actor:
         """The same on an event loop, which goes on meanwhile: the head may be away for minutes, and

@@ -72,10 +72,11 @@ class RayGang:
         link.split, link.share = split, self._share
         return link
 
-    def moments(self, life: Life, split: Split) -> list[Piece] | None:
-        """Where the other hosts' shares of the moments lie that this life has just copied; None if
-        it is over, or one of them does not answer in time, which is no reason to end."""
-        asked = [host.moments.remote(life, split) for host in self._hosts.actors]
+    def moments(self, life: Life, split: Split, donation: int) -> list[Piece] | None:
+        """Where the other hosts' shares of the moments lie that this life has copied under this
+        number; None if it is over, or one of them does not answer in time, which is no reason to
+        end."""
+        asked = [host.moments.remote(life, split, donation) for host in self._hosts.actors]
         found: list[list[Piece] | None]
         try:
             found = ray.get(asked, timeout=CALL_TIMEOUT_S)
@@ -166,12 +167,12 @@ class HostActor:
             self._end("see above")
 
     @ray.method(concurrency_group="asking")
-    def moments(self, life: Life, split: Split) -> list[Piece] | None:
-        """Its share of what the first host has copied for another island; None if that life is
-        over, or there is no room."""
+    def moments(self, life: Life, split: Split, donation: int) -> list[Piece] | None:
+        """Its share of what the first host has copied under this number for another island; None
+        if that life is over, the first host has given it up, or there is no room."""
         try:
             follower = self._follower
-            leaves = None if follower is None else follower.moments(life)
+            leaves = None if follower is None else follower.moments(life, donation)
             if follower is None or leaves is None:
                 return None
             return put_pieces(leaves, follower.shares, split, first=False)

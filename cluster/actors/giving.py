@@ -103,14 +103,17 @@ class Giving:
             if mine := key not in self._given:
                 self._given[key] = Future()
             given = self._given[key]
-        if mine:
-            try:
-                with self._turn:
-                    given.set_result(put())
-            except BaseException as error:
-                given.set_exception(error)
-                raise
-            finally:
-                with self._lock:
-                    del self._given[key]
-        return given.result()
+        if not mine:
+            return given.result()
+        try:
+            with self._turn:
+                try:
+                    pieces = put()
+                finally:
+                    with self._lock:  # whoever asks from here on gets another copy
+                        del self._given[key]
+        except BaseException as error:
+            given.set_exception(error)
+            raise
+        given.set_result(pieces)
+        return pieces

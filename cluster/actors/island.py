@@ -44,8 +44,17 @@ if TYPE_CHECKING:
     from islands.learner import Learner
 
 
-THREADS = {"asking": 16, "offering": 4, "control": 4, "watching": 8, "breaking": 4}
-"""Threads of an island for calls of each kind, so that none waits behind another kind."""
+THREADS = {
+    "asking": 16,
+    "offering": 4,
+    "giving": 8,
+    "control": 4,
+    "watching": 8,
+    "breaking": 4,
+}
+"""Threads of an island for calls of each kind, so that none waits behind another kind. Learners
+that join wait for moments on "giving" for as long as these are copied and stored, so that they hold
+up neither hand-ins nor offers; those for whom there is no thread wait as long as the others."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -116,7 +125,7 @@ class IslandActor(Breakable):
         facts, sent = handed
         return self._gang.first_part(fragment, facts, sent)
 
-    @_its_own("asking", Reason.MOMENTS)
+    @_its_own("giving", Reason.MOMENTS)
     def moments(self, life: Life, split: Split) -> list[Piece] | None:
         """Where they lie in the object store, cut for hosts that are split like this; None if there
         are none, or no room there."""
@@ -124,10 +133,11 @@ class IslandActor(Breakable):
             return None
 
         def put() -> list[Piece] | None:
-            if (leaves := learner.moments(life)) is None:
+            if (donation := learner.moments(life)) is None:
                 return None
-            others = [] if self._gang is None else self._gang.moments(life, split)
-            mine = put_pieces(leaves, learner.shares, split, first=True)
+            gang = self._gang
+            others = [] if gang is None else gang.moments(life, split, donation.number)
+            mine = put_pieces(donation.leaves, learner.shares, split, first=True)
             return None if others is None else [*mine, *others]
 
         try:

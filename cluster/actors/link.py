@@ -174,17 +174,12 @@ class RayLink:
     def missed(
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Sent] | tuple[Version, Flat]:
+        """Ask the shard once; a learner that still needs it asks again (`islands.link.Link`)."""
         if self.ranges is not None:
-            own = self._range(p)
-            return self._fetch(self._holder[p], "missed_range", p, older, newer, own)
-        while True:
-            said = self._fetch(self._holder[p], "missed", p, older, newer, self._rate(p))
-            if isinstance(said, Shared):
-                return self._pulled({p: said})[p]
-            try:
-                return self._fetching.pull(lots_of(said))
-            except Unreachable as error:
-                logging.info("%s; trying again", error)
+            return self._once(self._holder[p], "missed_range", p, older, newer, self._range(p))
+        said = self._once(self._holder[p], "missed", p, older, newer, self._rate(p))
+        came = self._fetching.pull(lots_of(said))
+        return (said.version, _whole(came)) if isinstance(said, Shared) else came
 
     def _range(self, p: Fragment) -> tuple[int, int]:
         assert self.ranges is not None
@@ -230,6 +225,13 @@ class RayLink:
         while (found := self._insist(shard, method, *arguments)) is None:
             self._goes_on()  # it is heard
             time.sleep(AGAIN_S)
+        return found
+
+    def _once(self, shard: str, method: str, *arguments: object) -> Any:
+        """Errors: `Unreachable` if it does not answer, or has no model yet."""
+        if (found := self._ask(shard, method, *arguments)) is None:
+            self._goes_on()  # it is heard
+            raise Unreachable(f"the {shard} has no model yet")
         return found
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:

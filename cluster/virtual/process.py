@@ -37,6 +37,7 @@ from coordinator.protocol import (
 )
 from islands.encoder import ENCODERS
 from islands.exchange import Missed, Public
+from islands.learner_life import donors_in_turn
 from islands.learner_words import LetGo, Ready
 from islands.link import Habits
 from islands.replica import Replica
@@ -138,7 +139,7 @@ class VirtualProcess(Process[VirtualLearner]):
 
     def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
         """The moments of the first donor that has good ones; None if none has."""
-        for donor in donors:
+        for donor in donors_in_turn(self.island, donors):
             if (given := self.network.moments(donor)) is not None:
                 try:
                     return self.kit.inner.accept(given)

@@ -86,7 +86,8 @@ class LocalLink(Link):
         return self._cluster.shard.missed(p, older, newer)
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
-        return self._cluster.learners[donor.island].moments(donor)
+        donation = self._cluster.learners[donor.island].moments(donor)
+        return None if donation is None else donation.leaves
 
 
 class LocalCluster:

@@ -10,6 +10,7 @@ from itertools import islice
 from multiprocessing import AuthenticationError
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,10 +30,11 @@ from coordinator.protocol import (
 )
 from islands.exchange import Downlink
 from islands.lead import Lead, agreed
+from islands.mailbox import Offer
 from islands.orders import CatchUp, Fate, Fetched, InnerStep, Order, Placed, Start
 
 WAIT_S = 60.0
-LIFE = Life(Island("a-0"), Incarnation(1))
+LIFE = Life(Island("a-0"), Incarnation(2))
 P, Q = Fragment(0), Fragment(1)
 
 
@@ -83,7 +85,7 @@ def test_orders_come_to_all_in_order_and_words_come_back(hosts: Hosts) -> None:
 
     for each in hosts.others:
         each.start(beside)
-        each.say(Placed(P, Version(0, 1), mean=False))
+        each.say(Placed(LIFE, P, Version(0, 1), mean=False))
     hosts.until(lambda: len(hosts.words) == 2)
     fate = Fate(ContributionId(LIFE, P, 0, 1))
     for clock in range(100):
@@ -99,7 +101,7 @@ def test_orders_come_to_all_in_order_and_words_come_back(hosts: Hosts) -> None:
 def test_a_host_that_is_gone_is_noticed_and_said_once(hosts: Hosts) -> None:
     for each in hosts.others:
         each.start(lambda said: None)
-        each.say(Placed(P, Version(0, 1), mean=False))
+        each.say(Placed(LIFE, P, Version(0, 1), mean=False))
     hosts.until(lambda: len(hosts.words) == 2)
     hosts.others[1].close()
     hosts.until(lambda: any(number == 0 for number, _ in hosts.lost))
@@ -142,32 +144,58 @@ def test_a_stranger_is_not_let_in(hosts: Hosts) -> None:
 # --- what the first host waits for ----------------------------------------------------------------
 
 
-def test_a_version_is_offered_once_all_hosts_have_it() -> None:
-    offered: list[tuple[Fragment, Version, bool]] = []
-    lead = Lead(lambda order: None, 2)
-    lead.begin(lambda p, version, mean: offered.append((p, version, mean)))
+def an_offer(number: int, *, mean: bool = True) -> Offer:
+    """The arrays of a version, which name it."""
+    placed = jnp.full(1, number, jnp.float32)
+    return Offer(np.full(1, number, np.float32), placed, placed if mean else None)
+
+
+def a_lead() -> tuple[Lead[Order], list[tuple[Fragment, Version, Offer]]]:
+    """The first of three hosts, and the versions that all of them could put in place."""
+    lead, offered = Lead[Order](lambda order: None, 2), list[tuple[Fragment, Version, Offer]]()
+    lead.begin(LIFE, lambda p, version, offer: offered.append((p, version, offer)))
+    return lead, offered
+
+
+def test_a_version_is_offered_with_its_arrays_once_all_hosts_have_it() -> None:
+    lead, offered = a_lead()
     one, two = Version(0, 1), Version(0, 2)
-    lead.placed(P, one, mean=True)
-    lead.heard(Placed(P, one, mean=True))
-    lead.placed(P, two, mean=True)
-    lead.heard(Placed(P, two, mean=True))
+    first, second = an_offer(1), an_offer(2)
+    lead.placed(LIFE, P, one, first)
+    lead.heard(Placed(LIFE, P, one, mean=True))
+    lead.placed(LIFE, P, two, second)
+    lead.heard(Placed(LIFE, P, two, mean=True))
     assert offered == []
-    lead.heard(Placed(P, two, mean=True))
-    lead.heard(Placed(P, one, mean=True))  # which nobody needs any more
-    lead.placed(Q, one, mean=True)
-    assert offered == [(P, two, True)]
+    lead.heard(Placed(LIFE, P, two, mean=True))
+    lead.heard(Placed(LIFE, P, one, mean=True))  # which nobody needs any more
+    lead.placed(LIFE, Q, one, first)
+    ((p, version, offer),) = offered
+    assert (p, version) == (P, two)
+    assert offer is second
 
 
 @pytest.mark.parametrize("without", [0, 1, 2])
 def test_moments_are_adopted_by_all_hosts_or_by_none(without: int) -> None:
-    offered: list[tuple[Fragment, Version, bool]] = []
-    lead = Lead(lambda order: None, 2)
-    lead.begin(lambda p, version, mean: offered.append((p, version, mean)))
+    lead, offered = a_lead()
     version = Version(0, 1)
-    lead.placed(P, version, mean=without != 0)
+    lead.placed(LIFE, P, version, an_offer(1, mean=without != 0))
     for number in (1, 2):
-        lead.heard(Placed(P, version, mean=without != number))
-    assert offered == [(P, version, False)]
+        lead.heard(Placed(LIFE, P, version, mean=without != number))
+    assert [(p, v, offer.mean) for p, v, offer in offered] == [(P, version, None)]
+
+
+def test_a_word_of_the_life_before_says_nothing_of_this_one() -> None:
+    lead, offered = a_lead()
+    before = Life(LIFE.island, Incarnation(LIFE.incarnation - 1))
+    version = Version(0, 1)
+    for _ in range(2):
+        lead.heard(Placed(before, P, version, mean=False))
+    lead.placed(before, P, version, an_offer(7))
+    lead.placed(LIFE, P, version, an_offer(1))
+    assert offered == []
+    for _ in range(2):
+        lead.heard(Placed(LIFE, P, version, mean=True))
+    assert [(p, v) for p, v, _ in offered] == [(P, version)]
 
 
 def test_all_hosts_begin_with_the_newest_versions_that_one_has() -> None:

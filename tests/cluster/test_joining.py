@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ray.exceptions import OwnerDiedError, RayActorError
 
 from cluster.actors import link
+from cluster.actors.directory import Directory
 from cluster.actors.fetching import AHEAD_S, Fetching, Lot
 from cluster.actors.giving import Piece
 from cluster.actors.inject import Cable
@@ -298,6 +299,44 @@ def test_a_learner_that_joins_gets_the_model_and_says_that_it_goes_on(run: Run) 
     said = len(run.reports)
     assert len(run.link.missed(Fragment(0), V3, Version(0, 4))) == 1
     assert len(run.reports) == said, "it speaks for itself by now"
+
+
+def test_a_handle_that_is_forgotten_while_it_is_looked_up_is_returned(run: Run) -> None:
+    """Another thread's call to the same actor has just failed."""
+
+    class Forgetful(dict[str, Any]):
+        def __setitem__(self, name: str, actor: Any) -> None:
+            super().__setitem__(name, actor)
+            directory.forget(name)
+
+    directory = Directory("run")
+    directory._known = Forgetful()
+    assert isinstance(directory["shard-0"], Handle)
+
+
+@pytest.mark.parametrize("said", [RayActorError(), None])
+def test_a_shard_that_is_away_is_asked_once_for_what_was_missed(
+    run: Run, said: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has died, or has no model yet. The learner asks again, if it still needs it."""
+    run.join()
+    assert run.link.whole([*MODEL]) is not None
+    run.calls.clear()
+    answer = run.answer
+    monkeypatch.setattr(
+        run, "answer", lambda who, how, *more: said if how == "missed" else answer(who, how, *more)
+    )
+    with pytest.raises(Unreachable, match="shard-0"):
+        run.link.missed(Fragment(0), V3, Version(0, 4))
+
+
+def test_a_difference_that_is_lost_on_its_way_is_asked_for_by_the_learner(run: Run) -> None:
+    run.join()
+    assert run.link.whole([*MODEL]) is not None
+    run.lost = 1
+    with pytest.raises(Unreachable, match="lost on its way"):
+        run.link.missed(Fragment(0), V3, Version(0, 4))
+    assert len(run.link.missed(Fragment(0), V3, Version(0, 4))) == 1
 
 
 def test_a_life_that_is_over_before_it_has_the_model_fetches_no_more_of_it(run: Run) -> None:

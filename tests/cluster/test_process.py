@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,6 +48,7 @@ from coordinator.protocol import (
 )
 from islands.inner import Share
 from islands.learner import Learner
+from islands.mailbox import Donation
 
 WAIT_S = 20.0
 LIFE = Life(Island("local-0"), Incarnation(1))
@@ -207,9 +208,9 @@ def test_a_donor_lives_on_where_the_object_store_has_no_room_for_its_moments(
     """However many ask at once: they look for another donor."""
     asked = threading.Event()
 
-    def moments(life: Life) -> list[np.ndarray]:
+    def moments(life: Life) -> Donation:
         assert asked.wait(WAIT_S)
-        return [np.ones(3, np.float32)]
+        return Donation(1, [np.ones(3, np.float32)], Future())
 
     def put(array: object) -> NoReturn:
         raise ObjectStoreFullError
@@ -221,6 +222,36 @@ def test_a_donor_lives_on_where_the_object_store_has_no_room_for_its_moments(
         asked.set()
         assert [each.result(WAIT_S) for each in asking] == [None, None, None]
     assert not fleet.words
+
+
+def test_learners_that_join_hold_up_neither_hand_ins_nor_offers(
+    island: Callable[[Any], IslandActor],
+) -> None:
+    """However many ask at once: each kind of call has threads of its own, as Ray gives them."""
+    given, joiners = threading.Event(), 2 * sum(THREADS.values())
+
+    def moments(life: Life) -> None:
+        assert given.wait(WAIT_S)
+
+    learner = SimpleNamespace(
+        moments=moments, hand_in=lambda *_: None, offer=lambda *_: None, copied=lambda _: (0, 1.0)
+    )
+    actor = island(learner)
+    pools = {group: ThreadPoolExecutor(count) for group, count in THREADS.items()}
+
+    def call(name: str) -> Future[Any]:
+        innermost: Any = inspect.unwrap(getattr(IslandActor, name))
+        group: str = innermost.__ray_concurrency_group__
+        return pools[group].submit(getattr(actor, name), *CALLS[name][1])
+
+    asking = [call("moments") for _ in range(joiners)]
+    for name in ("hand_in", "offer", "copied"):
+        call(name).result(WAIT_S)
+    assert not any(each.done() for each in asking)
+    given.set()
+    assert [each.result(WAIT_S) for each in asking] == [None] * joiners
+    for pool in pools.values():
+        pool.shutdown()
 
 
 def test_the_syncer_can_end_a_process_by_a_life_that_it_had(
@@ -385,7 +416,7 @@ def test_a_host_that_gives_no_moments_in_time_does_not_end_its_island(
     gang = RayGang.__new__(RayGang)
     host = SimpleNamespace(moments=SimpleNamespace(remote=lambda *_: "asked"))
     gang._hosts = cast("Any", SimpleNamespace(actors=[host]))
-    assert gang.moments(LIFE, Split()) is None
+    assert gang.moments(LIFE, Split(), 1) is None
 
 
 @pytest.mark.parametrize("why", [None, "moments of another model or optimizer"])

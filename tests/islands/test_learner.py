@@ -50,7 +50,7 @@ from islands.encoder import Where
 from islands.exchange import Public
 from islands.inner import Inner, InnerState, Measures
 from islands.learner import Learner, Rejected, Unreachable
-from islands.learner_life import LearnerState
+from islands.learner_life import LearnerState, donors_in_turn
 from islands.link import Link
 from islands.task import Batch, Params, Task
 from tests.given import habits as a_habits
@@ -60,6 +60,7 @@ T = TypeVar("T")
 
 WAIT_S = 20.0
 """For something that takes milliseconds."""
+ISLAND = Island("a")
 EVERY, FRAGMENTS = 4, 2
 F0, F1 = Fragment(0), Fragment(1)
 LEASE_BATCHES = 1000
@@ -203,6 +204,7 @@ class Script(Link):
         self.asked: list[Life] = []
         self.over_early = 0  # lives that end before they have the model
         self.joins: list[Life] = []
+        self.first_lease = Lease(0, LEASE_BATCHES)
         self.deaf = threading.Event()
         self.reports: list[tuple[Report, Vitals]] = []
         self.adoptions: list[Adopted] = []
@@ -245,7 +247,7 @@ class Script(Link):
         self.joins.append(Life(event.island, Incarnation(len(self.joins) + 1)))
         versions = tuple(version for version, _ in self.public)
         donors = tuple(Life(island, Incarnation(99)) for island in self.donations)
-        return Granted(self.life, self.offset, versions, (Lease(0, LEASE_BATCHES),), donors)
+        return Granted(self.life, self.offset, versions, (self.first_lease,), donors)
 
     def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
         self._hear()
@@ -319,7 +321,7 @@ class Alive:
     def pending(self, p: Fragment) -> Future[tuple[HandIn, Sent] | None]:
         """Ask for what is not there yet, and return when the learner knows of it."""
         answer = self.asked(p)
-        until(lambda: p in self.learner._mail.asked)
+        until(lambda: p in life_of(self).asks)
         return answer
 
     def publish(
@@ -338,7 +340,7 @@ class Alive:
 
         def there() -> bool:
             base = life_of(self).tracks[p].base
-            return base == version and (p, version) not in self.learner._mail.offers
+            return base == version and not self.learner._mail.is_adopting(p, version)
 
         until(there)
 
@@ -385,12 +387,11 @@ def begin(
         now_s: Callable[[], float] = time.perf_counter,
         wire: Wire = Wire.F32,
         task: Task = TASK,
+        wait: bool = True,
     ) -> Alive:
         script = script or Script()
         schedule = Schedule(EVERY, FRAGMENTS)
-        habits = a_habits(
-            Island("a"), "g", wire, schedule, overlap, 1, speed, step_s, encode=encode
-        )
+        habits = a_habits(ISLAND, "g", wire, schedule, overlap, 1, speed, step_s, encode=encode)
         learner = Learner(
             task,
             LAYOUT,
@@ -402,7 +403,7 @@ def begin(
             habits,
             now_s=now_s,
         )
-        joins = script.refusal is None and not script.waits_s
+        joins = wait and script.refusal is None and not script.waits_s
         started.append(Alive(learner, script))
         if joins:
             script.all_read()
@@ -875,6 +876,51 @@ def test_an_offer_to_a_life_that_has_ended_meanwhile_changes_nothing(
     alive.adopted(F0, alive.publish(F0, full(F0, 3)))
 
 
+class AwayShard(Script):
+    """The shard of fragment 0 is away until `back` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back, self.asked_in_vain = threading.Event(), threading.Semaphore(0)
+
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Public:
+        if p == F0 and not self.back.is_set():
+            self.asked_in_vain.release()
+            raise Unreachable("the shard is away")
+        return super().missed(p, older, newer)
+
+
+def lost(alive: Alive, p: Fragment, number: int) -> Version:
+    """Make a version public whose difference went with its shard; the offer returns at once."""
+    previous, version = Version(0, number - 1), Version(0, number)
+    alive.script.public[p] = version, full(p, number)
+    alive.learner.offer(alive.script.life, Publication(p, version, previous, ()), None)
+    return version
+
+
+def test_a_shard_that_is_away_holds_up_no_fragment_of_another(begin: Begin) -> None:
+    alive = begin(script=(script := AwayShard()))
+    *_, last = [lost(alive, F0, number) for number in range(1, 9)]
+    assert script.asked_in_vain.acquire(timeout=WAIT_S)
+    alive.adopted(F1, alive.publish(F1, full(F1, 1)))
+    script.back.set()
+    alive.adopted(F0, last)
+    script.step(1)
+    assert [each.version for each in script.adoptions if each.fragment == F0] == [last]
+
+
+def test_a_life_that_is_over_asks_no_shard_any_more(begin: Begin) -> None:
+    alive = begin(script=(script := AwayShard()))
+    lost(alive, F0, 1)
+    assert script.asked_in_vain.acquire(timeout=WAIT_S)
+    (asks,) = (each for each in threading.enumerate() if each.name == "follow 0")
+    alive.learner.cease(Void(script.life, "for a reason"))
+    script.nothing_more()
+    script.all_read()
+    asks.join(WAIT_S)
+    assert not asks.is_alive()
+
+
 # --- lives ----------------------------------------------------------------------------------------
 
 
@@ -1024,7 +1070,7 @@ def test_a_first_life_begins_with_the_moments_of_the_best_donor_that_has_good_on
 ) -> None:
     good = moments_after(inner, 5)
     script = Script()
-    script.donations = {
+    in_turn = {
         Island("gone"): Unreachable("it has died"),
         Island("over"): None,
         Island("other"): good[:-1],
@@ -1034,6 +1080,10 @@ def test_a_first_life_begins_with_the_moments_of_the_best_donor_that_has_good_on
         Island("good"): good,
         Island("spare"): moments_after(inner, 3),
     }
+    (first, *_) = donors_in_turn(ISLAND, [Life(each, Incarnation(1)) for each in in_turn])
+    shift = [*in_turn].index(first.island)
+    named = [*in_turn][-shift:] + [*in_turn][:-shift]  # which the learner "a" asks in their order
+    script.donations = {each: in_turn[each] for each in named}
     alive = begin(script=script)
     before = ["gone", "over", "other", "ill", "strange", "mad"]
     assert [life.island for life in script.asked] == [*before, "good"]
@@ -1052,7 +1102,7 @@ def test_a_donor_gives_its_moments_at_a_boundary_and_steps_on(begin: Begin, inne
     given = alive.learner.moments(alive.script.life)
     alive.script.step(3)
     assert given is not None
-    for leaf, wanted in zip(given, moments_after(inner, 3), strict=True):
+    for leaf, wanted in zip(given.leaves, moments_after(inner, 3), strict=True):
         np.testing.assert_array_equal(leaf, wanted)
     assert alive.learner.moments(Life(Island("a"), Incarnation(7))) is None
 
@@ -1138,15 +1188,47 @@ def test_to_give_its_moments_a_donor_stops_for_half_a_step_or_a_leaf_at_a_time(
     alive.script.allow(30)
     held.reached()
     asked = alive.call(alive.learner.moments, alive.script.life)
-    until(lambda: bool(alive.learner._mail.donations))
+    until(lambda: alive.learner._mail.donating() is not None)
     held.go()
     given = asked.result(WAIT_S)
     assert given is not None
-    assert [leaf.shape for leaf in given] == [leaf.shape for leaf in moments_after(inner, 0)]
+    assert [leaf.shape for leaf in given.leaves] == [leaf.shape for leaf in moments_after(inner, 0)]
     at_once = [heavy.copied_at.count(step) for step in dict.fromkeys(heavy.copied_at)]
     assert len(at_once) > 1
     assert all(number == 1 or (number - 1) * copying_s < 1 for number in at_once)
     alive.script.all_read()
+
+
+class Talking(Script):
+    """Never answers a report: the way to the syncer hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.over = threading.Event(), threading.Event()
+
+    def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
+        self.called.set()
+        assert self.over.wait(WAIT_S)
+        raise Unreachable("the test is over")
+
+
+def test_what_breaks_training_is_raised_before_the_syncer_has_answered(
+    begin: Begin,
+) -> None:
+    class Breaks(Numbers):
+        def next(self) -> Batch:
+            assert script.called.wait(WAIT_S)
+            raise ArithmeticError("a device has failed")
+
+    script = Talking()
+    script.first_lease = Lease(0, LEASE_BATCHES - 1)
+    alive = begin(script=script, stream=Breaks(), wait=False)
+    with pytest.raises(ArithmeticError, match="a device has failed"):
+        alive.ends()
+    assert not script.over.is_set()
+    said = alive.learner.outlive(script.life)
+    assert "its learner broke: ArithmeticError: a device has failed (test_learner.py:" in said
+    script.over.set()
 
 
 # --- the end --------------------------------------------------------------------------------------

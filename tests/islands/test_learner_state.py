@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from coordinator.protocol import (
     Answer,
     Fragment,
     Granted,
+    Island,
     Lease,
     LeaseGranted,
     Life,
@@ -25,7 +27,7 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.schedule import Schedule
-from islands.learner_life import LearnerState, begun
+from islands.learner_life import LearnerState, begun, donors_in_turn
 from islands.learner_state import happen
 from islands.learner_words import (
     Adopt,
@@ -53,12 +55,22 @@ from islands.learner_words import (
     Want,
     Word,
 )
-from islands.mailbox import Mailbox
+from islands.mailbox import Mailbox, Offer
 from tests.coordinator.given import life
 
 F0, F1 = Fragment(0), Fragment(1)
 LIFE = life("a")
 FINE = Heard(Answer(0, 0, stopping=False))
+
+
+def test_islands_that_join_at_once_do_not_all_ask_the_same_donor_first() -> None:
+    donors = [life("x"), life("y"), life("z")]
+    orders = [donors_in_turn(Island(f"local-{n}"), donors) for n in range(24)]
+    assert orders == [donors_in_turn(Island(f"local-{n}"), donors) for n in range(24)]
+    assert all({*order} == {*donors} for order in orders)
+    asked_first = Counter(order[0] for order in orders)
+    assert max(asked_first.values()) <= 2 * min(asked_first[donor] for donor in donors)
+    assert donors_in_turn(Island("local-0"), []) == ()
 
 
 class Told:
@@ -434,15 +446,19 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
 def test_threads_do_with_it_what_callbacks_do(recorded: list[Recorded]) -> None:
     for state, told in recorded:
         mail = Mailbox(time.monotonic)
-        mail.begin(state, None, None)  # type: ignore[arg-type]
+        mail.begin(state, None)  # type: ignore[arg-type]
         for happening, words in told:
-            mail.happens(happening)
+            match happening:
+                case Offered(p, version):
+                    mail.offered(state.life, p, version, Offer(None, None, None))  # type: ignore[arg-type]
+                case _:
+                    mail.happens(happening)
             to_say = [word for word in words if isinstance(word, Say | Want)]
             to_do = [word for word in words if not isinstance(word, Say | Want)]
-            said = [mail.next_to_say(state.life, 0.0) for _ in to_say]
+            said = [mail.next_to_say(state.life, 0.0) for _ in (*to_say, "and nothing more")]
             done = [mail.next_to_do(0.0, lambda: None) for _ in to_do]
-            assert (said, done) == (to_say, to_do)
-            assert mail.next_to_say(state.life, 0.0) is None
+            assert [each and each.word for each in said] == [*to_say, None]
+            assert [getattr(each, "word", each) for each in done] == to_do
 
 
 def test_a_benchs_tasks_do_with_it_what_callbacks_do(

@@ -1,0 +1,97 @@
+"""Publications of each fragment, taken in on a lane of its own.
+
+A version whose difference fits is taken in on the thread of whoever offers it. If something was
+missed, a shard has to be asked, which may be away for long: then a thread of this fragment asks,
+and whoever offered goes on. So the fragments of one shard never wait for another shard.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from coordinator.codec import Sent
+from coordinator.protocol import Fragment, Publication
+from islands.exchange import Downlink, Public
+
+News = tuple[Publication, Sent | None]
+"""A publication and its difference; None if it did not come along."""
+
+
+class Following:
+    """One lane for each fragment: at most one thread follows it, and the newest offer waits."""
+
+    def __init__(
+        self,
+        downlink: Downlink,
+        came: Callable[[Publication, Public], None],
+        broke: Callable[[BaseException], None],
+    ) -> None:
+        """`came`: is given each version that was followed; a later one may come before it.
+        `broke`: is given what was raised on a thread that asks for what was missed."""
+        self._downlink, self._came, self._broke = downlink, came, broke
+        self._lock = threading.Lock()
+        self._busy: set[Fragment] = set()
+        self._waiting: dict[Fragment, News] = {}
+
+    def offer(self, publication: Publication, payload: Sent | None) -> None:
+        """Take in a version; return at once if that has to wait for a shard, or for another thread.
+
+        Errors: those of the arrays and of `came`, unless another thread takes it in.
+        """
+        p = publication.fragment
+        with self._lock:
+            if p in self._busy:  # of those that wait, only the newest is needed
+                waiting = self._waiting.get(p)
+                if waiting is None or waiting[0].version < publication.version:
+                    self._waiting[p] = publication, payload
+                return
+            self._busy.add(p)
+        self._take_in(p, (publication, payload))
+
+    def _take_in(self, p: Fragment, news: News | None) -> None:
+        """Take in what fits, on this thread; leave the rest to one of the fragment."""
+        while news is not None:
+            if self._downlink.lacks(*news):
+                lane = threading.Thread(
+                    target=self._ask, args=(p, news), name=f"follow {p}", daemon=True
+                )
+                lane.start()
+                return
+            news = self._follow(p, *news)
+
+    def _ask(self, p: Fragment, news: News | None) -> None:
+        try:
+            while news is not None:
+                news = self._follow(p, *news)
+        except BaseException as error:  # noqa: BLE001 - the learner raises it
+            self._broke(error)
+
+    def _follow(self, p: Fragment, publication: Publication, payload: Sent | None) -> News | None:
+        """Follow one version; return what waits behind it.
+
+        What `came` does takes long, too. If nothing waits, the lane is free meanwhile.
+        """
+        held = True
+        try:
+            found = self._downlink.follow(publication, payload)
+            held = (news := self._next(p)) is not None
+            if found is not None:
+                self._came(publication, found)
+        except BaseException:
+            if held:
+                self._leave(p)
+            raise
+        return news
+
+    def _next(self, p: Fragment) -> News | None:
+        """Return what waits; None if nothing does, and the fragment is followed by nobody now."""
+        with self._lock:
+            if (news := self._waiting.pop(p, None)) is None:
+                self._busy.discard(p)
+            return news
+
+    def _leave(self, p: Fragment) -> None:
+        with self._lock:
+            self._waiting.pop(p, None)
+            self._busy.discard(p)

@@ -1,0 +1,165 @@
+"""The mailbox of a learner: words leave it with their data, and only it takes its lock."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from coordinator.codec import Wire
+from coordinator.protocol import (
+    Fragment,
+    Granted,
+    Incarnation,
+    Island,
+    Lease,
+    Life,
+    Version,
+    Void,
+)
+from coordinator.schedule import Schedule
+from islands import learner, mailbox, talker, trainer
+from islands.adopt import AdoptRule
+from islands.learner_life import begun
+from islands.learner_words import Adopt, Ceased, End, HandOver, Ready, Step, Stepped
+from islands.mailbox import Adoption, Ends, Handing, Mailbox, Offer, Todo
+from tests.given import habits
+
+LIFE = Life(Island("a"), Incarnation(1))
+F0, F1 = Fragment(0), Fragment(1)
+V0, V1, V2, V3 = (Version(0, number) for number in range(4))
+NO_ENDS: Any = None
+"""The ends of a wire over which nothing goes."""
+
+
+@pytest.fixture
+def mail() -> Mailbox:
+    """The mailbox of a learner at its first boundary, without data."""
+    terms = habits(LIFE.island, "g", Wire.F32, Schedule(4, 2), 2, 1).terms(AdoptRule.OVERWRITE, 1)
+    state = begun(terms, Granted(LIFE, 0, (V0, V0), ()), [V0, V0], Lease(0), 0)
+    mail = Mailbox(lambda: 0.0)
+    mail.begin(state, Ends(NO_ENDS, NO_ENDS), Ready(0))
+    return mail
+
+
+def offer(number: int) -> Offer:
+    """Arrays that name their version."""
+    arrays: Any = np.full(1, number, np.float32)
+    return Offer(arrays, arrays, None)
+
+
+def todo(mail: Mailbox) -> Todo | None:
+    return mail.next_to_do(0.0, lambda: None)
+
+
+def adopted(mail: Mailbox) -> tuple[Fragment, Version, Offer]:
+    word = todo(mail)
+    assert isinstance(word, Adoption)
+    return word.word.fragment, word.word.version, word.offer
+
+
+def test_an_adoption_leaves_with_its_arrays_whatever_is_offered_meanwhile(mail: Mailbox) -> None:
+    first, second, third = offer(1), offer(2), offer(3)
+    mail.offered(LIFE, F0, V1, first)
+    mail.offered(LIFE, F0, V2, second)  # before the first one is served
+    assert adopted(mail) == (F0, V1, first)
+    mail.offered(LIFE, F0, V3, third)
+    assert adopted(mail) == (F0, V2, second)
+    assert adopted(mail) == (F0, V3, third)
+
+
+def test_of_several_versions_between_two_boundaries_the_newest_is_adopted(mail: Mailbox) -> None:
+    mail.happens(Ready(9))
+    assert isinstance(todo(mail), Step)
+    newest = offer(3)
+    mail.offered(LIFE, F0, V1, offer(1))
+    mail.offered(LIFE, F0, V3, newest)
+    mail.offered(LIFE, F0, V2, offer(2))  # late, and no news
+    mail.happens(Stepped(1, Lease(0), 8))
+    assert adopted(mail) == (F0, V3, newest)
+
+
+def test_a_version_that_is_no_news_is_dropped(mail: Mailbox) -> None:
+    mail.offered(LIFE, F0, V0, offer(0))
+    mail.offered(Life(LIFE.island, Incarnation(2)), F0, V1, offer(1))
+    assert todo(mail) is None
+
+
+def test_a_hand_in_leaves_with_the_future_of_whoever_asked(mail: Mailbox) -> None:
+    mail.happens(Ready(9))
+    todo(mail)
+    one, same, other = (mail.asks(LIFE, p, None) for p in (F0, F0, F1))
+    assert one is same
+    mail.happens(Stepped(1, Lease(0), 8))
+    handings = [todo(mail), todo(mail)]
+    late = mail.asks(LIFE, F0, None)
+    assert late is not one
+    assert [each.asked for each in handings if isinstance(each, Handing)] == [one, other]
+
+
+def test_whoever_waits_is_answered_when_the_life_ends_in_the_middle_of_a_hand_in(
+    mail: Mailbox,
+) -> None:
+    mail.happens(Ready(9))
+    todo(mail)
+    decided = mail.asks(LIFE, F0, None)
+    mail.happens(Stepped(1, Lease(0), 8))
+    assert isinstance(todo(mail), Handing)  # the training thread breaks before it has answered
+    undecided = mail.asks(LIFE, F0, None)
+    moments = mail.asks_moments(LIFE)
+    assert decided is not None
+    assert undecided is not None
+    assert moments is not None
+    mail.end("its learner broke")
+    assert decided.result(0) is undecided.result(0) is moments.given.result(0) is None
+    assert mail.outlive(LIFE) == "its learner broke"
+
+
+def test_a_life_that_has_ceased_ends_and_says_nothing_more(mail: Mailbox) -> None:
+    mail.happens(Ceased(Void(LIFE, "over")), Life(LIFE.island, Incarnation(2)))
+    assert todo(mail) is None
+    mail.happens(Ceased(Void(LIFE, "over")), LIFE)
+    assert todo(mail) == End(distrusted=False)
+    mail.end()
+    assert mail.next_to_say(LIFE, 0.0) is None
+    assert mail.asks(LIFE, F0, None) is None
+
+
+# --- the rule -------------------------------------------------------------------------------------
+
+
+def test_no_word_that_stands_for_data_leaves_without_it() -> None:
+    """`Adopt` and `HandOver` name arrays and a future by a key: they leave beside these."""
+    assert not {Adopt, HandOver} & {*get_args(Todo)}
+    assert "Todo" in inspect.signature(Mailbox.next_to_do).return_annotation
+
+
+def test_only_the_mailbox_takes_its_lock_and_touches_its_fields() -> None:
+    """So each method is one critical section, and no key goes from one to the next."""
+    public = [name for name in vars(Mailbox(lambda: 0.0)) if not name.startswith("_")]
+    assert public == []
+    for module in (learner, talker, trainer):
+        tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
+        names = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
+        assert not names & {"Lock", "RLock", "Condition", "lock"}, module
+        touched = {
+            each.attr
+            for each in ast.walk(tree)
+            if isinstance(each, ast.Attribute) and "mail" in ast.unparse(each.value).split(".")[-1]
+        }
+        assert not {name for name in touched if name.startswith("_")}, module
+
+
+def test_a_method_of_the_mailbox_is_one_critical_section() -> None:
+    tree = ast.parse(inspect.getsource(mailbox))
+    (body,) = (
+        each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Mailbox"
+    )
+    for method in body.body:
+        if isinstance(method, ast.FunctionDef):
+            sections = [each for each in ast.walk(method) if isinstance(each, ast.With)]
+            assert len(sections) <= 1, method.name
