@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from coordinator.errors import HostLost
 from coordinator.protocol import Fragment, Publication, Version
 from islands.exchange import Downlink, Public
-from islands.orders import CatchUp, Fetched, Placed, Word
+from islands.orders import CatchUp, Coming, Fetched, Placed, Word
 
 Told = TypeVar("Told")
 
@@ -22,6 +22,9 @@ class Lead(Generic[Told]):
         self._send, self._others = send, others
         self._changed = threading.Condition()
         self._fetched: list[Mapping[Fragment, Version]] = []
+        self._coming = False  # has something come since that was said?
+        self.came: Callable[[], None] | None = None
+        """Called while this host waits for others, when something has come to one of them."""
         self._placed: dict[Fragment, dict[Version, list[bool]]] = {}
         self._tell: Callable[[Fragment, Version, bool], None] | None = None
 
@@ -41,14 +44,23 @@ class Lead(Generic[Told]):
                     self._changed.notify_all()
             case Placed(p, version, mean):
                 self.placed(p, version, mean=mean)
+            case Coming():
+                with self._changed:
+                    self._coming = True
+                    self._changed.notify_all()
 
     def fetched(self) -> Sequence[Mapping[Fragment, Version]]:
         """Wait until all others have said which versions they have. If one is gone this process
         ends, and nobody waits."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._fetched) == self._others)
-            found, self._fetched = self._fetched, []
-            return found
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._fetched) == self._others or self._coming)
+                self._coming = False
+                if len(self._fetched) == self._others:
+                    found, self._fetched = self._fetched, []
+                    return found
+            if self.came is not None:  # without the lock: it may take long
+                self.came()
 
     def begin(self, tell: Callable[[Fragment, Version, bool], None]) -> None:
         """A life begins. `tell`: is called for a version once all hosts could put it in place; with

@@ -70,15 +70,20 @@ class RayGang:
         assert isinstance(link, RayLink)
         link.ranges = self._ranges = ranges
         link.split, link.share = split, self._share
+        self.lead.came = link.came
         return link
 
     def moments(self, life: Life, split: Split) -> list[Piece] | None:
         """Where the other hosts' shares of the moments lie that this life has just copied; None if
-        it is over, or one of them does not answer in time, which is no reason to end."""
+        it is over, or one of them has none, which is no reason to end.
+
+        Each is waited for as long as its bytes take: one that is gone raises, and one that hangs
+        ends the island.
+        """
         asked = [host.moments.remote(life, split) for host in self._hosts.actors]
         found: list[list[Piece] | None]
         try:
-            found = ray.get(asked, timeout=CALL_TIMEOUT_S)
+            found = ray.get(asked)
         except RayError as error:
             log.warning("no moments for a newcomer, a host gives none: %s", type(error).__name__)
             return None
@@ -117,7 +122,7 @@ class HostActor:
     def _live(self) -> None:
         try:
             from cluster.host.gang import Other, enter
-            from islands.orders import Fate, News
+            from islands.orders import Coming, Fate, News
 
             first = Other(self._meeting, self._number, lambda error: self._end(str(error)))
 
@@ -133,6 +138,7 @@ class HostActor:
                         log.exception("a publication could not be taken in")
                         self._end("see above")
 
+            self._link.tell = lambda: first.say(Coming())
             first.start(beside)
             enter(self._meeting, self._number)
             from cluster.host.build import assemble_follower, compiled, ranges_of
