@@ -73,22 +73,27 @@ class RayGang:
         self.lead.came = link.came
         return link
 
-    def moments(self, life: Life, split: Split) -> list[Piece] | None:
-        """Where the other hosts' shares of the moments lie that this life has just copied; None if
-        it is over, or one of them has none, which is no reason to end.
+    def moments(self, life: Life, split: Split) -> Callable[[], list[Piece] | None]:
+        """Have the other hosts put their shares of the moments that this life has just copied.
 
-        Each is waited for as long as its bytes take: one that is gone raises, and one that hangs
-        ends the island.
+        What is returned waits, and says where they lie; None if that life is over, or one of them
+        has none, which is no reason to end. Each is waited for as long as its bytes take: one that
+        is gone raises, and one that hangs ends the island.
         """
         asked = [host.moments.remote(life, split) for host in self._hosts.actors]
-        found: list[list[Piece] | None]
-        try:
-            found = ray.get(asked)
-        except RayError as error:
-            log.warning("no moments for a newcomer, a host gives none: %s", type(error).__name__)
-            return None
-        some = [each for each in found if each is not None]
-        return [*chain(*some)] if len(some) == len(found) else None
+
+        def put() -> list[Piece] | None:
+            found: list[list[Piece] | None]
+            try:
+                found = ray.get(asked)
+            except RayError as error:
+                kind = type(error).__name__
+                log.warning("no moments for a newcomer, a host gives none: %s", kind)
+                return None
+            some = [each for each in found if each is not None]
+            return [*chain(*some)] if len(some) == len(found) else None
+
+        return put
 
     def _share(self, pieces: Sequence[Piece], leaves: int) -> list[ray.ObjectRef]:
         """Have each other host pull what it needs of a donor's moments, of so many leaves; they

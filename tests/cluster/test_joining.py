@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ray.exceptions import OwnerDiedError, RayActorError
 
 from cluster.actors import link
-from cluster.actors.fetching import AHEAD_S, PULLS, RECENT, Fetching, Lot
+from cluster.actors.fetching import AHEAD_S, PULLS, Fetching, Lot
 from cluster.actors.giving import Piece
 from cluster.actors.inject import Cable
 from cluster.actors.link import RayLink
@@ -220,28 +220,27 @@ def test_what_went_with_its_owner_is_said_to_be_gone() -> None:
 
 def test_a_pull_that_fails_leaves_no_thread_waiting_and_the_next_one_goes_on() -> None:
     """Eight objects of a node that hangs would else hold all threads of a learner for ever."""
-    hang, seen = threading.Event(), threading.Semaphore(0)
+    looked = threading.Semaphore(0)
 
     def there(reference: Any) -> bool:
-        seen.release()
-        return not hang.is_set() or reference == "lost"
+        looked.release()
+        return reference != "hangs"
 
     def get(reference: Any) -> Any:
         if reference == "lost":
-            for _ in range(PULLS - 1):
-                assert seen.acquire(timeout=60.0)
+            for _ in range(PULLS):
+                assert looked.acquire(timeout=60.0)
             raise OwnerDiedError("", None, "")
         return reference
 
     fetching = Fetching(Cable(), get=get, there=there)
-    fetching.pull([Lot(n, 1.0) for n in range(20)])  # type: ignore[arg-type]
-    fetching._rates.extend([math.inf] * RECENT)
-    hang.set()
-    with pytest.raises(Unreachable, match="OwnerDiedError"):
-        fetching.pull([Lot(each, 1.0) for each in ["lost", *range(PULLS)]])  # type: ignore[arg-type,list-item]
-    hang.clear()
-    hang_again = [Lot(n, 1.0) for n in range(3 * PULLS)]  # type: ignore[arg-type]
-    assert fetching.pull(hang_again) == [*range(3 * PULLS)]
+    fetching._rates.append(math.inf)  # as many at once as there are threads
+    broken: list[Any] = ["lost", *["hangs"] * (PULLS - 1)]
+    for _ in range(3):
+        with pytest.raises(Unreachable, match="OwnerDiedError"):
+            fetching.pull(Lot(each, 1.0) for each in broken)
+    good: list[Any] = [*range(3 * PULLS)]
+    assert fetching.pull(Lot(each, 1.0) for each in good) == good
 
 
 # --- a join ---------------------------------------------------------------------------------------
