@@ -135,6 +135,8 @@ def _cut_out(payload: Payload, size: int, start: int, stop: int) -> Payload:
     wire = wire_of(payload, size)
     if wire in (Wire.F32, Wire.BF16):
         return payload[start:stop].copy()
+    if start == stop:  # a fragment of fewer blocks than there are devices
+        return payload[:0].copy()
     blocks, first, last = blocks_of(size), start // BLOCK, blocks_of(stop)
     each = payload.size // max(1, blocks) - 1
     codes = payload[blocks + first * each : blocks + last * each]

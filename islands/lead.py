@@ -11,7 +11,7 @@ from coordinator.errors import HostLost
 from coordinator.protocol import Fragment, Life, Publication, Version
 from islands.exchange import Downlink, Public
 from islands.mailbox import Offer
-from islands.orders import CatchUp, Fetched, Placed, Word
+from islands.orders import CatchUp, Coming, Fetched, Placed, Word
 
 Told = TypeVar("Told")
 Tell = Callable[[Fragment, Version, Offer], None]
@@ -38,6 +38,9 @@ class Lead(Generic[Told]):
         self._send, self._others = send, others
         self._changed = threading.Condition()
         self._fetched: list[Mapping[Fragment, Version]] = []
+        self._coming = False  # has something come since that was said?
+        self.came: Callable[[], None] | None = None
+        """Called while this host waits for others, when something has come to one of them."""
         self._life: Life | None = None
         self._placed: dict[Fragment, dict[Version, _Placing]] = {}
         self._tell: Tell = _nobody
@@ -58,14 +61,23 @@ class Lead(Generic[Told]):
                     self._changed.notify_all()
             case Placed(life, p, version, mean):
                 self._place(life, p, version, mean=mean)
+            case Coming():
+                with self._changed:
+                    self._coming = True
+                    self._changed.notify_all()
 
     def fetched(self) -> Sequence[Mapping[Fragment, Version]]:
         """Wait until all others have said which versions they have. If one is gone this process
         ends, and nobody waits."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._fetched) == self._others)
-            found, self._fetched = self._fetched, []
-            return found
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._fetched) == self._others or self._coming)
+                self._coming = False
+                if len(self._fetched) == self._others:
+                    found, self._fetched = self._fetched, []
+                    return found
+            if self.came is not None:  # without the lock: it may take long
+                self.came()
 
     def begin(self, life: Life, tell: Tell) -> None:
         """Begin a life. `tell`: is called with a version and this host's arrays of it once all

@@ -157,4 +157,10 @@ class Placed:
     mean: bool
 
 
-Word: TypeAlias = Fetched | Placed
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """Something that this host fetches has come: the first host, which waits for all of it, says to
+    the syncer that the island goes on."""
+
+
+Word: TypeAlias = Fetched | Placed | Coming

@@ -19,8 +19,10 @@ typed handle for each untyped one, errors told apart by type, nothing retried by
     ports      what the syncer reaches: `syncer.ports` over Ray
     link       what a learner reaches: syncer, shards and fleet, over Ray
     sharing    a shard's public fragments in the object store, once for all who join
+    public_fragments  what a shard answers to learners that ask for fragments or differences
+    fragment_reader  how a learner or an evaluator asks for them, whole or by range
     giving     the moments of an island in the object store, cut for who joins
-    fetching   how a learner pulls them: bit by bit, for as long as something comes
+    fetching   how a learner pulls what is large: bit by bit, for as long as something comes
     directory  handles of a run's actors, looked up by name
     start      how each actor is started, found and ended, with its options
     calls      what Ray raises where a call should have been answered, told apart by type

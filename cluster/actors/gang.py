@@ -70,21 +70,31 @@ class RayGang:
         assert isinstance(link, RayLink)
         link.ranges = self._ranges = ranges
         link.split, link.share = split, self._share
+        self.lead.came = link.came
         return link
 
-    def moments(self, life: Life, split: Split, donation: int) -> list[Piece] | None:
-        """Where the other hosts' shares of the moments lie that this life has copied under this
-        number; None if it is over, or one of them does not answer in time, which is no reason to
-        end."""
+    def moments(self, life: Life, split: Split, donation: int) -> Callable[[], list[Piece] | None]:
+        """Have the other hosts put their shares of the moments that this life has just copied.
+
+        `donation` is the number under which they were copied. What is returned waits, and says
+        where they lie; None if that life is over, or one of them has none, which is no reason to
+        end. Each is waited for as long as its bytes take: one that is gone raises, and one that
+        hangs ends the island.
+        """
         asked = [host.moments.remote(life, split, donation) for host in self._hosts.actors]
-        found: list[list[Piece] | None]
-        try:
-            found = ray.get(asked, timeout=CALL_TIMEOUT_S)
-        except RayError as error:
-            log.warning("no moments for a newcomer, a host gives none: %s", type(error).__name__)
-            return None
-        some = [each for each in found if each is not None]
-        return [*chain(*some)] if len(some) == len(found) else None
+
+        def put() -> list[Piece] | None:
+            found: list[list[Piece] | None]
+            try:
+                found = ray.get(asked)
+            except RayError as error:
+                kind = type(error).__name__
+                log.warning("no moments for a newcomer, a host gives none: %s", kind)
+                return None
+            some = [each for each in found if each is not None]
+            return [*chain(*some)] if len(some) == len(found) else None
+
+        return put
 
     def _share(self, pieces: Sequence[Piece], leaves: int) -> list[ray.ObjectRef]:
         """Have each other host pull what it needs of a donor's moments, of so many leaves; they
@@ -118,7 +128,7 @@ class HostActor:
     def _live(self) -> None:
         try:
             from cluster.host.gang import Other, enter
-            from islands.orders import Fate, News
+            from islands.orders import Coming, Fate, News
 
             first = Other(self._meeting, self._number, lambda error: self._end(str(error)))
 
@@ -134,6 +144,7 @@ class HostActor:
                         log.exception("a publication could not be taken in")
                         self._end("see above")
 
+            self._link.tell = lambda: first.say(Coming())
             first.start(beside)
             enter(self._meeting, self._number)
             from cluster.host.build import assemble_follower, compiled, ranges_of

@@ -44,15 +44,21 @@ class Owned(Protocol):
 
 
 def put_pieces(
-    leaves: Sequence[NDArray[Any]], shares: Sequence[Owned], split: Split, *, first: bool
+    leaves: Sequence[NDArray[Any]],
+    shares: Sequence[Owned],
+    split: Split,
+    *,
+    first: bool,
+    came: Callable[[], None] = lambda: None,
 ) -> list[Piece]:
     """A host's shares of the leaves, cut for hosts that are split like this. `first`: it is its
-    island's first host, which alone gives what all have.
+    island's first host, which alone gives what all have. `came`: called for each leaf.
 
     Errors: Ray's, if there is no room.
     """
     pieces: list[Piece] = []
     for number, (leaf, share) in enumerate(zip(leaves, shares, strict=True)):
+        came()
         if share.everywhere:
             if first:
                 there = leaf.nbytes, ray.put(leaf)
@@ -89,6 +95,12 @@ class Giving:
     def __init__(self) -> None:
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._given: dict[tuple[Life, Split], Future[list[Piece] | None]] = {}
+        self.put_leaves = 0
+        """Leaves that this process has put for others: who waits for a donor sees it go on."""
+
+    def came(self) -> None:
+        """Count a leaf that is put."""
+        self.put_leaves += 1
 
     def once(
         self, life: Life, split: Split, put: Callable[[], list[Piece] | None]

@@ -100,3 +100,4 @@ class Hosts:
         self.lead: Lead[Any] = Lead(self._first.send, count - 1)
         self._first.hear(self.lead.heard)  # answers to orders; there was none yet
         enter(self._first.meeting, 0)
+        self._first.entered()

@@ -135,10 +135,14 @@ class IslandActor(Breakable):
         def put() -> list[Piece] | None:
             if (donation := learner.moments(life)) is None:
                 return None
-            gang = self._gang
-            others = [] if gang is None else gang.moments(life, split, donation.number)
-            mine = put_pieces(donation.leaves, learner.shares, split, first=True)
-            return None if others is None else [*mine, *others]
+            gang, number = self._gang, donation.number
+            others = None if gang is None else gang.moments(life, split, number)
+            came = self._giving.came
+            mine = put_pieces(donation.leaves, learner.shares, split, first=True, came=came)
+            if others is None:
+                return mine
+            theirs = others()
+            return None if theirs is None else [*mine, *theirs]
 
         try:
             return self._giving.once(life, split, put)
@@ -148,10 +152,12 @@ class IslandActor(Breakable):
 
     @_its_own("control", Reason.MOMENTS)
     def copied(self, life: Life) -> tuple[int, float]:
-        """How many leaves of its moments are copied for whoever asked, and how long a step takes
-        it, in seconds."""
-        learner = self._learner
-        return (0, 0.0) if learner is None else learner.copied(life)
+        """How many leaves of its moments are copied for whoever asked, and put, and how long a step
+        takes it, in seconds."""
+        if (learner := self._learner) is None:
+            return 0, 0.0
+        count, step_s = learner.copied(life)
+        return count + self._giving.put_leaves, step_s
 
     @_its_own("offering", Reason.OFFER)
     def offer(

@@ -5,24 +5,20 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Any
 
-import numpy as np
 import ray
 from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from cluster.actors.calls import STORE_FULL
 from cluster.actors.directory import AGAIN_S, Directory
-from cluster.actors.fetching import Fetching, Lot, lots_of
+from cluster.actors.fetching import Fetching, Lot
+from cluster.actors.fragment_reader import FragmentReader
 from cluster.actors.giving import Piece, joined
 from cluster.actors.handed import moments_of, pieces_of
 from cluster.actors.inject import Cable
-from cluster.actors.sharing import Shared
 from cluster.failures import Failure, in_short, origin_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, SYNCER, Seat, island_actor, seat_of
 from cluster.source import source_sha256
@@ -80,15 +76,15 @@ class RayLink:
         """`holder`: the shard that has it, for each fragment. `relievable`: a spare may have taken
         its island over. `code`: what its task was made of (`user_sha256`). `get`: pulls an object;
         None: Ray does."""
-        self._actors, self._cable, self._holder = Directory(namespace), cable, holder
+        self._actors, self._cable = Directory(namespace), cable
         self._code = code
         self._seat, self._relievable = seat, relievable
         self._others: Mapping[Island, Seat] = {}
         self._joining: Granted | None = None  # until it has all that it needs
         self._said_s = -math.inf
-        self._fetching = Fetching(cable, self._goes_on, get=get)
-        self._asking = ThreadPoolExecutor(1, "ask")
-        self.ranges: Mapping[Fragment, slice] | None = None  # of a host that has no more of them
+        self._fetching = Fetching(cable, get=get)
+        self._reader = FragmentReader(self._insist, self._ask, self._fetching, holder)
+        self.tell: Callable[[], None] | None = None  # another host that something has come
         self.split = Split()  # of this island
         self.share: Callable[[Sequence[Piece], int], list[ray.ObjectRef]] | None = None
 
@@ -106,15 +102,41 @@ class RayLink:
 
         Errors: `_Over` if the life that is joined is over.
         """
-        if (granted := self._joining) is None or time.monotonic() - self._said_s < SIGN_S:
-            return
+        if not self._said():
+            raise _Over
+
+    def came(self) -> None:
+        """Do as `_goes_on` where nothing can be done about a life that is over: another host of the
+        island has come further, or a version comes that was missed."""
+        self._said()
+
+    def _said(self) -> bool:
+        """Say that something has come, if that was not said lately; False if the life that is
+        joined is over."""
+        if time.monotonic() - self._said_s < SIGN_S:
+            return True
+        if self.tell is not None:
+            self.tell()
+        if (granted := self._joining) is None:
+            self._said_s = time.monotonic()
+            return True
         nothing = Report(granted.life, Progress(0, 0, granted.leases[0]), 0.0)
         try:
             if isinstance(self._ask(SYNCER, "report", nothing, Vitals(math.nan), ()), Void):
-                raise _Over
+                return False
         except Unreachable as error:
             logging.info("%s", error)
         self._said_s = time.monotonic()
+        return True
+
+    @property
+    def ranges(self) -> Mapping[Fragment, slice] | None:
+        """What this host has of each fragment; None if it has all of them."""
+        return self._reader.ranges
+
+    @ranges.setter
+    def ranges(self, ranges: Mapping[Fragment, slice] | None) -> None:
+        self._reader.ranges = ranges
 
     def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
         self._joining = None  # it speaks for itself
@@ -127,112 +149,28 @@ class RayLink:
         self._ask(SYNCER, "left", event)
 
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
-        """Asked for as many at a time as are pulled at once, and for the next ones while these
-        come; mapped where they lie on this node, if they are of one part."""
-        found: dict[Fragment, tuple[Version, Flat]] = {}
-        todo = deque(fragments)
+        """Return the public fragments, or this host's ranges of them; None if the life that is
+        joined was over before they had come."""
+        granted = self._joining
+        least = {} if granted is None else {p: granted.versions[p] for p in fragments}
         try:
-            if self.ranges is not None:
-                return [
-                    self._fetch(self._holder[p], "whole_range", p, self._range(p))
-                    for p in fragments
-                ]
-            asked = self._shared(_some(todo, 1))
-            while asked:
-                largest = max(shared.nbytes for shared in asked.values())
-                ahead = _some(todo, self._fetching.window_bytes / max(1, largest))
-                coming = self._asking.submit(self._shared, ahead)
-                found |= self._pulled(asked)
-                asked = coming.result()
+            return self._reader.whole(fragments, least, self._goes_on)
         except _Over:
             logging.info("this life was over before it had the model")
             return None
-        return [found[p] for p in fragments]
 
     def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload] | None:
-        found: dict[Fragment, Payload] = {}
         try:
-            for name in dict.fromkeys(self._holder[p] for p in fragments):
-                own = [p for p in fragments if self._holder[p] == name]
-                found |= self._moments_of(name, own)
+            return self._reader.mean_moments(fragments, self._goes_on)
         except _Over:
             logging.info("this life was over before it had the moments")
             return None
-        return found
-
-    def _moments_of(self, shard: str, fragments: Sequence[Fragment]) -> dict[Fragment, Payload]:
-        """What this shard has of them; asked for again if it went with the shard."""
-        if self.ranges is not None:
-            return self._fetch(shard, "moments_range", {p: self._range(p) for p in fragments})
-        while True:
-            there, parts = self._fetch(shard, "mean_moments", fragments)
-            try:
-                return dict(zip(there, self._fetching.pull(lots_of(parts)), strict=True))
-            except Unreachable as error:
-                logging.info("%s; trying again", error)
 
     def missed(
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Sent] | tuple[Version, Flat]:
         """Ask the shard once; a learner that still needs it asks again (`islands.link.Link`)."""
-        if self.ranges is not None:
-            return self._once(self._holder[p], "missed_range", p, older, newer, self._range(p))
-        said = self._once(self._holder[p], "missed", p, older, newer, self._rate(p))
-        came = self._fetching.pull(lots_of(said))
-        return (said.version, _whole(came)) if isinstance(said, Shared) else came
-
-    def _range(self, p: Fragment) -> tuple[int, int]:
-        assert self.ranges is not None
-        return self.ranges[p].start, self.ranges[p].stop
-
-    def _shared(self, fragments: Sequence[Fragment]) -> dict[Fragment, Shared]:
-        """Where public fragments lie."""
-        found: dict[Fragment, Shared] = {}
-        for name in dict.fromkeys(self._holder[p] for p in fragments):
-            own = [p for p in fragments if self._holder[p] == name]
-            said = self._fetch(name, "shared", own, self._rate(own[0]))
-            found |= dict(zip(own, said, strict=True))
-        return found
-
-    def _pulled(self, asked: Mapping[Fragment, Shared]) -> dict[Fragment, tuple[Version, Flat]]:
-        """These fragments; asked for again if they went with their shard."""
-        while True:
-            try:
-                lots = [lot for shared in asked.values() for lot in lots_of(shared)]
-                came = iter(self._fetching.pull(lots))
-            except Unreachable as error:
-                logging.info("%s; trying again", error)
-                asked = self._shared([*asked])
-                continue
-            return {
-                p: (shared.version, _whole([*islice(came, len(shared.parts))]))
-                for p, shared in asked.items()
-            }
-
-    def _rate(self, p: Fragment) -> float:
-        """Bytes a second that this process pulls."""
-        while (bytes_s := self._fetching.bytes_s) is None:
-            try:
-                return self._fetching.measure(
-                    lambda nbytes: self._fetch(self._holder[p], "probe", nbytes)
-                )
-            except Unreachable as error:
-                logging.info("%s; trying again", error)
-        return bytes_s
-
-    def _fetch(self, shard: str, method: str, *arguments: object) -> Any:
-        """Ask again until the shard has a model."""
-        while (found := self._insist(shard, method, *arguments)) is None:
-            self._goes_on()  # it is heard
-            time.sleep(AGAIN_S)
-        return found
-
-    def _once(self, shard: str, method: str, *arguments: object) -> Any:
-        """Errors: `Unreachable` if it does not answer, or has no model yet."""
-        if (found := self._ask(shard, method, *arguments)) is None:
-            self._goes_on()  # it is heard
-            raise Unreachable(f"the {shard} has no model yet")
-        return found
+        return self._reader.missed(p, older, newer, self.came)
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
         """A donor that copies nothing more, or answers with an error, is passed over.
@@ -286,7 +224,8 @@ class RayLink:
 
         Errors: `Unreachable`, `Malformed`.
         """
-        found = self._fetching.pull(Lot(each.reference, each.nbytes) for each in pieces)
+        lots = [Lot(each.reference, each.nbytes) for each in pieces]
+        found = self._fetching.pull(lots, self._goes_on)
         return joined(pieces, moments_of(found), leaves)
 
     def starting(self) -> float:
@@ -325,12 +264,3 @@ class RayLink:
                 raise
             self._actors.forget(actor)
             raise Unreachable(f"the {actor} cannot be heard: {type(origin).__name__}") from error
-
-
-def _some(todo: deque[Fragment], count: float) -> list[Fragment]:
-    """The next ones, one at least while there is one."""
-    return [todo.popleft() for _ in range(int(min(len(todo), max(1.0, count))))]
-
-
-def _whole(parts: Sequence[Flat]) -> Flat:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -21,8 +21,9 @@ from cluster.actors.directory import Directory, setup_logging
 from cluster.actors.handed import FirstPart, flaw
 from cluster.actors.inject import Breakable
 from cluster.actors.parts import all_parts
-from cluster.actors.ranges import Range, Ranges
-from cluster.actors.sharing import Parts, Probe, Shared, Sharing
+from cluster.actors.public_fragments import ANY, INLINE_BYTES, WHOLE, PublicFragments
+from cluster.actors.ranges import Range
+from cluster.actors.sharing import Boxed, Probe, Shared
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.failures import Answered, Failure, Reason
@@ -58,9 +59,6 @@ from coordinator.protocol import (
     Version,
 )
 
-INLINE_BYTES = 90_000
-"""Ray sends arguments of up to 100 kB, words included, with the call; below it the store's two
-round trips cost more than the bytes."""
 Order = TypeVar("Order", Merge, Publish)
 S = TypeVar("S")
 T = TypeVar("T")
@@ -89,10 +87,7 @@ class ShardActor(Breakable):
         self._storing = StoringThread(StoringPace(self._config.durability.every == "auto"))
         self._gatherer = Gatherer()
         self._shard = shard_over(self._config, self._means, self._spread)  # on `_arithmetic` alone
-        self._sharing = Sharing(
-            lambda p: self._shard.whole([p])[0], lambda: self._storing.pace.sizes
-        )
-        self._ranges = Ranges(self._shard.whole, self._shard.links, self._shard.shared)
+        self._public = PublicFragments(self._shard, lambda: self._storing.pace.sizes)
         self._fates = Fates()  # of what this process has heard of; on its event loop alone
         self._arrivals = Arrivals()  # the same
         self._offers: set[asyncio.Task[None]] = set()
@@ -149,7 +144,7 @@ class ShardActor(Breakable):
             return self._shard.recover(wanted, generation)
 
         found = await self._alone(recover)
-        self._sharing.forget()
+        self._public.sharing.forget()
         self._fates.died(deaths)
         self._fates.published(merged)
         return found
@@ -267,9 +262,9 @@ class ShardActor(Breakable):
         reached = None
         if said is not None:
             publication, payload = said
-            self._ranges.published(publication, payload)
+            self._public.ranges.published(publication, payload)
             reached = self._arrivals.sent(order.fragment, order.version, time.monotonic())
-            self._sharing.forget(order.fragment)
+            self._public.sharing.forget(order.fragment)
             boxed = await self._boxed(publication, payload)
             for life, seat in zip(order.to, seats, strict=True):
                 task = asyncio.create_task(self._offer(life, seat, publication, boxed))
@@ -283,7 +278,7 @@ class ShardActor(Breakable):
         if payload.nbytes < INLINE_BYTES:
             return [payload]
         try:
-            return (await self._sharing.differences([payload])).parts
+            return await self._public.sharing.publication(payload)
         except STORE_FULL as error:
             kind = type(error).__name__
             logging.error("no room to publish %s of %d: %s", said.version, said.fragment, error)
@@ -324,54 +319,35 @@ class ShardActor(Breakable):
 
     async def probe(self, nbytes: int) -> Probe | None:
         """An object of so many bytes to measure one's link with; None as in `whole`."""
-        return await self._sharing.probe(nbytes) if self._shard.has_model else None
+        return await self._public.sharing.probe(nbytes) if self._shard.has_model else None
 
-    async def shared(self, fragments: Sequence[Fragment], bytes_s: float) -> list[Shared] | None:
-        """Where a learner that joins, and pulls so many bytes a second, finds public fragments;
-        None as in `whole`."""
+    async def shared(
+        self,
+        fragments: Sequence[Fragment],
+        bytes_s: float,
+        owns: Mapping[Fragment, Range] = WHOLE,
+        least: Mapping[Fragment, Version] = ANY,
+    ) -> list[Shared | None] | None:
+        """Return what `PublicFragments.shared` does; None as in `whole`."""
         if not self._shard.has_model:
             return None
-        return [await self._sharing.fragment(p, bytes_s) for p in fragments]
+        return await self._public.shared(fragments, bytes_s, owns, least)
 
     async def mean_moments(
-        self, fragments: Sequence[Fragment]
-    ) -> tuple[Sequence[Fragment], Parts] | None:
-        """Which of these have a mean of first moments, and where those lie; None as in `whole`."""
+        self, fragments: Sequence[Fragment], bytes_s: float, owns: Mapping[Fragment, Range] = WHOLE
+    ) -> list[Sequence[Boxed] | None] | None:
+        """Return what `PublicFragments.mean_moments` does; None as in `whole`."""
         if not self._shard.has_model:
             return None
-        found = zip(fragments, self._shard.shared(fragments), strict=True)
-        there = {p: each for p, each in found if each is not None}
-        return [*there], await self._sharing.differences([*there.values()])
+        return await self._public.mean_moments(fragments, bytes_s, owns)
 
     async def missed(
-        self, p: Fragment, older: Version, newer: Version, bytes_s: float
-    ) -> Parts | Shared | None:
-        """Where what leads from one version to another lies, or the public fragment; None as in
-        `whole`."""
+        self, p: Fragment, older: Version, newer: Version, bytes_s: float, own: Range | None = None
+    ) -> Sequence[Boxed] | Shared | None:
+        """Return what `PublicFragments.missed` does; None as in `whole`."""
         if not self._shard.has_model:
             return None
-        if (payloads := self._shard.links(p, older, newer)) is None:
-            return await self._sharing.fragment(p, bytes_s)
-        return await self._sharing.differences(payloads)
-
-    async def whole_range(self, p: Fragment, own: Range) -> tuple[Version, Flat] | None:
-        """These elements of a public fragment, for a host that has no more of it; None as in
-        `whole`."""
-        if not self._shard.has_model:
-            return None
-        return await asyncio.to_thread(self._ranges.whole, p, own)
-
-    async def missed_range(
-        self, p: Fragment, older: Version, newer: Version, own: Range
-    ) -> list[Sent] | tuple[Version, Flat] | None:
-        """What leads from one version to another, of these elements; or they as they are now."""
-        if not self._shard.has_model:
-            return None
-        return await asyncio.to_thread(self._ranges.missed, p, older, newer, own, self._sizes[p])
-
-    async def moments_range(self, owns: Mapping[Fragment, Range]) -> dict[Fragment, Sent] | None:
-        """The same of the means of first moments, of those fragments of which there is one."""
-        return self._ranges.moments(owns, self._sizes) if self._shard.has_model else None
+        return await self._public.missed(p, older, newer, bytes_s, own)
 
     def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
         """Large fragments occupy all cores, small ones the arithmetic's own thread."""

@@ -17,6 +17,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from cluster.host.held_port import HeldPort
+
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 JOIN_S = 60
 """So long the members of a ring wait for each other when it forms."""
@@ -28,6 +30,7 @@ class Meeting:
     """A meeting point that is being prepared, and then open for one ring."""
 
     def __init__(self) -> None:
+        self._port: HeldPort | None = None  # while the service may begin there
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cluster.allreduce.meeting"],
             stdin=subprocess.PIPE,
@@ -37,16 +40,18 @@ class Meeting:
 
     def open(self, host: str, members: int) -> str:
         """For so many members; where it is."""
-        port = _free_port()
+        self._port = HeldPort()
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{host} {port} {members + 1}\n")
+        self._process.stdin.write(f"{host} {self._port.port} {members + 1}\n")
         self._process.stdin.flush()
-        return f"{host}:{port}"
+        return f"{host}:{self._port.port}"
 
     def close(self) -> None:
         """It is over; members that are still there end with it."""
         self._process.kill()
         self._process.wait()
+        if self._port is not None:
+            self._port.close()
 
 
 class Meetings:
@@ -140,12 +145,6 @@ def leave(mine: frozenset[int]) -> None:
         jax.distributed.shutdown()
     jax.clear_caches()
     clear_backends()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 def main() -> None:

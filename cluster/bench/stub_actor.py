@@ -18,13 +18,13 @@ import numpy as np
 import ray
 
 from cluster.actors.directory import holder_of, setup_logging
-from cluster.actors.sharing import Shared
+from cluster.actors.sharing import Boxed, Encoded, Shared
 from cluster.actors.start import Home, find_actor
 from cluster.bench.stub_learner import LightLearner, Material, StubPace
 from cluster.config.schema import Config
 from cluster.names import SYNCER, island_actor, seat_of
 from cluster.source import source_sha256
-from coordinator.codec import Payload
+from coordinator.codec import Payload, split
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat
 from coordinator.protocol import (
@@ -79,22 +79,33 @@ class CrewLink:
         return await self._syncer.lease.remote(event)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
-        found: list[Any] = await asyncio.gather(
-            *(self._shard_of[p].shared.remote([p], math.inf) for p in fragments)
-        )
-        return [(shared.version, await _whole(shared)) for (shared,) in found]
+        found: list[Shared] = await asyncio.gather(*map(self._shared, fragments))
+        return [(shared.version, await _whole(shared)) for shared in found]
+
+    async def _shared(self, p: Fragment) -> Shared:
+        while True:
+            (shared,) = await self._shard_of[p].shared.remote([p], math.inf)
+            if shared is not None:
+                return shared
 
     async def missed(
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Payload] | tuple[Version, Flat]:
-        said = await self._shard_of[p].missed.remote(p, older, newer, math.inf)
+        while (said := await self._shard_of[p].missed.remote(p, older, newer, math.inf)) is None:
+            await asyncio.sleep(0)
         if isinstance(said, Shared):
             return said.version, await _whole(said)
-        return [await part for part in said.parts]
+        return [await _difference(each) for each in said]
 
 
 async def _whole(shared: Shared) -> Flat:
     return np.concatenate([await part for part in shared.parts])
+
+
+async def _difference(boxed: Boxed) -> Payload:
+    if not isinstance(boxed, Encoded):
+        return split(boxed)[0]
+    return np.concatenate([await part for part in boxed.difference])
 
 
 class CrewActor:

@@ -15,11 +15,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Generic, TypeVar
 
+from cluster.host.held_port import HeldPort
+from cluster.host.news import NewsThreads
 from coordinator.errors import HostLost
 from islands.orders import Fate, News, Word
 
@@ -27,6 +30,8 @@ log = logging.getLogger("archipelago.gang")
 BEAT_S = 1.0
 SILENCE_S = 30.0
 """A host that says nothing for so long hangs."""
+LET_IN_S = 10.0
+"""Whoever connects has so long to say who it is."""
 FORM_S = 300
 """So long all hosts of an island may take to be there: their processes begin one by one, and import
 JAX."""
@@ -58,19 +63,25 @@ class First:
     ) -> None:
         """`address`: of this machine. `lost`: what to do when a host is gone; it is called once."""
         self._lost, self._others = lost, hosts - 1
-        self._listener = Listener((address, 0), backlog=hosts, authkey=key)
-        where: tuple[str, int] = self._listener.address  # type: ignore[assignment]
-        self.meeting = Meeting(where, f"{address}:{_free_port(address)}", hosts, key)
+        self._server = socket.create_server((address, 0), backlog=hosts)
+        self._server.settimeout(BEAT_S)
+        where: tuple[str, int] = self._server.getsockname()[:2]
+        self._port = HeldPort()  # for JAX's service
+        self.meeting = Meeting(where, f"{address}:{self._port.port}", hosts, key)
         self._to: dict[int, Connection] = {}
         self._heard_s: dict[int, float] = {}
         self._sending, self._losing = threading.Lock(), threading.Lock()
         self._ended = threading.Event()
         self._hear: Callable[[Word], None] = _nothing
-        threading.Thread(target=self._let_in, name="hosts", daemon=True).start()
+        threading.Thread(target=self._gather, name="hosts", daemon=True).start()
 
     def hear(self, hear: Callable[[Word], None]) -> None:
         """`hear`: is told what other hosts say, each on a thread of its own."""
         self._hear = hear
+
+    def entered(self) -> None:
+        """JAX's service listens: its port is not held for it any more."""
+        self._port.close()
 
     def send(self, order: object) -> None:
         """To all others. Errors: `OSError` if one of them is gone."""
@@ -78,28 +89,54 @@ class First:
             for connection in self._to.values():
                 connection.send(order)
 
-    def _let_in(self) -> None:
-        """Until all are there; then watch over them."""
-        while len(self._to) < self._others:
-            try:
-                connection = self._listener.accept()
-                number: int = connection.recv()
-            except (AuthenticationError, EOFError, OSError) as error:
-                log.warning("somebody was not let in: %s", error)
-                continue
-            with self._sending:
-                self._to[number] = connection
-            self._heard_s[number] = time.monotonic()
-            threading.Thread(
-                target=self._listen, args=(number, connection), name=f"host {number}", daemon=True
-            ).start()
-        self._listener.close()
+    def _gather(self) -> None:
+        """Let connections in until all hosts are there; then watch over those."""
+        with self._server:
+            while len(self._to) < self._others:
+                try:
+                    connected, _ = self._server.accept()
+                except TimeoutError:
+                    continue  # look whether all are there
+                except OSError as error:
+                    log.warning("nobody can be let in: %s", error)
+                    time.sleep(BEAT_S)
+                    continue
+                threading.Thread(
+                    target=self._let_in, args=(connected,), name="a host", daemon=True
+                ).start()
         threading.Thread(target=self._beat, name="beats", daemon=True).start()
         while not self._ended.wait(BEAT_S):
             now_s = time.monotonic()
             for number, heard_s in self._heard_s.items():
                 if now_s - heard_s > SILENCE_S:
                     self._lose(f"host {number} of this island says nothing for {SILENCE_S:g} s")
+
+    def _let_in(self, connected: socket.socket) -> None:
+        """Let a host in, on a thread of its own; hang up on whoever takes too long to show that it
+        is one."""
+        late = threading.Timer(LET_IN_S, _hang_up, (connected,))
+        late.daemon = True
+        late.start()
+        connection = Connection(os.dup(connected.fileno()))
+        try:
+            deliver_challenge(connection, self.meeting.key)
+            answer_challenge(connection, self.meeting.key)
+            number: object = connection.recv()
+        except (AuthenticationError, EOFError, OSError) as error:
+            log.warning("somebody was not let in: %s", str(error) or type(error).__name__)
+            connection.close()
+            return
+        finally:
+            late.cancel()
+            connected.close()
+        with self._sending:
+            if not isinstance(number, int) or number in self._to:
+                log.warning("somebody was not let in: it says that it is host %s", number)
+                connection.close()
+                return
+            self._heard_s[number] = time.monotonic()
+            self._to[number] = connection
+        self._listen(number, connection)
 
     def _beat(self) -> None:
         """Not where silence is noticed: to a host that stands still, sending may block for ever."""
@@ -113,12 +150,16 @@ class First:
         while True:
             try:
                 word: Word | Beat = connection.recv()
+                self._heard_s[number] = time.monotonic()
+                if not isinstance(word, Beat):
+                    self._hear(word)
             except (EOFError, OSError):
                 self._lose(f"host {number} of this island is gone")
                 return
-            self._heard_s[number] = time.monotonic()
-            if not isinstance(word, Beat):
-                self._hear(word)
+            except Exception as error:
+                log.exception("what host %d of this island says could not be taken in", number)
+                self._lose(f"what host {number} says could not be taken in: {error!r}")
+                return
 
     def _lose(self, why: str) -> None:
         with self._losing:
@@ -141,12 +182,12 @@ class Other(Generic[Told]):
         self._connection.send(number)
         self._orders = queue.SimpleQueue[Told]()
         self._sending, self._heard_s = threading.Lock(), time.monotonic()
-        self._beside: Callable[[News | Fate], None] = _nothing
+        self._news = NewsThreads(_nothing, self._broke)
 
     def start(self, beside: Callable[[News | Fate], None]) -> None:
-        """Listen from here on. `beside`: what is no order is told to it, on threads of their
-        own."""
-        self._beside = beside
+        """Listen from here on. `beside`: what is no order is told to it, on other threads
+        (`NewsThreads`)."""
+        self._news = NewsThreads(beside, self._broke)
         for target in (self._listen, self._beat, self._watch):
             threading.Thread(target=target, name="first host", daemon=True).start()
 
@@ -171,12 +212,15 @@ class Other(Generic[Told]):
             except (EOFError, OSError):
                 self._lost(HostLost("the first host of this island is gone"))
                 return
+            except Exception as error:  # noqa: BLE001 - it cannot be read, which ends the process
+                self._broke(error)
+                return
             self._heard_s = time.monotonic()
             match said:
                 case Beat():
                     pass
                 case News() | Fate():
-                    threading.Thread(target=self._beside, args=(said,), daemon=True).start()
+                    self._news.tell(said)
                 case order:
                     self._orders.put(order)
 
@@ -187,6 +231,10 @@ class Other(Generic[Told]):
                 self.say(Beat())
             except OSError:
                 return  # whoever listens knows it too
+
+    def _broke(self, error: BaseException) -> None:
+        log.error("what the first host says could not be taken in", exc_info=error)
+        self._lost(HostLost(f"what the first host says could not be taken in: {error!r}"))
 
     def _watch(self) -> None:
         while time.monotonic() - self._heard_s <= SILENCE_S:
@@ -211,10 +259,10 @@ def enter(meeting: Meeting, number: int) -> None:
     global_state.process_id = 0
 
 
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
+def _hang_up(connected: socket.socket) -> None:
+    """Have whoever waits for the other end, at this one, hear that it is gone."""
+    with suppress(OSError):  # it is gone already
+        connected.shutdown(socket.SHUT_RDWR)
 
 
 def _nothing(said: object) -> None:

@@ -86,6 +86,10 @@ class Arithmetic(Protocol[P, D, W, S]):
         """A copy of the public fragment."""
         ...
 
+    def public(self, p: Fragment) -> W:
+        """The public fragment itself, which `publish` may change in place."""
+        ...
+
     def shared(self, p: Fragment) -> D | None:
         """The mean of the islands' first moments, as it was published last; None if there is none:
         nobody has handed any in since the shard began, or came back."""

@@ -134,6 +134,9 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
     def whole(self, p: Fragment) -> Flat:
         return self._arrays[p].public.copy()
 
+    def public(self, p: Fragment) -> Flat:
+        return self._arrays[p].public
+
     def shared(self, p: Fragment) -> Payload | None:
         return self._arrays[p].moments
 

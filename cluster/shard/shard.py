@@ -14,7 +14,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from cluster.shard.arithmetic import Arithmetic, D, Files, Held, P, S, Sized, W, Weighed
 from coordinator.chain import Kept, between, lengthened
@@ -36,6 +36,7 @@ from coordinator.protocol import (
     Version,
 )
 
+T = TypeVar("T")
 NO_MODEL = "the shard has just begun and has no model yet"
 
 
@@ -342,6 +343,12 @@ class Shard(Generic[P, D, W, S]):
         """Copies of public fragments, with their present versions."""
         with self._publishing:
             return [(self._holding(p).version, self._arithmetic.whole(p)) for p in fragments]
+
+    def read(self, p: Fragment, copied: Callable[[W], T]) -> tuple[Version, T]:
+        """Return the public version and what `copied` takes of the fragment, which it must not
+        keep: nothing is published meanwhile."""
+        with self._publishing:
+            return self._holding(p).version, copied(self._arithmetic.public(p))
 
     def shared(self, fragments: Sequence[Fragment]) -> list[D | None]:
         """Of each, the mean of the islands' first moments, if there is one."""

@@ -48,6 +48,9 @@ class SimArithmetic(Arithmetic[Parcel, SimDifference, int, Saved]):
     def whole(self, p: Fragment) -> int:
         return self._public[p]
 
+    def public(self, p: Fragment) -> int:
+        return self._public[p]
+
     def shared(self, p: Fragment) -> None:
         return None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
+import socket
 import threading
 from collections.abc import Callable, Generator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
 from multiprocessing import AuthenticationError
@@ -18,6 +20,8 @@ from cluster.config.schema import IslandGroup
 from cluster.fleet.placement import Node, impossible, room, wish
 from cluster.host import gang
 from cluster.host.gang import First, Other
+from cluster.host.held_port import HeldPort
+from cluster.host.news import NewsThreads
 from coordinator.codec import Wire, encode
 from coordinator.errors import HostLost
 from coordinator.protocol import (
@@ -26,12 +30,23 @@ from coordinator.protocol import (
     Incarnation,
     Island,
     Life,
+    Publication,
     Version,
 )
 from islands.exchange import Downlink
 from islands.lead import Lead, agreed
 from islands.mailbox import Offer
-from islands.orders import CatchUp, Fate, Fetched, InnerStep, Order, Placed, Start
+from islands.orders import (
+    CatchUp,
+    Coming,
+    Fate,
+    Fetched,
+    InnerStep,
+    News,
+    Order,
+    Placed,
+    Start,
+)
 
 WAIT_S = 60.0
 LIFE = Life(Island("a-0"), Incarnation(2))
@@ -47,7 +62,7 @@ class Hosts:
         self.first = First("127.0.0.1", 3, b"secret", self._lost(0))
         self.words: list[Any] = []
         self.first.hear(self.hear)
-        self.others = [Other(self.first.meeting, n, self._lost(n)) for n in (1, 2)]
+        self.others = [Other[Order](self.first.meeting, n, self._lost(n)) for n in (1, 2)]
         self.beside: list[Any] = []
 
     def _lost(self, number: int) -> Callable[[HostLost], None]:
@@ -72,6 +87,7 @@ class Hosts:
 def hosts() -> Generator[Hosts]:
     made = Hosts()
     yield made
+    made.first.entered()
     for each in made.others:
         with suppress(OSError):
             each.close()
@@ -137,8 +153,173 @@ def test_a_host_that_reads_nothing_more_is_noticed_also_while_it_is_sent_somethi
 
 
 def test_a_stranger_is_not_let_in(hosts: Hosts) -> None:
+    first = First("127.0.0.1", 2, b"key", hosts.hear)
     with pytest.raises((AuthenticationError, OSError)):
-        Other(replace(First("127.0.0.1", 2, b"key", hosts.hear).meeting, key=b"else"), 1, print)
+        Other(replace(first.meeting, key=b"else"), 1, print)
+    Other[Order](first.meeting, 1, print).close()  # the true one is let in after it
+    first.entered()
+
+
+def test_strangers_that_say_nothing_hold_up_nobody_and_are_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Port scanners and health checks connect and wait."""
+    monkeypatch.setattr(gang, "LET_IN_S", 0.5)
+    lost: list[HostLost] = []
+    first = First("127.0.0.1", 2, b"key", lost.append)
+    strangers = [socket.create_connection(first.meeting.orders, WAIT_S) for _ in range(5)]
+    words = queue.SimpleQueue[Any]()
+    first.hear(words.put)
+    with closing(Other[Order](first.meeting, 1, print)) as other:
+        other.say(Placed(LIFE, P, Version(0, 1), mean=False))
+        assert words.get(timeout=WAIT_S) == Placed(LIFE, P, Version(0, 1), mean=False)
+        assert lost == []
+        for each in strangers:
+            with each:
+                while each.recv(4096):
+                    pass  # the challenge; then the first host hangs up
+        assert lost == [], "nobody misses a stranger"
+    first.entered()
+
+
+def test_a_host_that_says_who_it_is_twice_is_let_in_once(hosts: Hosts) -> None:
+    first = First("127.0.0.1", 3, b"key", hosts.hear)
+    words = queue.SimpleQueue[Any]()
+    first.hear(words.put)
+    one, again, two = (Other[Order](first.meeting, number, print) for number in (1, 1, 2))
+    one.say(Fetched({P: Version(0, 1)}))
+    two.say(Fetched({P: Version(0, 2)}))
+    assert {words.get(timeout=WAIT_S).versions[P].number for _ in range(2)} == {1, 2}
+    for each in (one, again, two):
+        each.close()
+    first.entered()
+
+
+def test_a_word_that_cannot_be_taken_in_ends_the_island_at_once_and_says_why(hosts: Hosts) -> None:
+    def hear(word: object) -> None:
+        raise ValueError(f"what is {type(word).__name__}")
+
+    hosts.first.hear(hear)
+    for each in hosts.others:
+        each.start(lambda said: None)
+    hosts.others[0].say(Placed(LIFE, P, Version(0, 1), mean=False))
+    hosts.until(lambda: any(number == 0 for number, _ in hosts.lost))
+    assert "host 1 says could not be taken in: ValueError('what is Placed')" in dict(hosts.lost)[0]
+
+
+def test_a_port_that_is_held_for_a_server_is_nobody_elses() -> None:
+    held = HeldPort()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", held.port))
+    with socket.socket() as server:  # as gRPC opens it
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("127.0.0.1", held.port))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", held.port), WAIT_S):
+            server.accept()[0].close()
+    held.close()
+
+
+# --- news -----------------------------------------------------------------------------------------
+
+
+def published(number: int, fragment: Fragment = P, life: Life = LIFE) -> News:
+    merged = (ContributionId(life, fragment, number - 1, number),)
+    version, before = Version(0, number), Version(0, number - 1)
+    return News(life, Publication(fragment, version, before, merged))
+
+
+class SlowLink:
+    """Takes news, one at a time where it is held up, and notes them."""
+
+    def __init__(self) -> None:
+        self.taken: list[News | Fate] = []
+        self.begun = threading.Semaphore(0)
+        self.let_go = threading.Event()
+        self.changed = threading.Condition()
+
+    def take(self, said: News | Fate) -> None:
+        self.begun.release()
+        assert self.let_go.wait(WAIT_S)
+        with self.changed:
+            self.taken.append(said)
+            self.changed.notify_all()
+
+    def until(self, count: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.taken) == count, WAIT_S)
+
+
+def test_a_link_that_is_slower_than_versions_come_fetches_the_newest_one_only() -> None:
+    link, broke = SlowLink(), list[BaseException]()
+    news, before = NewsThreads(link.take, broke.append), threading.active_count()
+    for p in (P, Q):
+        news.tell(published(1, p))
+        assert link.begun.acquire(timeout=WAIT_S)
+    for number in range(2, 200):
+        for p in (P, Q):
+            news.tell(published(number, p))
+    assert threading.active_count() <= before + 2, "one thread for each fragment"
+    link.let_go.set()
+    link.until(4)
+    for p in (P, Q):
+        first, last = [
+            each for each in link.taken if isinstance(each, News) and each.publication.fragment == p
+        ]
+        assert first == published(1, p)
+        assert last.publication.version == Version(0, 199)
+        steps = [each.to_step for each in last.publication.merged]
+        assert steps == [*range(2, 200)], "what was merged meanwhile is all known"
+    assert not broke
+
+
+def test_news_of_a_life_that_is_over_give_way_and_late_ones_do_not_go_back() -> None:
+    link = SlowLink()
+    news = NewsThreads(link.take, print)
+    newer = Life(LIFE.island, Incarnation(LIFE.incarnation + 1))
+    news.tell(published(1))
+    assert link.begun.acquire(timeout=WAIT_S)
+    for said in (published(5), published(3, life=newer), published(2, life=newer), published(6)):
+        news.tell(said)
+    link.let_go.set()
+    link.until(2)
+    last = link.taken[-1]
+    assert isinstance(last, News)
+    assert (last.life, last.publication.version) == (newer, Version(0, 3))
+
+
+def test_fates_wait_for_no_news_and_none_is_left_out() -> None:
+    link, fates = SlowLink(), list[Fate]()
+    all_taken = threading.Event()
+
+    def take(said: News | Fate) -> None:
+        match said:
+            case Fate():
+                fates.append(said)
+                if len(fates) == 50:
+                    all_taken.set()
+            case News():
+                link.take(said)
+
+    news = NewsThreads(take, print)
+    news.tell(published(1))
+    wanted = [Fate(ContributionId(LIFE, P, 0, number)) for number in range(50)]
+    for said in wanted:
+        news.tell(said)
+    assert all_taken.wait(WAIT_S)
+    assert fates == wanted
+    link.let_go.set()
+    link.until(1)
+
+
+def test_what_news_raise_is_told() -> None:
+    broke = queue.SimpleQueue[BaseException]()
+
+    def take(said: News | Fate) -> None:
+        raise ValueError("no room on the device")
+
+    NewsThreads(take, broke.put).tell(published(1))
+    assert str(broke.get(timeout=WAIT_S)) == "no room on the device"
 
 
 # --- what the first host waits for ----------------------------------------------------------------
@@ -217,6 +398,30 @@ def test_all_hosts_begin_with_the_newest_versions_that_one_has() -> None:
     np.testing.assert_array_equal(found[P][1], step)
     np.testing.assert_array_equal(found[Q][1], flat)
     assert told == [CatchUp({P: new, Q: new}), Start(7, (Q,))]
+
+
+def test_the_island_goes_on_while_something_comes_to_any_of_its_hosts() -> None:
+    """The first host, which waits for the others, says so to the syncer: it is what is heard."""
+    lead, came = Lead[Order](lambda order: None, 2), queue.SimpleQueue[bool]()
+    found = queue.SimpleQueue[Any]()
+    go_on = threading.Semaphore(0)
+
+    def said() -> None:
+        came.put(True)
+        lead.heard(Placed(LIFE, Q, Version(0, 9), mean=False))  # others are heard while this takes long
+        assert go_on.acquire(timeout=WAIT_S)
+
+    lead.came = said
+    threading.Thread(target=lambda: found.put(lead.fetched()), daemon=True).start()
+    for _ in range(5):
+        lead.heard(Coming())
+        assert came.get(timeout=WAIT_S)
+        go_on.release()
+    versions = {P: Version(0, 1)}
+    lead.heard(Fetched(versions))
+    lead.heard(Fetched(versions))
+    assert found.get(timeout=WAIT_S) == [versions, versions]
+    assert came.empty()
 
 
 # --- devices --------------------------------------------------------------------------------------

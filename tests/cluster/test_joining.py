@@ -19,23 +19,27 @@ from ray.exceptions import OwnerDiedError, RayActorError
 
 from cluster.actors import link
 from cluster.actors.directory import Directory
-from cluster.actors.fetching import AHEAD_S, Fetching, Lot
+from cluster.actors.fetching import AHEAD_S, PULLS, Fetching, Lot
 from cluster.actors.giving import Piece
 from cluster.actors.inject import Cable
 from cluster.actors.link import RayLink
 from cluster.actors.sharing import (
+    MIN_PART_BYTES,
     PART_S,
     PROBE_BYTES,
     RECENT_S,
-    Parts,
+    Encoded,
     Probe,
     Rates,
     Shared,
     Sharing,
+    parts_of,
 )
 from cluster.names import Seat
-from coordinator.errors import Unreachable
+from coordinator.codec import Wire, decode, encode
+from coordinator.errors import Malformed, Unreachable
 from coordinator.fragments import Flat
+from coordinator.membership import SILENCE_JOINING_S
 from coordinator.protocol import (
     Answer,
     Fragment,
@@ -50,23 +54,43 @@ from coordinator.protocol import (
 )
 from tests.coordinator.given import life
 
-MODEL = {Fragment(p): np.full(1000, float(p), np.float32) for p in range(6)}
+SIZE = 1000
+MODEL = {Fragment(p): np.full(SIZE, float(p), np.float32) for p in range(6)}
+OWNS: dict[Fragment, slice] = {p: slice(160 * p, 160 * p + 160) for p in MODEL}
+"""What one of several hosts has of each, the last one without much of it."""
 V3 = Version(0, 3)
 
 
 # --- parts ----------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 10**12), st.lists(st.floats(1e4, 1e12), min_size=1, max_size=5))
-def test_no_part_takes_longer_than_five_seconds_of_the_slowest_link(
+@given(st.integers(1, 10**12), st.lists(st.floats(1e-9, 1e12), min_size=1, max_size=5))
+def test_no_part_takes_longer_than_five_seconds_of_the_slowest_link_or_is_tiny(
     nbytes: int, told: list[float]
 ) -> None:
     rates = Rates(lambda: 0.0)
     for bytes_s in told:
         rates.tell(bytes_s)
-    parts = rates.parts_of(nbytes)
-    assert nbytes / parts <= PART_S * min(told) * (1 + 1e-9)
-    assert parts == 1 or nbytes / (parts - 1) > PART_S * min(told) * (1 - 1e-9), "no more than that"
+    parts, most = parts_of(nbytes, rates.slowest), max(MIN_PART_BYTES, PART_S * min(told))
+    assert nbytes / parts <= most * (1 + 1e-9)
+    assert parts == 1 or nbytes / (parts - 1) > most * (1 - 1e-9), "no more than that"
+
+
+@pytest.mark.parametrize("bytes_s", [0.0, -1.0, math.nan, "fast", None])
+def test_one_learner_that_tells_nonsense_of_its_link_changes_nothing_for_the_others(
+    bytes_s: object,
+) -> None:
+    rates = Rates(lambda: 0.0)
+    rates.tell(1e9)
+    with pytest.raises(Malformed, match="a link cannot carry"):
+        rates.tell(bytes_s)
+    assert rates.slowest == 1e9
+
+
+def test_a_link_that_was_cut_while_it_was_measured_makes_no_shower_of_parts() -> None:
+    rates = Rates(lambda: 0.0)
+    rates.tell(1.0)
+    assert parts_of(750 * 2**20, rates.slowest) == 750
 
 
 def test_a_slow_link_of_long_ago_cuts_nothing() -> None:
@@ -75,7 +99,7 @@ def test_a_slow_link_of_long_ago_cuts_nothing() -> None:
     rates.tell(1e3)
     now_s[0] = RECENT_S + 1
     rates.tell(1e9)
-    assert rates.parts_of(10**6) == 1
+    assert rates.slowest == 1e9
 
 
 def test_a_version_is_put_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +108,7 @@ def test_a_version_is_put_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) 
     version = [V3]
 
     async def story() -> None:
-        shares = Sharing(lambda p: (version[0], MODEL[p]), lambda: {Fragment(0): 10**9})
+        shares = Sharing(lambda p, own: (version[0], MODEL[p]), lambda: {Fragment(0): 10**9})
         assert await shares.probe(PROBE_BYTES) == await shares.probe(PROBE_BYTES)
         assert len(put) == 1
         put.clear()
@@ -96,6 +120,7 @@ def test_a_version_is_put_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) 
         assert len(put) == 1
         version[0] = Version(0, 4)
         shares.forget(Fragment(1))
+        monkeypatch.setattr("cluster.actors.sharing.MIN_PART_BYTES", 1)
         newer = await shares.fragment(Fragment(1), 1000 / PART_S)
         assert (newer.version, len(newer.parts)) == (version[0], 4)
         np.testing.assert_array_equal(np.concatenate(put[1:]), MODEL[Fragment(1)])
@@ -116,7 +141,7 @@ def test_where_there_was_no_room_who_asks_later_may_find_some(
     monkeypatch.setattr("ray.put", put)
 
     async def story() -> None:
-        shares = Sharing(lambda p: (V3, MODEL[p]), dict)
+        shares = Sharing(lambda p, own: (V3, MODEL[p]), dict)
         with pytest.raises(MemoryError):
             await shares.fragment(Fragment(0), 1e9)
         full[0] = False
@@ -128,7 +153,7 @@ def test_where_there_was_no_room_who_asks_later_may_find_some(
 # --- pulling --------------------------------------------------------------------------------------
 
 
-class Wire:
+class Line:
     """A link of so many bytes a second by a clock of its own, shared by what is on its way."""
 
     def __init__(self, bytes_s: float) -> None:
@@ -148,13 +173,13 @@ class Wire:
 def test_what_is_on_its_way_at_once_is_what_the_link_carries_in_a_few_seconds() -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
-    dice, wire, told = random.Random(seed), Wire(1e6), list[float]()
-    fetching = Fetching(Cable(), lambda: told.append(wire.now_s), lambda: wire.now_s, wire.get)
+    dice, line, told = random.Random(seed), Line(1e6), list[float]()
+    fetching = Fetching(Cable(), lambda: line.now_s, line.get)
     sizes = [dice.randint(1, 3_000_000) for _ in range(100)]
     lots: list[Any] = [Lot(size, size) for size in sizes]  # type: ignore[arg-type]
-    assert fetching.pull(lots) == sizes
-    assert wire.most <= max(AHEAD_S * wire.bytes_s * 1.01, *sizes)
-    assert fetching.bytes_s == pytest.approx(wire.bytes_s, rel=0.01)
+    assert fetching.pull(lots, lambda: told.append(line.now_s)) == sizes
+    assert line.most <= max(AHEAD_S * line.bytes_s * 1.01, *sizes)
+    assert fetching.bytes_s == pytest.approx(line.bytes_s, rel=0.01)
     assert len(told) == len(sizes), "each is a sign of life"
 
 
@@ -176,11 +201,12 @@ def test_a_link_is_known_to_within_a_factor_of_two_before_anything_large_is_aske
         sizes.extend(parts)
         return Probe(nbytes, parts, int(largest))
 
-    fetching = Fetching(Cable(), lambda: None, lambda: now_s[0], get)
+    fetching = Fetching(Cable(), lambda: now_s[0], get)
     found = fetching.measure(probed)
     rates = Rates(lambda: 0.0)
     rates.tell(found)
-    parts, wanted = rates.parts_of(int(largest)), largest / (PART_S * bytes_s)
+    parts = parts_of(int(largest), rates.slowest)
+    wanted = largest / max(MIN_PART_BYTES, PART_S * bytes_s)
     assert max(1, wanted) <= parts <= max(1.0, 2 * wanted) + 1e-9 or parts == math.ceil(wanted)
     assert sum(sizes) < largest or not sizes
 
@@ -190,7 +216,32 @@ def test_what_went_with_its_owner_is_said_to_be_gone() -> None:
         raise OwnerDiedError("", None, "")
 
     with pytest.raises(Unreachable, match="OwnerDiedError"):
-        Fetching(Cable(), lambda: None, get=get).pull([Lot(None, 1.0)])  # type: ignore[arg-type]
+        Fetching(Cable(), get=get).pull([Lot(None, 1.0)])  # type: ignore[arg-type]
+
+
+def test_a_pull_that_fails_leaves_no_thread_waiting_and_the_next_one_goes_on() -> None:
+    """Eight objects of a node that hangs would else hold all threads of a learner for ever."""
+    looked = threading.Semaphore(0)
+
+    def there(reference: Any) -> bool:
+        looked.release()
+        return reference != "hangs"
+
+    def get(reference: Any) -> Any:
+        if reference == "lost":
+            for _ in range(PULLS):
+                assert looked.acquire(timeout=60.0)
+            raise OwnerDiedError("", None, "")
+        return reference
+
+    fetching = Fetching(Cable(), get=get, there=there)
+    fetching._rates.append(math.inf)  # as many at once as there are threads
+    broken: list[Any] = ["lost", *["hangs"] * (PULLS - 1)]
+    for _ in range(3):
+        with pytest.raises(Unreachable, match="OwnerDiedError"):
+            fetching.pull(Lot(each, 1.0) for each in broken)
+    good: list[Any] = [*range(3 * PULLS)]
+    assert fetching.pull(Lot(each, 1.0) for each in good) == good
 
 
 # --- a join ---------------------------------------------------------------------------------------
@@ -216,9 +267,10 @@ class Run:
         monkeypatch.setattr(link, "SIGN_S", 0.0)
         monkeypatch.setattr(link, "AGAIN_S", 0.0)
         holder = {p: f"shard-{p % 2}" for p in MODEL}
-        self.link = RayLink("run", Cable(), Seat("a-0"), holder, relievable=False)
-        fetching = self.link._fetching
-        fetching._get, fetching._now_s = self.pulled, lambda: float(self.pulls * 3600)
+        self.link = RayLink("run", Cable(), Seat("a-0"), holder, relievable=False, get=self.pulled)
+        self.link._fetching._now_s = lambda: float(self.pulls * 3600)
+        self.late = 0  # answers of a shard that come before everything is put
+        self.asked: list[dict[Fragment, tuple[int, int]]] = []
 
     def get(self, value: Any, timeout: float | None = None) -> Any:
         if isinstance(value, Exception):
@@ -242,18 +294,23 @@ class Run:
             case "join":
                 return self.granted, {}
             case "report":
-                self.reports.append(arguments[0])
-                over = len(self.reports) > self.over_after
-                return Void(life(), "given up", False) if over else Answer(0, 0, False)
+                return self.reported(arguments[0])
             case "probe":
                 parts = [] if self.small else [np.zeros(1, np.uint8)]
                 return Probe(arguments[0], parts, 1000)  # type: ignore[arg-type]
             case "shared":
                 assert all(f"shard-{p % 2}" == who for p in arguments[0])
-                cuts = [np.array_split(MODEL[p], 1 + p % 2) for p in arguments[0]]
-                return [Shared(V3, 4000, parts) for parts in cuts]  # type: ignore[arg-type]
+                return [self.shared(p, arguments[2].get(p)) for p in arguments[0]]
             case "missed":
-                return Parts(8, [np.ones(2, np.float32)])  # type: ignore[list-item]
+                p, own = arguments[0], arguments[4]
+                if own is None:
+                    cuts = [*np.array_split(np.ones(2, np.float32), 2)]
+                    return [Encoded(8, cuts, None)]  # type: ignore[arg-type]
+                return self.shared(p, own)
+            case "mean_moments":
+                owns: Any = [arguments[2].get(p, (0, SIZE)) for p in arguments[0]]
+                asked: Any = zip(arguments[0], owns, strict=True)
+                return [self.mean(p, own) for p, own in asked]
             case "moments":
                 if self.leaves is None:
                     return None
@@ -263,6 +320,25 @@ class Run:
                 return self.copied.pop(0) if self.copied else RayActorError()
             case _:
                 raise AssertionError(method)
+
+    def mean(self, p: Fragment, own: tuple[int, int]) -> list[Encoded]:
+        """Of two fragments in three."""
+        sent = encode(Wire.INT8, MODEL[p][slice(*own)])
+        parts: Any = np.array_split(sent, 3)
+        return [Encoded(sent.nbytes, parts, None)] if p % 3 else []
+
+    def reported(self, report: Report) -> Answer | Void:
+        self.reports.append(report)
+        over = len(self.reports) > self.over_after
+        return Void(life(), "given up", False) if over else Answer(0, 0, False)
+
+    def shared(self, p: Fragment, own: tuple[int, int] | None) -> Shared | None:
+        if self.late:
+            self.late -= 1
+            return None
+        flat = MODEL[p] if own is None else MODEL[p][slice(*own)]
+        parts: Any = np.array_split(flat, 1 + p % 2) if flat.size else []
+        return Shared(V3, flat.nbytes, parts)
 
     def join(self) -> None:
         self.link.join(Join(Island("a-0"), "a", "L"))
@@ -297,7 +373,10 @@ def test_a_learner_that_joins_gets_the_model_and_says_that_it_goes_on(run: Run) 
     assert {(each.progress.steps, each.progress.lease) for each in run.reports} == {(0, Lease(4))}
     run.link.report(run.reports[-1], Vitals(0.0), ())
     said = len(run.reports)
-    assert len(run.link.missed(Fragment(0), V3, Version(0, 4))) == 1
+    missed = run.link.missed(Fragment(0), V3, Version(0, 4))
+    assert isinstance(missed, list)
+    (difference,) = missed
+    np.testing.assert_array_equal(difference, [1, 1])  # type: ignore[arg-type]
     assert len(run.reports) == said, "it speaks for itself by now"
 
 
@@ -337,6 +416,80 @@ def test_a_difference_that_is_lost_on_its_way_is_asked_for_by_the_learner(run: R
     with pytest.raises(Unreachable, match="lost on its way"):
         run.link.missed(Fragment(0), V3, Version(0, 4))
     assert len(run.link.missed(Fragment(0), V3, Version(0, 4))) == 1
+
+
+@pytest.mark.parametrize("late", [0, 7])
+def test_a_host_of_several_says_that_it_goes_on_for_each_part_of_its_ranges(
+    run: Run, late: int
+) -> None:
+    run.join()
+    run.late = late
+    run.link.ranges = {**OWNS, Fragment(5): slice(SIZE, SIZE)}
+    found = run.link.whole([*MODEL])
+    assert found is not None
+    for (version, flat), (p, own) in zip(found, run.link.ranges.items(), strict=True):
+        assert version == V3
+        np.testing.assert_array_equal(flat, MODEL[p][own])
+    assert found[0][1].base is MODEL[Fragment(0)], "a range of one part is where it was, too"
+    assert len(run.reports) >= 7 + late, "of each part, the probe, and each answer without bytes"
+    said = len(run.reports)
+    means = run.link.mean_moments([*MODEL])
+    assert means is not None
+    assert means.keys() == {p for p in MODEL if p % 3}
+    for p, mean in means.items():
+        own = run.link.ranges[p]
+        np.testing.assert_allclose(decode(mean, own.stop - own.start), MODEL[p][own])
+    assert len(run.reports) >= said + 3, "of moments, too"
+
+
+def test_a_host_that_catches_up_says_so_and_is_not_broken_by_a_life_that_is_over(run: Run) -> None:
+    """It has told other hosts to begin: that life ends where it has begun on all of them."""
+    run.join()
+    run.link.ranges = OWNS
+    run.over_after = 0
+    version, flat = run.link.missed(Fragment(1), V3, V3)
+    assert version == V3
+    np.testing.assert_array_equal(flat, MODEL[Fragment(1)][OWNS[Fragment(1)]])  # type: ignore[arg-type]
+    assert run.reports
+
+
+def test_another_host_tells_the_first_one_what_has_come(run: Run) -> None:
+    told: list[bool] = []
+    run.link.ranges, run.link.tell = OWNS, lambda: told.append(True)
+    assert run.link.whole([*MODEL]) is not None
+    assert len(told) >= 9
+    assert not run.reports, "it has no life of its own to speak for"
+
+
+def test_a_range_takes_as_long_as_its_bytes_do_and_never_is_silent_for_long(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty-four fragments, each three seconds on its way: longer than the syncer waits."""
+    now_s, heard_s = [0.0], [0.0]
+    gaps: list[float] = []
+
+    def pulled(reference: Any) -> Any:
+        now_s[0] += 3.0
+        return reference
+
+    def reported(*_: object) -> Any:
+        gaps.append(now_s[0] - heard_s[0])
+        heard_s[0] = now_s[0]
+        return Answer(0, 0, False)
+
+    many = {Fragment(p): np.full(SIZE, float(p), np.float32) for p in range(64)}
+    monkeypatch.setattr("tests.cluster.test_joining.MODEL", many)
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr(link, "SIGN_S", 2.0)
+    run.granted = Granted(life(), 0, (V3,) * 64, (Lease(4), Lease(5)), ())
+    holder = {p: f"shard-{p % 2}" for p in many}
+    joining = RayLink("run", Cable(), Seat("a-0"), holder, relievable=False, get=pulled)
+    joining.ranges = {p: slice(0, SIZE // 2) for p in many}
+    monkeypatch.setattr(run, "reported", reported)
+    joining.join(Join(Island("a-0"), "a", "L"))
+    assert joining.whole([*many]) is not None
+    assert now_s[0] > SILENCE_JOINING_S, "else this proves nothing"
+    assert max(gaps) < SILENCE_JOINING_S / 4
 
 
 def test_a_life_that_is_over_before_it_has_the_model_fetches_no_more_of_it(run: Run) -> None:
@@ -411,13 +564,17 @@ def test_a_shard_publishes_for_who_joins_what_is_public(
             await shard.seed(LAYOUT, p, flat)
         both = await shard.shared([*flats], 1e9)
         assert both is not None
-        for p, (version, nbytes, parts) in zip(flats, both, strict=True):
+        for p, each in zip(flats, both, strict=True):
+            assert each is not None
+            version, nbytes, parts = each
             assert (version, nbytes) == (Version(0, 0), flats[p].nbytes)
             np.testing.assert_array_equal(np.concatenate(parts), flats[p])  # type: ignore[arg-type]
         assert await shard.shared([*flats], 1e9) == both, "the same objects"
         await shard.recover({p: Version(0, 0) for p in flats}, 1)
         again = await shard.shared([*flats], 1e9)
         assert again is not None
+        assert again[0] is not None
+        assert both[0] is not None
         assert again[0].parts[0] is not both[0].parts[0]
         probe = await shard.probe(PROBE_BYTES)
         assert probe is not None

@@ -405,6 +405,27 @@ def test_moments_that_are_some_are_put_together(
     assert link.moments(LIFE) is None
 
 
+def test_a_donor_goes_on_as_long_as_it_puts_what_it_has_copied(
+    island: Callable[[Any], IslandActor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever joins would pass over a donor of large moments once all of them are copied."""
+    counts: list[int] = []
+
+    def put(_: object) -> object:
+        counts.append(actor.copied(LIFE)[0])
+        return object()
+
+    monkeypatch.setattr("ray.put", put)
+    leaves = [np.ones(3, np.float32)] * 5
+    shares = [SimpleNamespace(start=0, size=3, everywhere=False)] * 5
+    donation = SimpleNamespace(leaves=leaves, number=1)
+    calls: dict[str, Any] = {"moments": lambda _: donation, "copied": lambda _: (5, 0.1)}
+    actor = island(SimpleNamespace(**calls, shares=shares))
+    assert len(actor.moments(LIFE, Split()) or []) == 5
+    assert counts == sorted(set(counts)), "more with each leaf"
+    assert counts[0] > 5
+
+
 @pytest.mark.parametrize("error", [GetTimeoutError(), RayActorError()])
 def test_a_host_that_gives_no_moments_in_time_does_not_end_its_island(
     monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -416,7 +437,7 @@ def test_a_host_that_gives_no_moments_in_time_does_not_end_its_island(
     gang = RayGang.__new__(RayGang)
     host = SimpleNamespace(moments=SimpleNamespace(remote=lambda *_: "asked"))
     gang._hosts = cast("Any", SimpleNamespace(actors=[host]))
-    assert gang.moments(LIFE, Split(), 1) is None
+    assert gang.moments(LIFE, Split(), 1)() is None
 
 
 @pytest.mark.parametrize("why", [None, "moments of another model or optimizer"])

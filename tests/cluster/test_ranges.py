@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from cluster.actors.ranges import Ranges
+from cluster.actors.ranges import Range, Ranges
 from coordinator.codec import Sent, Wire, WithMoments, decode, encode, split
 from coordinator.fragments import Flat
+from coordinator.parts import Split, cut_out
 from coordinator.protocol import Fragment, Publication, Version
 
 SIZE, OWN = 96, (32, 96)
@@ -25,10 +27,8 @@ def own(sent: Sent | None) -> tuple[Flat, Flat | None]:
 
 
 def ranges(links: list[Sent] | None) -> Ranges:
-    """Of a shard with these links, whose fragment is public in its second version, and which has a
-    mean of the first moments of fragment 0."""
+    """Of a shard with these links, which has a mean of the first moments of fragment 0."""
     return Ranges(
-        lambda fragments: [(V2, VALUES) for _ in fragments],
         lambda p, older, newer: links,
         lambda fragments: [MEAN if p == P else None for p in fragments],
     )
@@ -37,7 +37,7 @@ def ranges(links: list[Sent] | None) -> Ranges:
 def test_the_mean_comes_with_the_version_that_it_was_published_with_and_no_other() -> None:
     shard = ranges([VALUES, 2 * VALUES])
     shard.published(Publication(P, V3, V2, ()), WithMoments(VALUES, MEAN))
-    first, last = list(shard.missed(P, V1, V3, OWN, SIZE))
+    first, last = list(shard.links(P, V1, V3, OWN, SIZE))
     assert isinstance(first, np.ndarray)
     assert own(first)[1] is None
     difference, moments = own(last)  # type: ignore[arg-type]
@@ -45,21 +45,32 @@ def test_the_mean_comes_with_the_version_that_it_was_published_with_and_no_other
     assert moments is not None
     assert np.allclose(moments, -VALUES[slice(*OWN)], atol=1)
     for newer, p in ((V2, P), (V3, Q)):
-        assert all(isinstance(each, np.ndarray) for each in shard.missed(p, V1, newer, OWN, SIZE))
+        assert all(isinstance(each, np.ndarray) for each in shard.links(p, V1, newer, OWN, SIZE))
     shard.published(Publication(P, V3, V2, ()), VALUES)  # without moments
-    assert all(isinstance(each, np.ndarray) for each in shard.missed(P, V1, V3, OWN, SIZE))
+    assert all(isinstance(each, np.ndarray) for each in shard.links(P, V1, V3, OWN, SIZE))
 
 
-def test_what_is_not_kept_comes_as_it_is_now_and_is_a_copy() -> None:
-    found = ranges(None).missed(P, V1, V2, OWN, SIZE)
-    assert isinstance(found, tuple)
-    version, flat = found
-    assert version == V2
-    assert np.array_equal(flat, VALUES[slice(*OWN)])
-    assert not np.shares_memory(flat, VALUES)
+def test_without_a_range_differences_come_as_they_were_published() -> None:
+    assert ranges([VALUES]).links(P, V1, V2, None, SIZE)[0] is VALUES
+    assert ranges([VALUES]).moments(P, None, SIZE)[0] is MEAN
+
+
+@pytest.mark.parametrize("own", [None, OWN])
+def test_of_what_is_not_kept_there_are_no_links(own: Range | None) -> None:
+    assert ranges(None).links(P, V1, V2, own, SIZE) == []
 
 
 def test_who_joins_gets_the_means_that_there_are() -> None:
-    found = ranges(None).moments({P: OWN, Q: (0, 32)}, [SIZE, SIZE])
-    assert found.keys() == {P}
-    assert np.allclose(own(found[P])[0], -VALUES[slice(*OWN)], atol=1)
+    (mean,) = ranges(None).moments(P, OWN, SIZE)
+    assert np.allclose(own(mean)[0], -VALUES[slice(*OWN)], atol=1)
+    assert ranges(None).moments(Q, (0, 32), SIZE) == []
+
+
+@pytest.mark.parametrize("wire", [*Wire])
+def test_a_host_without_a_block_of_a_small_fragment_gets_an_empty_difference(wire: Wire) -> None:
+    """Forty elements on four devices: 32, 8, none and none."""
+    size = 40
+    for part in Split(4, 4).ranges(size):
+        cut = cut_out(encode(wire, VALUES[:size]), size, part.start, part.stop)
+        assert isinstance(cut, np.ndarray)
+        assert decode(cut, part.stop - part.start).size == part.stop - part.start
