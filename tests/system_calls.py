@@ -135,6 +135,8 @@ class SystemCalls:
                     fault = Fault.ENOSPC
                 given = (given[0], given[1][: self.room], *given[2:])
         match fault:
+            case None if name == "fsync":
+                return None  # no machine crashes here, and a real one takes milliseconds
             case None:
                 answer = plain(*given, **more)
                 if name in ("write", "pwrite") and self.room is not None:

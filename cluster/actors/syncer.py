@@ -378,9 +378,11 @@ class SyncerActor(Breakable):
         """
         tape = self._tape
         assert tape is not None
-        while not await self._keep_snapshot(syncer):
-            await asyncio.sleep(AGAIN_S)
-        await asyncio.to_thread(tape.close)
-        while tape.trouble is not None:
-            await asyncio.sleep(AGAIN_S)
+        try:
+            while not await self._keep_snapshot(syncer):
+                await asyncio.sleep(AGAIN_S)
+        finally:
             await asyncio.to_thread(tape.close)
+            while tape.trouble is not None:
+                await asyncio.sleep(AGAIN_S)
+                await asyncio.to_thread(tape.close)

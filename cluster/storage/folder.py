@@ -97,6 +97,9 @@ class Folder(Depot):
         except OSError:
             with suppress(OSError):
                 growing.close()
+            if not again:  # it was made just now: left, it would be a generation that says nothing
+                with suppress(OSError):
+                    os.unlink(self.path / name)
             raise
         return growing
 
