@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -210,10 +209,9 @@ def test_what_waits_for_a_full_disk_is_not_copied_as_a_whole_each_time(
 
 
 def test_the_end_of_a_run_says_what_is_not_durable_and_sums_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An error of the last snapshot is not lost, also if no depot raises such errors."""
-    caplog.set_level(logging.ERROR)
 
     def breaks(*_: object) -> None:
         raise ValueError("a state that cannot be written")
@@ -223,7 +221,7 @@ def test_the_end_of_a_run_says_what_is_not_durable_and_sums_up(
 
     _, run = runs(tmp_path / "run", before_the_end=last)
     assert run.told.summary["merges"] == 0
-    assert "the end of the run is not durable: ValueError('a state" in caplog.text
+    assert "the end of the run is not durable: ValueError('a state" in capsys.readouterr().err
 
 
 # --- a shard --------------------------------------------------------------------------------------
