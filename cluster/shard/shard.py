@@ -204,6 +204,7 @@ class Shard(Generic[P, D, W, S]):
 
     def payloads(self, order: Merge) -> list[P]:
         """Return what an order would merge, as it was encoded. Errors: as `payload`."""
+        self._holding(order.fragment)
         return [self.payload(item.contribution.reference) for item in order.items]
 
     @property
