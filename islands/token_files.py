@@ -123,8 +123,17 @@ def _locked(path: Path) -> Generator[None]:
 
 
 def _let_go(there: Path) -> None:
-    """Of what was not used for long, and of what a process had begun that was killed."""
+    """Delete what was not used for long, and what a process had begun that was killed.
+
+    Other processes write files of other keys meanwhile: what has gone since it was listed is passed
+    over. What cannot be deleted stays, and no tokens are refused for it.
+    """
     before_s = time.time() - UNUSED_S
     for path in there.iterdir():
-        if path.suffix != ".lock" and path.stat().st_mtime < before_s:
-            path.unlink(missing_ok=True)
+        try:
+            if path.suffix != ".lock" and path.stat().st_mtime < before_s:
+                path.unlink()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("%s is not used any more, and stays: %s", path, error)

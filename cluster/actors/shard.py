@@ -32,10 +32,9 @@ from cluster.shard.arrays import warm_up
 from cluster.shard.arrivals import Arrivals
 from cluster.shard.build import first_of, shard_over, wires_of
 from cluster.shard.fates import Fates
-from cluster.shard.files import DepotFiles
+from cluster.shard.files import DepotFiles, keep_contributions
 from cluster.shard.storing import StoringPace, StoringThread
 from cluster.source import user_sha256
-from cluster.storage.contributions import save_contribution
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import FragmentStore
 from cluster.storage.layout import load_layout
@@ -213,7 +212,7 @@ class ShardActor(Breakable):
         the merge of a small fragment.
         """
         if self._config.durability.keep_contributions:
-            await self._storing.alone(self._obeying(order, self._keep))
+            await self._keep(order)
         event = await self._compute(self._obeying(order, self._merge))
         if isinstance(event, Unsound):
             return event, False
@@ -229,15 +228,14 @@ class ShardActor(Breakable):
             return event, error.strerror or str(error)
         return event, durable
 
-    def _keep(self, order: Merge) -> None:
-        self._fence.check()
-        for item in order.items:
-            payload = self._shard.payload(item.contribution.reference)
-            layout = item.contribution.fingerprint
-            try:
-                save_contribution(self._depot, item.contribution.id, payload, layout)
-            except OSError as error:  # replay will miss it and say so; the run need not stop
-                logging.error("%s is not kept: %s", item.contribution.id, error)
+    async def _keep(self, order: Merge) -> None:
+        """Write what is to be merged, on the storing thread and with its patience."""
+        held = await self._compute(self._obeying(order, self._shard.payloads))
+        kept = list(zip((item.contribution for item in order.items), held, strict=True))
+        write = functools.partial(keep_contributions, self._depot, self._fence, kept)
+        nbytes = sum(payload.nbytes for payload in held)
+        if (why := await self._storing.keep(order.fragment, nbytes, write)) is not None:
+            logging.error("contributions to %s are not kept: %s", order.version, why)
 
     def _merge(self, order: Merge) -> Merged | Unsound:
         """Merge; a process that cannot go back to what it had begins anew with what is stored."""
@@ -308,7 +306,7 @@ class ShardActor(Breakable):
             self._broken = self._broken or error
 
     async def discard(self, order: Discard) -> None:
-        self._shard.drop(order.contribution.reference)
+        await self._compute(self._shard.drop, order.contribution.reference)
         self._fates.freed(order.contribution.id)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ from coordinator.protocol import (
 from coordinator.state import initial
 
 END_S = 30.0
-"""The last snapshot is not waited for longer, nor the end of the tape."""
+"""So long the last snapshot and the end of the tape are tried again; nobody waits longer."""
 SNAPSHOT_EVERY_S = 10.0
 """What a syncer that comes back has to hear again at most."""
 
@@ -95,6 +96,7 @@ class SyncerActor(Breakable):
         self._tape: Tape | None = None
         self._notes: Notes
         self._now_s: Clock
+        self._keeping = threading.Lock()  # one snapshot is written at a time
         self._cannot: ArchipelagoError | None = None
         self._heard = -1
 
@@ -201,8 +203,9 @@ class SyncerActor(Breakable):
             await asyncio.sleep(SNAPSHOT_EVERY_S)
             await self._keep_snapshot(syncer)
 
-    async def _keep_snapshot(self, syncer: Syncer) -> None:
-        """Of this moment; not if the tape cannot be made durable up to it."""
+    async def _keep_snapshot(self, syncer: Syncer) -> bool:
+        """Snapshot the current state, unless the tape cannot be made durable up to it. Returns
+        whether the snapshot is durable."""
         tape = self._tape
         assert tape is not None
         sealed = tape.seal()
@@ -217,25 +220,32 @@ class SyncerActor(Breakable):
             tape.place,
         )
         await done(flushed)
-        if tape.trouble is None:
-            await asyncio.to_thread(self._keep, snapshot, syncer.rule.fingerprint, sealed)
+        if tape.trouble is not None:
+            return False
+        return await asyncio.to_thread(self._keep, snapshot, syncer.rule.fingerprint, sealed)
 
-    def _keep(self, snapshot: Snapshot, layout: str, sealed: bool) -> None:
-        """`sealed`: a segment of the tape begins with it."""
+    def _keep(self, snapshot: Snapshot, layout: str, sealed: bool) -> bool:
+        """Write a snapshot; one at a time, so that an older one never takes a newer one's place.
+
+        `sealed`: a segment of the tape begins with it. Returns whether it is durable.
+        """
         try:
             self._fence.check()
         except RunFailed as error:  # the next process says so to whoever asks, and writes nothing
             start_over(str(error))
         try:
-            if self._depot.has(tape_name(snapshot.state.generation + 1)):
-                start_over("a later generation writes the tape")
-            self._notes.flush()
-            save_snapshot(self._depot, snapshot, layout)
-            if sealed and snapshot.place is not None:
-                save_snapshot(self._depot, snapshot, layout, name_of(snapshot.place.segment))
-                forget_before(self._depot, self._config.durability.keep_segments)
+            with self._keeping:
+                if self._depot.has(tape_name(snapshot.state.generation + 1)):
+                    start_over("a later generation writes the tape")
+                self._notes.flush()
+                save_snapshot(self._depot, snapshot, layout)
+                if sealed and snapshot.place is not None:
+                    save_snapshot(self._depot, snapshot, layout, name_of(snapshot.place.segment))
+                    forget_before(self._depot, self._config.durability.keep_segments)
         except OSError as error:  # a restart hears the tape from the one before
             logging.error("no snapshot: %s", error)
+            return False
+        return True
 
     async def _keep_shard(self, syncer: Syncer, name: str, own: Sequence[Fragment]) -> None:
         """When it dies only its fragments are away for a moment; but all begin a new generation if
@@ -348,13 +358,31 @@ class SyncerActor(Breakable):
         return syncer.measures.status(syncer.rule, syncer.state, self._now_s())
 
     async def close(self) -> dict[str, object]:
-        """The run is over: end the tape, keep a last snapshot, and sum up; also if the depot does
-        not answer any more."""
+        """End the tape, keep a last snapshot, and sum up: the run is over. The summary comes also
+        if the depot does not answer any more; the log says then what is not durable."""
         syncer = await self._ready()
         syncer.close()
-        assert self._tape is not None
-        for ending in (self._keep_snapshot(syncer), asyncio.to_thread(self._tape.close)):
-            _, late = await asyncio.wait({asyncio.ensure_future(ending)}, timeout=END_S)
-            if late:
-                logging.error("the depot has not taken the end of the run for %g s", END_S)
+        ending = asyncio.ensure_future(self._end(syncer))
+        await asyncio.wait({ending}, timeout=END_S)
+        why = f"the depot has not taken the end of the run for {END_S:g} s"
+        if ending.done():
+            why = "" if (error := ending.exception()) is None else repr(error)
+        if why:
+            logging.error("the end of the run is not durable: %s", why)
         return syncer.measures.summary(syncer.state, self._now_s())
+
+    async def _end(self, syncer: Syncer) -> None:
+        """Keep the last snapshot and end the tape; again and again while the depot refuses.
+
+        Errors: what no depot raises.
+        """
+        tape = self._tape
+        assert tape is not None
+        try:
+            while not await self._keep_snapshot(syncer):
+                await asyncio.sleep(AGAIN_S)
+        finally:
+            await asyncio.to_thread(tape.close)
+            while tape.trouble is not None:
+                await asyncio.sleep(AGAIN_S)
+                await asyncio.to_thread(tape.close)

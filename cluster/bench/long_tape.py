@@ -178,7 +178,7 @@ class Crew:
     def snapshot(self) -> Snapshot:
         """Of this moment; the tape is durable up to there."""
         self.tape.seal()
-        self.tape.flush()
+        self.tape.sync()
         memory, rules = self.measures.memory(), rules_sha256(self.rule)
         return Snapshot(self.state, self.tape.seq, self.now_s, memory, 0, rules, self.tape.place)
 

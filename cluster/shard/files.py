@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 from cluster.shard.arithmetic import Files
 from cluster.shard.storing import StoringPace
+from cluster.storage.contributions import save_contribution
+from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Arrays, FragmentStore
 from cluster.storage.ownership import Fence
-from coordinator.protocol import Fragment, Version
+from coordinator.codec import Sent
+from coordinator.protocol import Contribution, Fragment, Version
+
+log = logging.getLogger("archipelago.shard")
 
 
 class DepotFiles(Files[Arrays]):
-    """In the depot; nothing is written there once the run is another owner's. `pace` is told how
-    long it takes."""
+    """The files in the run's depot; nothing is written there once the run is another owner's.
+
+    `pace` is told how long storing takes. A write that was given up may end after the fragment has
+    gone back to an earlier version: what it wrote is deleted again then.
+    """
 
     def __init__(
         self,
@@ -26,12 +35,17 @@ class DepotFiles(Files[Arrays]):
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._fence, self._pace, self._now_s = store, fence, pace, now_s
+        self._returns = Counter[Fragment]()  # how often each fragment has gone back
 
     def save(self, p: Fragment, arrays: Callable[[], Arrays], *, first: bool) -> None:
-        began_s = self._now_s()
+        began_s, returns = self._now_s(), self._returns[p]
         mine = arrays()  # before anything that the depot may hold up
         self._fence.check()
         self._store.save(p, mine, first)
+        if returns != self._returns[p]:
+            log.warning("fragment %d went back before %s was stored", p, mine.version)
+            self._store.forget(p, mine.version)
+            return
         self._pace.stored(p, began_s, self._now_s() - began_s)
 
     def has(self, p: Fragment, version: Version) -> bool:
@@ -44,11 +58,28 @@ class DepotFiles(Files[Arrays]):
         return self._store.newest(p, upto)
 
     def forget_after(self, p: Fragment, version: Version) -> None:
+        self._returns[p] += 1  # first: what lands after this is looked for by its own thread
         try:
             self._fence.check()
             self._store.forget_after(p, version)
         except OSError as error:
             logging.error("fragment %d keeps more than %s: %s", p, version, error)
+
+
+def keep_contributions(
+    depot: Depot, fence: Fence, kept: Iterable[tuple[Contribution, Sent]]
+) -> None:
+    """Write what is to be merged. Replay will miss what cannot be written, and says so; the run
+    need not stop.
+
+    Errors: `RunFailed` if the run is another owner's.
+    """
+    fence.check()
+    for said, payload in kept:
+        try:
+            save_contribution(depot, said.id, payload, said.fingerprint)
+        except OSError as error:
+            log.error("%s is not kept: %s", said.id, error)
 
 
 class NoFiles(Files[Arrays]):

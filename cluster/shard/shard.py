@@ -75,8 +75,9 @@ class _Holding(Generic[D, W]):
 class Shard(Generic[P, D, W, S]):
     """Some fragments of a model, or all; none until it is told to `seed` or to `recover`.
 
-    One thread at a time may call; `whole` and `missed` may be called from any, and `store` beside
-    calls for other fragments, but not beside `seed` and `recover`. `generation`: of the newest
+    One thread at a time may call; `whole`, `shared` and `missed` may be called from any. `store`
+    may be called beside calls for other fragments; once it has its copy, it may go on beside all
+    but `seed`. `generation`: of the newest
     syncer that was heard; of an earlier one no order is taken.
     """
 
@@ -201,6 +202,11 @@ class Shard(Generic[P, D, W, S]):
         if (held := self._inbox.get(reference)) is None:
             raise Misordered(f"nothing is held of {reference}")
         return held.payload
+
+    def payloads(self, order: Merge) -> list[P]:
+        """Return what an order would merge, as it was encoded. Errors: as `payload`."""
+        self._holding(order.fragment)
+        return [self.payload(item.contribution.reference) for item in order.items]
 
     @property
     def inbox(self) -> Mapping[Reference, Held[P]]:
@@ -351,9 +357,11 @@ class Shard(Generic[P, D, W, S]):
             return self._holding(p).version, copied(self._arithmetic.public(p))
 
     def shared(self, fragments: Sequence[Fragment]) -> list[D | None]:
-        """Of each, the mean of the islands' first moments, if there is one."""
-        with self._publishing:
-            return [self._arithmetic.shared(p) for p in fragments]
+        """Return the mean of the islands' first moments of each fragment, None where there is none.
+
+        It waits for no copy of a fragment: a mean is replaced as a whole, and never changed.
+        """
+        return [self._arithmetic.shared(p) for p in fragments]
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> list[D] | tuple[Version, W]:
         """The differences that lead from one version to another, in order; the public fragment as

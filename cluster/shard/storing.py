@@ -2,7 +2,9 @@
 
 One version at a time is written, by a thread that does nothing else. What it writes is a copy (12
 bytes an element of one fragment), so that a depot which does not answer holds nobody up for long: a
-version that is not stored in time goes on without being durable, and says so.
+version that is not stored in time goes on without being durable, and says so. The thread of a write
+that was given up is left to it, and another one takes its place; nothing more is written until it
+has ended, so that there is one such thread, and one such copy, at most.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from coordinator.protocol import Fragment
 
@@ -70,6 +72,10 @@ class StoringPace:
         _, took_s = self._took.get(p, (0.0, self.bytes_of(p) / SLOWEST_BYTES_S))
         return max(SILENCE_S, PATIENCE * took_s)
 
+    def limit_of_s(self, p: Fragment, nbytes: int) -> float:
+        """Return how long it may take to write so many bytes of a fragment's contributions."""
+        return max(SILENCE_S, self.limit_s(p) * nbytes / self.bytes_of(p))
+
     def said(self) -> str:
         """What storing costs, once all fragments have been stored."""
         seconds = sum(took_s for _, took_s in self._took.values())
@@ -86,17 +92,30 @@ class StoringPace:
         )
 
 
+class _Hanging(NamedTuple):
+    """A write that was given up, and when it began."""
+
+    job: Future[bool]
+    began_s: float
+
+
 class StoringThread:
     """Stores one version after another. Its coroutines are for one event loop."""
 
     def __init__(self, pace: StoringPace, now_s: Callable[[], float] = time.monotonic) -> None:
         self.pace, self._now_s = pace, now_s
         self._thread = ThreadPoolExecutor(1, "storing")
-        self._writing: tuple[float, float] | None = None  # since when, and how long that may take
+        self._turn = asyncio.Lock()  # of one write, until it has ended or is given up
+        self._hanging: _Hanging | None = None  # the last write that was given up
 
     async def alone(self, call: Callable[[], T]) -> T:
-        """What it returns, called while nothing is being stored."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        """Return what this returns, called while nothing is being stored.
+
+        It waits for the write before it no longer than that may take: one that was given up has a
+        copy of what it writes, and goes on beside it.
+        """
+        async with self._turn:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def store(self, p: Fragment, call: Callable[[Callable[[], None]], bool]) -> bool | str:
         """Whether the version is durable; False if it is not its turn to be, else why it is not.
@@ -107,37 +126,53 @@ class StoringThread:
         """
         if not self.pace.turn_of(p, self._now_s()):
             return False
-        copied = threading.Event()
-        job = self._thread.submit(self._store, p, call, copied)
-        waiting = asyncio.wrap_future(job)
-        while not waiting.done():
-            await asyncio.wait({waiting}, timeout=LOOK_S)
-            if (late_s := self._late_s()) is None or waiting.done():
-                continue
-            if job.cancel() or copied.is_set():
-                waiting.add_done_callback(_heard)
-                return f"the depot has not answered for {late_s:.0f} s"
-        return waiting.result()
+        return await self._patiently(call, self.pace.limit_s(p))
 
-    def _store(
-        self, p: Fragment, call: Callable[[Callable[[], None]], bool], copied: threading.Event
-    ) -> bool:
-        self._writing = self._now_s(), self.pace.limit_s(p)
-        try:
-            return call(copied.set)
-        finally:
-            self._writing = None
+    async def keep(self, p: Fragment, nbytes: int, call: Callable[[], None]) -> str | None:
+        """Write so many bytes of a fragment's contributions. Returns why they are not durable; None
+        if they are.
 
-    def _late_s(self) -> float | None:
-        """For how long what is being written has been, if that is too long."""
-        if (writing := self._writing) is None:
-            return None
-        began_s, limit_s = writing
-        since_s = self._now_s() - began_s
-        return since_s if since_s > limit_s else None
+        `call`: writes them, and needs nobody else's arrays.
+
+        Errors: its own.
+        """
+
+        def keep(copied: Callable[[], None]) -> bool:
+            copied()
+            call()
+            return True
+
+        said = await self._patiently(keep, self.pace.limit_of_s(p, nbytes))
+        return said if isinstance(said, str) else None
+
+    async def _patiently(
+        self, call: Callable[[Callable[[], None]], bool], limit_s: float
+    ) -> bool | str:
+        """Return what this returns; or why it was given up, or not even begun."""
+        async with self._turn:
+            began_s = self._now_s()
+            if self._hanging is not None and not self._hanging.job.done():
+                return _no_answer(began_s - self._hanging.began_s)
+            copied = threading.Event()
+            job = self._thread.submit(call, copied.set)
+            waiting = asyncio.wrap_future(job)
+            while not waiting.done():
+                await asyncio.wait({waiting}, timeout=LOOK_S)
+                late = (took_s := self._now_s() - began_s) > limit_s
+                if late and copied.is_set() and not waiting.done():
+                    self._hanging = _Hanging(job, began_s)
+                    waiting.add_done_callback(_heard)
+                    self._thread.shutdown(wait=False)
+                    self._thread = ThreadPoolExecutor(1, "storing")
+                    return _no_answer(took_s)
+            return waiting.result()
 
 
-def _heard(waiting: asyncio.Future[bool] | Future[bool]) -> None:
+def _no_answer(for_s: float) -> str:
+    return f"the depot has not answered for {for_s:.0f} s"
+
+
+def _heard(waiting: asyncio.Future[bool]) -> None:
     """What was given up has ended after all."""
     if not waiting.cancelled() and (error := waiting.exception()) is not None:
         log.error("a version that was given up is not stored: %s", error)

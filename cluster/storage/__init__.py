@@ -21,6 +21,7 @@ damaged one is refused with the place and the reason. Names and formats are a co
     model_file     the model as people get it, and its fingerprint
     sealed         arrays in one safetensors file with a checksum
     looks          `metrics.jsonl`: what a run said of itself, never longer than it may be
-    files          files that are whole or that grow by lines; JSON without NaN
+    files          files that are replaced as a whole; JSON without NaN
+    lines          files of lines, which wait in memory until they are flushed
     format         the format's number, and what is wrong with a file
 """

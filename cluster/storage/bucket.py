@@ -8,7 +8,6 @@ also if nobody can tell which: the next one says it again.
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pyarrow as pa
 
 from cluster.storage.depot import Depot, Growing, GrowingLines, Grown
+from cluster.storage.lines import Adding, WaitingLines
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -38,8 +38,6 @@ SETTLE_S = 2.0
 class Bucket(Depot):
     """`name` below what the URI says; connected to at the first need, since a constructor of an
     actor must not fail. Credentials are in the environment, or the machine's own."""
-
-    slow = True
 
     def __init__(self, uri: str, name: str) -> None:
         self._uri, self._name = uri, name
@@ -110,7 +108,8 @@ class Bucket(Depot):
     def tidy(self, start: str) -> None:
         """Nothing is there before it is whole."""
 
-    def grow(self, name: str) -> Growing:
+    def grow(self, name: str, *, again: bool = False) -> Growing:
+        """Nothing is there before the first addition: one that was begun `again` is no other."""
         if self.has(name):
             raise FileExistsError(f"{name} is in {self} already")
         return _Parts(self, name, 0)
@@ -137,7 +136,9 @@ class Bucket(Depot):
                 files.delete_dir(f"{root}/{name}")
 
     def lines(self, name: str) -> GrowingLines:
-        return _Lines(self, name)
+        before = self.sizes(name)
+        parts = _Parts(self, name, max(map(int, before), default=-1) + 1)
+        return WaitingLines(_LineParts(parts), sum(before.values()))
 
     def probe(self) -> None:
         self.write(PROBE, b"")
@@ -167,39 +168,21 @@ def _part(name: str, number: int) -> str:
     return f"{name}/{number:08}"
 
 
-class _Lines(GrowingLines):
-    """Lines that wait until they are flushed; what is younger dies with its process."""
+class _LineParts(Adding):
+    """Lines in parts of their own, behind those of the processes before."""
 
-    def __init__(self, bucket: Bucket, name: str) -> None:
-        before = bucket.sizes(name)
-        self._parts = _Parts(bucket, name, max(map(int, before), default=-1) + 1)
-        self._length, self._waiting = sum(before.values()), b""
-        self._lock = threading.Lock()  # they are written by one thread and flushed by another
+    def __init__(self, parts: _Parts) -> None:
+        self._parts = parts
 
-    @property
-    def length(self) -> int:
-        return self._length
+    def add(self, content: bytes) -> int:
+        self._parts.write(content)
+        return len(content)
 
-    def write(self, line: str) -> None:
-        whole = line.encode() + b"\n"
-        with self._lock:
-            self._waiting += whole
-            self._length += len(whole)
-
-    def flush(self) -> None:
-        with self._lock:
-            content, self._waiting = self._waiting, b""
-        if not content:
-            return
-        try:
-            self._parts.write(content)
-        except OSError:
-            with self._lock:
-                self._waiting = content + self._waiting
-            raise
+    def sync(self) -> None:
+        """Do nothing: what was added is durable."""
 
     def close(self) -> None:
-        self.flush()
+        self._parts.close()
 
 
 @contextmanager

@@ -36,16 +36,19 @@ class GrowingLines(Protocol):
     """A file that grows line by line over several processes; its last line may be lost."""
 
     def write(self, line: str) -> None:
-        """Costs nothing that an event loop would notice."""
+        """Add a line. It waits in memory: that costs nothing that an event loop would notice."""
         ...
 
     @property
     def length(self) -> int:
-        """Bytes so far, by all processes."""
+        """Bytes so far, by all processes, with those that wait."""
         ...
 
     def flush(self) -> None:
-        """What waits is there once this returns."""
+        """Add what waits. It may take as long as the depot likes; threads may call it at once.
+
+        Errors: `OSError`; then what is not there goes on waiting, in order.
+        """
         ...
 
     def close(self) -> None: ...
@@ -60,10 +63,10 @@ class Grown(NamedTuple):
 
 
 class Depot(Protocol):
-    """Names are those of files, folders before them: `fragments/f0000-g0-v00000000.safetensors`."""
+    """Names are those of files, folders before them: `fragments/f0000-g0-v00000000.safetensors`.
 
-    slow: bool
-    """Whether it is so far away that an event loop should not wait for it."""
+    Every call may take as long as the storage likes: none is made on an event loop.
+    """
 
     def write(self, name: str, *content: bytes | memoryview) -> None:
         """Put this, one behind the other, in place of what was there; it survives a crash once this
@@ -80,8 +83,8 @@ class Depot(Protocol):
             self.write(path.name, content)
 
     def write_soon(self, name: str, content: bytes) -> None:
-        """Put this in place of what was there. It costs nothing that an event loop would notice: it
-        may be gone after a crash of the machine, and one that is far away leaves it."""
+        """Put this in place of what was there, best effort: it may be gone after a crash of the
+        machine, and an object store leaves it."""
         ...
 
     def claim(self, name: str, content: bytes) -> bool:
@@ -107,10 +110,13 @@ class Depot(Protocol):
         Only for the single writer of the prefix."""
         ...
 
-    def grow(self, name: str) -> Growing:
+    def grow(self, name: str, *, again: bool = False) -> Growing:
         """Begin something that grows.
 
-        Errors: `FileExistsError` if that has begun before.
+        `again`: nobody else can begin it, and an earlier attempt may have done so in part: one that
+        is there and empty is taken.
+
+        Errors: `FileExistsError` if it has begun before; `OSError`.
         """
         ...
 

@@ -3,15 +3,15 @@ same wherever a run writes or prints it."""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import logging
 import math
 import os
 import re
-import threading
-from collections.abc import Mapping
-from contextlib import suppress
-from io import RawIOBase
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +20,115 @@ log = logging.getLogger("archipelago.files")
 NAMED = 8
 """Numbers that are not finite and named, before they are only counted."""
 
-_ASIDE = re.compile(r"\..+\.[0-9]+")
+_ASIDE = re.compile(r"\..+\.[0-9]+(?:-[0-9]+)?")
+_COUNT = itertools.count()
+"""Numbers the temporary files of this process: two threads may replace one file."""
 
 
 def write(path: Path, *content: bytes | memoryview) -> None:
-    """Replace a file as a whole; it survives a crash of the machine once this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = aside_of(path)
-    try:
-        with aside.open("wb") as file:
-            for each in content:
-                file.write(each)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    """Replace a file as a whole; it survives a crash of the machine once this returns.
+
+    Errors: `OSError`; then the file is as it was, or already the new one.
+    """
+    make_folder(path.parent)
+    _replace(path, content, durable=True)
     sync_folder(path.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """The names that are in a folder now survive a crash of the machine."""
-    folder = os.open(path, os.O_RDONLY)
+def write_soon(path: Path, content: bytes) -> None:
+    """Replace a file as a whole; a crash of the machine may undo it.
+
+    Errors: `OSError`; then the file is as it was.
+    """
+    _replace(path, (content,), durable=False)
+
+
+def _replace(path: Path, content: tuple[bytes | memoryview, ...], *, durable: bool) -> None:
+    aside = aside_of(path, next(_COUNT))
     try:
+        with opened(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+            for each in content:
+                write_all(file, each)
+            if durable:
+                os.fsync(file)
+        os.replace(aside, path)
+    except BaseException:
+        try:
+            os.unlink(aside)
+        except FileNotFoundError:
+            pass
+        except OSError as error:  # `tidy` finds it; the first error is the one to be told
+            log.warning("%s is left over: %s", aside, error)
+        raise
+
+
+def opened(path: Path, flags: int) -> AbstractContextManager[int]:
+    """Open a file, and close it at the end of the context, as `closing_file`."""
+    return closing_file(os.open(path, flags | os.O_CLOEXEC, 0o666), path)
+
+
+@contextmanager
+def closing_file(file: int, path: Path) -> Generator[int]:
+    """Close a file descriptor at the end.
+
+    Errors: `OSError` if it cannot be closed, unless there is another error to be told.
+    """
+    try:
+        yield file
+    except BaseException:
+        try:
+            os.close(file)
+        except OSError as error:
+            log.warning("%s could not be closed: %s", path, error)
+        raise
+    os.close(file)
+
+
+def write_all(file: int, content: bytes | memoryview) -> None:
+    """Write all of this where the file stands; one call may take only a part of it."""
+    left = memoryview(content).cast("B")
+    while left:
+        left = left[_some(os.write(file, left)) :]
+
+
+def write_all_at(file: int, start: int, content: bytes) -> None:
+    """Write all of this from this byte on."""
+    left = memoryview(content)
+    while left:
+        written = _some(os.pwrite(file, left, start))
+        left, start = left[written:], start + written
+
+
+def _some(written: int) -> int:
+    """Return how many bytes a call has written. Errors: `OSError` if it made no progress."""
+    if written <= 0:
+        raise OSError(errno.EIO, "nothing was written, and no error was reported")
+    return written
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it; their names survive a crash of the machine."""
+    missing: list[Path] = []
+    while not _is_there(path):
+        missing.append(path)
+        path = path.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names that are in a folder now survive a crash of the machine."""
+    with opened(path, os.O_RDONLY) as folder:
         os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def is_aside(name: str, start: str) -> bool:
@@ -53,9 +136,13 @@ def is_aside(name: str, start: str) -> bool:
     return _ASIDE.fullmatch(name) is not None and name[1:].startswith(start)
 
 
-def aside_of(path: Path) -> Path:
-    """Where this process writes what shall take the place of a file."""
-    return path.with_name(f".{path.name}.{os.getpid()}")
+def aside_of(path: Path, number: int | None = None) -> Path:
+    """Return where this process writes the next content of a file.
+
+    `number`: of the attempt, where several threads may write the file.
+    """
+    attempt = "" if number is None else f"-{number}"
+    return path.with_name(f".{path.name}.{os.getpid()}{attempt}")
 
 
 def write_json(path: Path, value: object) -> None:
@@ -140,67 +227,4 @@ class Lines:
         """Each line is written at once."""
 
     def close(self) -> None:
-        self._file.close()
-
-
-def append(file: RawIOBase, length: int, content: bytes) -> None:
-    """Write all of it at the end of a file of `length` bytes, and have it survive a crash of the
-    machine.
-
-    Errors: `OSError`; what went there in part is taken back, so that what is read has no hole.
-    """
-    try:
-        file.seek(length)
-        left = memoryview(content)
-        while left:
-            left = left[file.write(left) or 0 :]
-        os.fsync(file.fileno())
-    except OSError:
-        with suppress(OSError):
-            file.truncate(length)
-        raise
-
-
-class LateLines:
-    """A file that grows line by line, over several processes, where a write may take long: lines
-    wait until they are flushed, and what is younger dies with its process."""
-
-    def __init__(self, path: Path) -> None:
-        """Errors: `OSError` if there cannot even be a file."""
-        self._file = path.open("ab+", buffering=0)
-        self._there = self._length = self._file.seek(0, os.SEEK_END)
-        self._waiting = b""
-        self._lock = threading.Lock()  # they are written by one thread and flushed by another
-        if self._there:
-            self._file.seek(-1, os.SEEK_END)
-            if self._file.read(1) != b"\n":  # its last line was torn
-                self._wait(b"\n")
-
-    def write(self, line: str) -> None:
-        self._wait(line.encode() + b"\n")
-
-    def _wait(self, content: bytes) -> None:
-        with self._lock:
-            self._waiting += content
-            self._length += len(content)
-
-    @property
-    def length(self) -> int:
-        """Bytes so far, with those that wait."""
-        return self._length
-
-    def flush(self) -> None:
-        """Errors: `OSError`; then nothing of it is there, and it goes on waiting."""
-        with self._lock:
-            content, self._waiting = self._waiting, b""
-        try:
-            append(self._file, self._there, content)
-        except OSError:
-            with self._lock:
-                self._waiting = content + self._waiting
-            raise
-        self._there += len(content)
-
-    def close(self) -> None:
-        self.flush()
         self._file.close()

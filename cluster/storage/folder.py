@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
@@ -10,18 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.storage.depot import Depot, Growing, GrowingLines, Grown
-from cluster.storage.files import LateLines, Lines, append, aside_of, is_aside, sync_folder, write
+from cluster.storage.files import (
+    closing_file,
+    is_aside,
+    make_folder,
+    sync_folder,
+    write,
+    write_all,
+    write_all_at,
+    write_soon,
+)
+from cluster.storage.lines import LinesFile, WaitingLines
 
 log = logging.getLogger("archipelago.depot")
 
 
 @dataclass(frozen=True, slots=True)
 class Folder(Depot):
-    """A folder that every process which may need it sees: on a disk, or on shared storage, where
-    it may be `slow`."""
+    """A folder that every process which may need it sees: on a disk, or on shared storage."""
 
     path: Path
-    slow: bool = False
 
     def __str__(self) -> str:
         return str(self.path)
@@ -30,55 +39,68 @@ class Folder(Depot):
         write(self.path / name, *content)
 
     def write_soon(self, name: str, content: bytes) -> None:
-        if self.slow:
-            return
-        path = self.path / name
-        aside = aside_of(path)
         try:
-            aside.write_bytes(content)
-            aside.replace(path)
+            write_soon(self.path / name, content)
         except OSError as error:
-            log.warning("%s is not kept: %s", path, error)
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
+            log.warning("%s is not kept: %s", self.path / name, error)
 
     def claim(self, name: str, content: bytes) -> bool:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
+        path = self.path / name
         try:
-            with (self.path / name).open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError:
             return False
+        try:
+            with closing_file(file, path):
+                write_all(file, content)
+                os.fsync(file)
+            sync_folder(self.path)
+        except OSError:
+            with suppress(OSError):  # nobody else can have made it; left, it would be waited for
+                os.unlink(path)
+            raise
         return True
 
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 
     def has(self, name: str) -> bool:
-        return (self.path / name).exists()
+        try:
+            os.stat(self.path / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def names(self, folder: str = "") -> list[str]:
         try:
-            return [entry.name for entry in os.scandir(self.path / folder)]
+            with os.scandir(self.path / folder) as entries:
+                return [entry.name for entry in entries]
         except FileNotFoundError:
             return []
 
     def remove(self, name: str) -> None:
-        (self.path / name).unlink()
+        os.unlink(self.path / name)
 
     def tidy(self, start: str) -> None:
         folder, _, first = start.rpartition("/")
         for name in self.names(folder):
             if is_aside(name, first):
                 with suppress(OSError):
-                    (self.path / folder / name).unlink()
+                    os.unlink(self.path / folder / name)
 
-    def grow(self, name: str) -> Growing:
-        self.path.mkdir(parents=True, exist_ok=True)
-        growing = _GrowingFile(self.path / name)
-        sync_folder(self.path)
+    def grow(self, name: str, *, again: bool = False) -> Growing:
+        make_folder(self.path)
+        growing = _GrowingFile(self.path / name, again=again)
+        try:
+            sync_folder(self.path)
+        except OSError:
+            with suppress(OSError):
+                growing.close()
+            if not again:  # it was made just now: left, it would be a generation that says nothing
+                with suppress(OSError):
+                    os.unlink(self.path / name)
+            raise
         return growing
 
     def grown(self, name: str, start: int = 0) -> Grown:
@@ -89,11 +111,13 @@ class Folder(Depot):
             return Grown(file.read(), None)
 
     def drop(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self.path / name)
 
     def lines(self, name: str) -> GrowingLines:
-        self.path.mkdir(parents=True, exist_ok=True)
-        return LateLines(self.path / name) if self.slow else Lines(self.path / name)
+        make_folder(self.path)
+        file = LinesFile(self.path / name)
+        return WaitingLines(file, file.length, torn=file.torn)
 
     def probe(self) -> None:
         """Write and remove a file where the folder shall be: a mount that is missing is not
@@ -103,12 +127,31 @@ class Folder(Depot):
 
 
 class _GrowingFile(Growing):
-    def __init__(self, path: Path) -> None:
-        self._file, self._length = path.open("xb", buffering=0), 0
+    """A file of one writer. Each addition is written at its place, so that what an addition that
+    failed has left is written over."""
+
+    def __init__(self, path: Path, *, again: bool) -> None:
+        """`again`: an earlier attempt may have made the file. Errors: `FileExistsError`."""
+        exclusive = 0 if again else os.O_EXCL
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | exclusive
+        self._file, self._length = os.open(path, flags, 0o666), 0
+        try:
+            if again and os.fstat(self._file).st_size > 0:
+                raise FileExistsError(errno.EEXIST, "another process has written it", str(path))
+        except OSError:
+            with suppress(OSError):
+                os.close(self._file)
+            raise
 
     def write(self, content: bytes) -> None:
-        append(self._file, self._length, content)
+        try:
+            write_all_at(self._file, self._length, content)
+            os.fsync(self._file)
+        except OSError:
+            with suppress(OSError):  # else the next attempt writes over it: that is no shorter
+                os.ftruncate(self._file, self._length)
+            raise
         self._length += len(content)
 
     def close(self) -> None:
-        self._file.close()
+        os.close(self._file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -58,7 +59,13 @@ class FragmentStore:
         self._depot.write(_fragment_name(p, arrays.version), *content)
         if not first:
             for old in self._files(p)[1 : -self._keep]:
-                self._depot.remove(old)
+                with suppress(FileNotFoundError):  # a write that was given up ends beside others
+                    self._depot.remove(old)
+
+    def forget(self, p: Fragment, version: Version) -> None:
+        """Delete a version that nobody may find. Errors: `OSError`."""
+        with suppress(FileNotFoundError):
+            self._depot.remove(_fragment_name(p, version))
 
     def forget_after(self, p: Fragment, version: Version) -> None:
         """Let go of what was stored later and never published, which would take the places of what

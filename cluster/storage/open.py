@@ -23,13 +23,12 @@ T = TypeVar("T")
 
 def depot_of(config: Config, run_dir: Path) -> Depot:
     """Open the run's durable store: `<durability.dir>/<run name>`, or the run directory if that key
-    is not set. Whoever sets it means storage that many nodes reach, and that may keep one waiting.
-    """
+    is not set."""
     if config.durability.dir is None:
         return Folder(run_dir)
     there, name = config.durability.dir, run_dir.absolute().name
     if there.startswith("/"):
-        return Folder(Path(there) / name, slow=True)
+        return Folder(Path(there) / name)
     from cluster.storage.bucket import Bucket  # pyarrow, which not everybody needs
 
     return Bucket(there, name)

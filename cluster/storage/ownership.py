@@ -150,6 +150,7 @@ class Ownership:
         self.lost: str | None = None
         self.relieved = False  # ... to a later process of the same fleet, to which all belongs
         self._over, self._failing = threading.Event(), False
+        self._begun: str | None = None  # set once the run is left: what it is begun with
         self._lock = threading.Lock()  # two may say it at once
         self._thread = threading.Thread(target=self._keep, name="owner", daemon=True)
 
@@ -187,7 +188,7 @@ class Ownership:
             self.relieved, self.lost = True, f"the run goes on as {there}"
         elif there is not None and there.token != mine.token:
             self.lost = self.lost or f"the run has been taken over by {there}"
-        if self.lost is None:
+        if self.lost is None and self._begun is None:  # else the last word is `left`
             self._say(replace(self._owner, beat=self._owner.beat + 1))
 
     def _say(self, owner: Owner) -> None:
@@ -199,6 +200,7 @@ class Ownership:
             self._try_to_beat()
         if self.lost is not None:
             log.error("%s", self.lost)
+        self._say_that_it_is_left()
 
     def _try_to_beat(self) -> None:
         try:
@@ -210,20 +212,32 @@ class Ownership:
             self._failing = True
 
     def leave(self, *, begun: str) -> None:
-        """The run is over here. If there is not even what is `begun` with, it is as if it had never
-        been taken."""
+        """End this ownership: the run is over here. If there is not even what is `begun` with, it
+        is as if it had never been taken.
+
+        The thread that says that it is there says this, too, and last. A depot that hangs is waited
+        for no longer than `BEAT_S`; the thread says so when the depot answers.
+        """
+        self._begun = begun
         self._over.set()
-        if self._thread.is_alive():
-            self._thread.join(BEAT_S)
-        if self.lost is not None:
+        if not self._thread.is_alive():
+            self._say_that_it_is_left()
             return
-        try:
-            if self._depot.has(begun):
-                self._say(replace(self._owner, left=True))
-            else:
-                self._depot.remove(name_of(self.number))
-        except OSError as error:  # then it is waited for, as for one that has died
-            log.warning("that the run is left is not to be written: %s", error)
+        self._thread.join(BEAT_S)
+        if self._thread.is_alive():
+            log.warning("the depot does not hear yet that the run is left")
+
+    def _say_that_it_is_left(self) -> None:
+        with self._lock:
+            if self.lost is not None or self._begun is None:
+                return
+            try:
+                if self._depot.has(self._begun):
+                    self._say(replace(self._owner, left=True))
+                else:
+                    self._depot.remove(name_of(self.number))
+            except OSError as error:  # then it is waited for, as for one that has died
+                log.warning("that the run is left is not to be written: %s", error)
 
 
 def take(

@@ -6,17 +6,19 @@ Every row carries a checksum over itself and those before it in its segment. `pl
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
-from cluster.storage.depot import Depot
+from cluster.storage.depot import Depot, Growing
 from cluster.storage.format import FORMAT
 from cluster.storage.segments import SEGMENT_BYTES, Place, Segment, tape_name
 from coordinator.protocol import Effect, Event
@@ -38,8 +40,11 @@ effects; `chain`: crc32 of the row and of the chain before it, so that no row ca
 or moved unnoticed."""
 FLUSH_EVENTS = 512
 """So many events are written together at the latest."""
+ADDITION_BYTES = 2**20
+"""An addition to the depot has no more bytes than this and one flush: what waits while a disk is
+full for hours is not copied again with each attempt."""
 SILENCE_S = 5.0
-"""A slow depot that takes longer for a flush is not waited for; pyarrow gives up much later."""
+"""A depot that takes longer for a flush is not waited for; pyarrow gives up much later."""
 
 
 def checksum(effects: Sequence[Effect]) -> int:
@@ -50,8 +55,9 @@ def checksum(effects: Sequence[Effect]) -> int:
 class Tape:
     """A write-ahead log of one generation: `append` costs nothing, `flush` makes it durable.
 
-    A depot that will not take it is no reason to stop: what is written down waits in memory, with
-    `trouble` saying why, and goes there with the first flush that is taken.
+    The depot is written to by one thread, so that the thread which appends never waits for storage.
+    A depot that does not take the log is no reason to stop: the rows wait in memory, `trouble` says
+    why, and the first flush that is taken writes them.
     """
 
     def __init__(self, depot: Depot, generation: int, layout: str, *, first_seq: int = 0) -> None:
@@ -60,14 +66,15 @@ class Tape:
         self._segment = Segment(generation, -1)  # which rows go to ...
         self._open = self._segment  # ... and which bytes are written to
         self._file = depot.grow(tape_name(generation))
-        self._waiting: list[tuple[Segment, bytes]] = []
-        self._lock = threading.Lock()  # for `_waiting`, if there is a thread
-        self._thread = ThreadPoolExecutor(1, "tape") if depot.slow else None
+        self._waiting = deque[tuple[Segment, bytes]]()
+        self._lock = threading.Lock()  # for `_waiting`
+        self._thread = ThreadPoolExecutor(1, "tape")
         self._last: Future[None] | None = None
-        self._heard_s = 0.0  # when the thread was last known not to hang
+        self._heard_s = time.monotonic()  # when the thread was last known not to hang
         self.trouble: str | None = None
         self._told = {"format": FORMAT, "layout": layout, "generation": str(generation)}
         self._rows: list[tuple[int, float, str, str, int, int]] = []
+        self._ended = False
         self.seq, self._chain = first_seq, 0
         self._begin()
         self._to_the_depot()
@@ -109,24 +116,31 @@ class Tape:
             self.flush()
 
     def flush(self) -> Future[None] | None:
-        """Everything appended so far survives a crash of the machine once this returns, or once
-        what it returns is done, unless there is `trouble`.
+        """Have everything appended so far written. It survives a crash of the machine once the
+        future is done, unless there is `trouble` then; None while there is trouble.
 
-        A depot that is slow is written to on a thread, so that nobody need wait who was promised
-        nothing; what comes while it writes goes there together.
+        Rows that come while the thread writes are written together.
+
+        Errors: what the thread met that no storage raises, here or in the future.
         """
         if self._rows:
             self._encode()
-        if self._thread is None:
-            self._to_the_depot()
-            return None
         if (pending := self._last is not None and not self._last.done()) and self._silent():
             self.trouble = self.trouble or f"no answer for {SILENCE_S:g} s"
         if not pending:
             self._heard_s = time.monotonic()
+            if self._last is not None:
+                self._last.result()
         if self.trouble is None or not pending:
             self._last = self._thread.submit(self._to_the_depot)
         return self._last if self.trouble is None else None
+
+    def sync(self) -> None:
+        """Flush, and wait for it: for one that has no event loop to run meanwhile. As with `flush`,
+        `trouble` says whether the rows are durable."""
+        self.flush()
+        if self._last is not None:
+            self._last.result()
 
     def _silent(self) -> bool:
         return time.monotonic() - self._heard_s > SILENCE_S
@@ -141,7 +155,7 @@ class Tape:
         self._take()
 
     def _take(self) -> None:
-        """What was encoded waits to be written."""
+        """Have what was encoded wait to be written."""
         content = self._sink.getvalue()
         with self._lock:
             self._waiting.append((self._segment, content))
@@ -150,45 +164,86 @@ class Tape:
         self._sink.truncate()
 
     def _to_the_depot(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        while waiting:
-            segment = waiting[0][0]
-            content = b"".join(part for of, part in waiting if of == segment)
-            later = [each for each in waiting if each[0] != segment]
-            try:
-                self._write(segment, content)
-            except OSError as error:
+        """Write what waits now, in order. What was not written goes on waiting, whatever is raised.
+
+        Errors: what no storage raises. It is `trouble`, too.
+        """
+        left = len(self._waiting)
+        try:
+            while left > 0:
+                segment, parts = self._next(left)
+                self._write(segment, b"".join(parts))
                 with self._lock:
-                    self._waiting = [(segment, content), *later, *self._waiting]
-                if self.trouble is None:
-                    log.error("the tape is not durable: %s", error)
-                self.trouble = error.strerror or str(error)
-                return
-            waiting = later
-            if self.trouble is not None:
-                log.warning("the tape is durable again")
-            self.trouble, self._heard_s = None, time.monotonic()
+                    for _ in parts:
+                        self._waiting.popleft()
+                left -= len(parts)
+                self._heard_s = time.monotonic()
+        except (OSError, MemoryError) as error:
+            said = error.strerror if isinstance(error, OSError) else None
+            self._fails(said or str(error) or repr(error))
+        except BaseException as error:
+            self._fails(repr(error))
+            raise
+        else:
+            self._is_durable()
+
+    def _next(self, most: int) -> tuple[Segment, list[bytes]]:
+        """Return the beginning of what waits, of one segment; it goes on waiting."""
+        with self._lock:
+            segment, size, parts = self._waiting[0][0], 0, list[bytes]()
+            for of, part in itertools.islice(self._waiting, most):
+                if of != segment or size >= ADDITION_BYTES:
+                    break
+                parts.append(part)
+                size += len(part)
+        return segment, parts
+
+    def _is_durable(self) -> None:
+        if self.trouble is not None:
+            log.warning("the tape is durable again")
+        self.trouble, self._heard_s = None, time.monotonic()
+
+    def _fails(self, why: str) -> None:
+        if self.trouble is None:
+            log.error("the tape is not durable: %s", why)
+        self.trouble = why
 
     def _write(self, segment: Segment, content: bytes) -> None:
+        """Add to a segment, which is begun first if it is the next one.
+
+        Errors: those of the depot. Whoever calls again gives the same content, or more.
+        """
         if segment != self._open:
-            opened = self._depot.grow(segment.name)
-            self._file.close()
-            self._file, self._open = opened, segment
+            opened = self._depot.grow(segment.name, again=True)
+            before, self._file, self._open = self._file, opened, segment
+            self._close(before)
         if content:
             self._file.write(content)
 
+    def _close(self, file: Growing) -> None:
+        try:
+            file.close()
+        except OSError as error:  # each of its additions was durable when it was written
+            log.warning("a segment of the tape could not be closed: %s", error)
+
     def close(self) -> None:
-        """Write what is left, and the end of the stream; doing it twice is no harm."""
+        """Write what is left, and the end of the stream. `trouble` says what has become of it; if
+        there is some, another call tries again.
+
+        Errors: what no storage raises.
+        """
         if not self._closed:
             self._closed = True
-            self.flush()
+            if self._rows:
+                self._encode()
             self._writer.close()
             self._take()
-            if self._thread is not None:
-                self._thread.shutdown()
+            self._thread.shutdown()
+        if not self._ended:
             self._to_the_depot()
-            self._file.close()
+            if self.trouble is None:
+                self._ended = True
+                self._close(self._file)
 
 
 def link(chain: int, seq: int, now_s: float, kind: str, text: str, answer: int) -> int:

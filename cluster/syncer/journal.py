@@ -3,8 +3,9 @@
     notes.jsonl    one line each: seconds of the syncer's clock, kind, and what was said
     vitals.json    the last vitals of each island's present life; the next ones take their place
 
-They outlive the syncer's process, so that its measures count on when it comes back. They are not
-flushed to the disk, no rule reads them, and a line that a crash has torn is passed over.
+They outlive the syncer's process, so that its measures count on when it comes back. A thread writes
+them, soon after they were said, so that the syncer's event loop never waits for storage. No rule
+reads them, and a line that a crash has torn is passed over.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -38,10 +40,19 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """Tells the measures what is not an event, and keeps it."""
+    """Tells the measures what is not an event, and keeps it.
+
+    One thread speaks; another one, which these notes have, writes.
+    """
 
     def __init__(self, depot: Depot, measures: Measures, now_s: Callable[[], float]) -> None:
+        """Errors: `OSError` if the depot cannot be had."""
         self._depot, self._lines = depot, depot.lines(NOTES)
+        self._thread = ThreadPoolExecutor(1, "notes")
+        self._writing: Future[None] | None = None  # the last job of the thread
+        self._queued = False  # whether that job has yet to begin: it will write what waits now
+        self._newest: bytes | None = None  # vitals that wait to be written
+        self._failing = False
         self._measures, self._now_s = measures, now_s
         self._vitals: dict[Island, Note] = {}  # the last
         self._vitals_s = now_s()  # when they were kept
@@ -76,7 +87,8 @@ class Notes:
         self._vitals[life.island] = Note(now_s, "vitals", [life, asdict(vitals)])
         if now_s - self._vitals_s >= VITALS_EVERY_S:
             self._vitals_s = now_s
-            self._depot.write_soon(VITALS, json.dumps([*self._vitals.values()]).encode())
+            self._newest = json.dumps([*self._vitals.values()]).encode()
+            self._write_soon()
 
     @property
     def length(self) -> int:
@@ -84,11 +96,43 @@ class Notes:
         return self._lines.length
 
     def flush(self) -> None:
-        """Errors: `OSError` if they cannot be kept at present."""
-        self._lines.flush()
+        """Write what waits, and return when it is there: not for an event loop.
+
+        Errors: `OSError` if they cannot be kept at present.
+        """
+        self._thread.submit(self._write_now).result()
 
     def close(self) -> None:
+        """Errors: `OSError` if the last of them cannot be kept."""
+        self._thread.shutdown()
         self._lines.close()
+
+    def _write_soon(self) -> None:
+        """Have the thread write what waits.
+
+        Errors: what it met before that no storage raises.
+        """
+        if self._writing is not None and self._writing.done():
+            self._writing.result()
+        if not self._queued:
+            self._queued = True
+            self._writing = self._thread.submit(self._write)
+
+    def _write_now(self) -> None:
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            self._depot.write_soon(VITALS, newest)
+        self._lines.flush()
+
+    def _write(self) -> None:
+        self._queued = False  # what comes from now on needs another job
+        try:
+            self._write_now()
+            self._failing = False
+        except OSError as error:  # they wait on: the next note or snapshot tries again
+            if not self._failing:
+                log.error("notes are not kept: %s", error)
+            self._failing = True
 
     def _tell(self, kind: str, *what: object) -> None:
         now_s = self._now_s()
@@ -97,6 +141,7 @@ class Notes:
 
     def _keep(self, now_s: float, kind: str, *what: object) -> None:
         self._lines.write(json.dumps([now_s, kind, what]))
+        self._write_soon()
 
 
 def read_notes(depot: Depot, start: int = 0, since_s: float = -math.inf) -> list[Note]:

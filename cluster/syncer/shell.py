@@ -115,7 +115,7 @@ class Syncer:
         if isinstance(event, ORDERS) or any(isinstance(effect, PROMISES) for effect in effects):
             self._flushed = self._tape.flush()
         self.measures.saw(before, event, self.state, effects, now_s)
-        if (self._flushed is None or self._flushed.done()) and not self._held:
+        if is_done(self._flushed) and not self._held:
             for effect in effects:
                 self._carry_out(effect)
         elif effects:
@@ -348,10 +348,27 @@ class Syncer:
             task.cancel()
 
 
+def is_done(flushed: Future[None] | None) -> bool:
+    """Return whether a flush is over.
+
+    Errors: what it met that no storage raises: nothing may count as durable then.
+    """
+    if flushed is None or not flushed.done():
+        return flushed is None
+    flushed.result()
+    return True
+
+
 async def done(flushed: Future[None] | None) -> None:
-    """Wait for a flush, not for ever: what cannot be made durable is not, as with a full disk."""
-    if flushed is not None and not flushed.done():
-        await asyncio.wait([asyncio.wrap_future(flushed)], timeout=FLUSH_TIMEOUT_S)
+    """Wait for a flush, not for ever: what cannot be made durable is not, as with a full disk.
+
+    Errors: as `is_done`.
+    """
+    if not is_done(flushed) and flushed is not None:
+        waiting = asyncio.wrap_future(flushed)
+        await asyncio.wait([waiting], timeout=FLUSH_TIMEOUT_S)
+        if waiting.done():
+            waiting.result()
 
 
 Yes = TypeVar("Yes")

@@ -116,7 +116,7 @@ class Played:
         """As the syncer's actor does it."""
         depot, layout, tape = Folder(self.run_dir), LAYOUT.fingerprint, self._tape
         sealed = tape.seal()
-        tape.flush()
+        tape.sync()
         rules = rules_sha256(self.rule)
         kept = Snapshot(self.state, tape.seq, self._now_s, None, 0, rules, tape.place)
         save_snapshot(depot, kept, layout)
@@ -145,7 +145,7 @@ class Played:
                         self._store.save(effect.fragment, self._shard.staged(effect.fragment))
                         coming.append(Stored(effect.fragment, effect.version, durable=True))
                     case Publish():
-                        self._tape.flush()
+                        self._tape.sync()
                         self._shard.publish(effect)
                     case _:
                         pass

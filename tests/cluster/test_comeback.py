@@ -34,10 +34,11 @@ class Taped(Story):
 
     def keep_snapshot(self) -> None:
         sealed = self.tape.seal()
-        self.tape.flush()
+        self.tape.sync()
         memory, notes = self.measures.memory(), self.notes.length
         seq, rules = self.tape.seq, rules_sha256(self.rule)
         place = self.tape.place
+        self.notes.flush()
         kept = Snapshot(self.state, seq, self.now_s, memory, notes, rules, place)
         save_snapshot(Folder(self.run_dir), kept, LAYOUT)
         if sealed:
@@ -80,7 +81,8 @@ def lived(told: Taped, snapshot_at: str | None) -> Taped:
     told.lives(9)
     if snapshot_at == "end":
         told.keep_snapshot()
-    told.tape.flush()
+    told.tape.sync()
+    told.notes.flush()
     return told
 
 

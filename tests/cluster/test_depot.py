@@ -156,9 +156,8 @@ def taped(depot: Depot, told: Sequence[Event], generation: int = 0, first_seq: i
     for event in told:
         tape.append(1.0, event, ())
         flushed = tape.flush()
-        assert (flushed is not None) == depot.slow
-        if flushed is not None:
-            flushed.result(WAIT_S)
+        assert flushed is not None
+        flushed.result(WAIT_S)
     return tape
 
 
@@ -324,7 +323,7 @@ def durable(there: Path, *overrides: str) -> Config:
 
 def test_it_is_the_run_directory_unless_there_is_a_place_for_runs(tmp_path: Path) -> None:
     assert depot_of(config(), Path("runs/mine")) == Folder(Path("runs/mine"))
-    assert depot_of(durable(tmp_path), Path("runs/mine")) == Folder(tmp_path / "mine", slow=True)
+    assert depot_of(durable(tmp_path), Path("runs/mine")) == Folder(tmp_path / "mine")
 
 
 def test_two_runs_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

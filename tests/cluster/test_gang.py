@@ -408,7 +408,9 @@ def test_the_island_goes_on_while_something_comes_to_any_of_its_hosts() -> None:
 
     def said() -> None:
         came.put(True)
-        lead.heard(Placed(LIFE, Q, Version(0, 9), mean=False))  # others are heard while this takes long
+        lead.heard(
+            Placed(LIFE, Q, Version(0, 9), mean=False)
+        )  # others are heard while this takes long
         assert go_on.acquire(timeout=WAIT_S)
 
     lead.came = said

@@ -96,6 +96,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
     told.notes.unjudged(Unjudged.HUNG)
     told.now_s += 4
     told.lives(9)
+    told.notes.flush()
     yield told
     told.notes.close()
 

@@ -307,12 +307,14 @@ def test_what_a_former_owner_has_started_writes_nothing(
     there = shards[0]._shard.receive(facts, payload)
     order = Merge(p, following, (Item(there, 1.0),), "all delivered")
     assert isinstance(shards[0]._merge(order), Merged)
+    later = shards[0]._shard.receive(replace(facts, id=said._replace(to_step=2)), payload)
+    another = Merge(p, following, (Item(later, 1.0),), "all delivered")
     Elsewhere().take(depot, dead("a"))
     Fence(depot, 1).check()
     Elsewhere().take(depot, me("b"))
     before = sorted(played.run_dir.rglob("*"))
     for asked in (
-        lambda: shards[0]._keep(order),
+        lambda: asyncio.run(shards[0]._keep(another)),
         lambda: shards[0]._shard.store(order.fragment, order.version),
         lambda: asyncio.run(shards[1].recover(wanted, 1)),
         lambda: asyncio.run(SyncerActor(config, RUN, "nowhere", where, "", 1).status()),

@@ -8,7 +8,6 @@ import random
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ray.exceptions import GetTimeoutError
@@ -31,8 +30,9 @@ from tests.cluster.played import LAYOUT as CUT
 from tests.cluster.test_comeback import Taped, lived
 from tests.cluster.test_notes import measures_from
 from tests.cluster.test_runs import config
-from tests.cluster.test_store import OF_EVERY_KIND, FullDisk, written
+from tests.cluster.test_store import OF_EVERY_KIND, written
 from tests.coordinator.given import LAYOUT
+from tests.system_calls import SystemCalls
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def parted(folder: Path, chance: random.Random) -> list[tuple[int, Place]]:
                 if chance.random() < 0.3:
                     tape.seal()
                 if chance.random() < 0.5:
-                    tape.flush()
+                    tape.sync()
                     places.append((tape.seq, tape.place))
             last = tape.seq
         seq = last
@@ -80,7 +80,7 @@ def test_nothing_before_the_place_is_read(tmp_path: Path, monkeypatch: pytest.Mo
     tape = written(tmp_path, OF_EVERY_KIND[:4])
     tape.seal()
     tape.append(1.0, OF_EVERY_KIND[4], ())
-    tape.flush()
+    tape.sync()
     seq, place = tape.seq, tape.place
     for event in OF_EVERY_KIND[5:]:
         tape.append(1.0, event, ())
@@ -100,7 +100,7 @@ def test_nothing_before_the_place_is_read(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_place_that_is_not_on_the_tape_is_refused(tmp_path: Path) -> None:
     tape = written(tmp_path, OF_EVERY_KIND[:4])
-    tape.flush()
+    tape.sync()
     there = tape.place
     tape.close()
     for wrong, why in (
@@ -129,20 +129,19 @@ def test_a_segment_that_is_missing_ends_its_generation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("room", [0, 100, 1500])
 def test_a_full_disk_delays_segments_and_tears_no_hole_into_them(tmp_path: Path, room: int) -> None:
-    tape = written(tmp_path, OF_EVERY_KIND[:2])
-    tape.flush()
-    growing: Any = tape._file
-    disk: Any = FullDisk(growing._file, room)
-    growing._file = disk
-    for event in OF_EVERY_KIND[2:8]:
-        tape.append(9.0, event, ())
-        tape.seal()
-        tape.flush()
-        durable = [row.event for row in read_tape(Folder(tmp_path), LAYOUT).events]
-        assert durable == [*OF_EVERY_KIND[: len(durable)]]
-    disk.room = 10**9
-    tape.append(9.0, OF_EVERY_KIND[8], ())
-    tape.close()
+    with SystemCalls(tmp_path) as disk:
+        tape = written(tmp_path, OF_EVERY_KIND[:2])
+        tape.sync()
+        disk.room = room
+        for event in OF_EVERY_KIND[2:8]:
+            tape.append(9.0, event, ())
+            tape.seal()
+            tape.sync()
+            durable = [row.event for row in read_tape(Folder(tmp_path), LAYOUT).events]
+            assert durable == [*OF_EVERY_KIND[: len(durable)]]
+        disk.room = None
+        tape.append(9.0, OF_EVERY_KIND[8], ())
+        tape.close()
     recording = read_tape(Folder(tmp_path), LAYOUT)
     assert [row.event for row in recording.events] == [*OF_EVERY_KIND[:9]]
     assert (recording.damage, tape.trouble) == (None, None)

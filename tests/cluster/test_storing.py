@@ -20,13 +20,13 @@ from cluster.shard.storing import SMALL_BYTES, STORING_SHARE, StoringPace, Stori
 from cluster.storage import folder
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import FragmentStore
-from cluster.storage.open import depot_of
 from coordinator.codec import Wire, encode
 from coordinator.protocol import (
     Contribution,
     ContributionId,
     Fragment,
     HandIn,
+    Island,
     Item,
     Lease,
     Merge,
@@ -37,8 +37,10 @@ from coordinator.protocol import (
 )
 from tests.cluster.played import CONFIG, LAYOUT, Played
 from tests.coordinator.given import life
+from tests.system_calls import SystemCalls
 
 F0, F1 = Fragment(0), Fragment(1)
+WAIT_S = 60.0
 
 
 @pytest.mark.parametrize("fragments", [1, 3, 8])
@@ -110,10 +112,14 @@ def test_a_store_that_hangs_is_given_up_and_so_is_what_waits_behind_it() -> None
         now_s[0] = storing.SILENCE_S + 1
         for given_up in (await first, await second):
             assert given_up == "the depot has not answered for 6 s"
-        assert hanging.calls == 1, "what waited was taken out of the queue"
+        assert hanging.calls == 1, "what waited was not begun"
+        assert await thread.alone(lambda: "recovered") == "recovered"
+        assert await thread.keep(F0, 1, lambda: None) == "the depot has not answered for 6 s"
+        assert hanging.calls == 1, "there is one such thread, and one such copy"
         hanging.go.set()
-        await thread.alone(lambda: None)  # it answers again
-        assert await thread.store(F1, store) is True
+        while (said := await thread.store(F1, store)) is not True:
+            assert said == "the depot has not answered for 6 s"
+        assert await thread.keep(F0, 1, lambda: None) is None
 
     asyncio.run(story())
 
@@ -172,7 +178,7 @@ def test_gate_and_merges_of_other_fragments_go_on_while_one_is_stored(
     config = load(tmp_path / "run.toml")
     shard = ShardActor(config.model_dump_json(), "nowhere", str(tmp_path))
     flats = {Fragment(p): np.ones(size, np.float32) for p, size in enumerate(LAYOUT.sizes)}
-    v = [Version(0, n) for n in range(4)]
+    v = [Version(0, n) for n in range(400)]
     store = FragmentStore(Folder(tmp_path), LAYOUT, keep=2)
 
     async def merged(p: Fragment, n: int) -> bool | str:
@@ -196,8 +202,12 @@ def test_gate_and_merges_of_other_fragments_go_on_while_one_is_stored(
         versions = [version for version, _ in await shard.whole([F0, F1]) or ()]
         assert versions == [v[2], v[1]]
         hung.go.set()
-        await shard._storing.alone(lambda: None)
-        assert await merged(F1, 2) is True
+        assert await shard._storing.alone(lambda: "beside it") == "beside it"
+        while not store.has(F0, v[1]):
+            await asyncio.wait_for(asyncio.sleep(0), WAIT_S)
+        number = 2
+        while await merged(F1, number) is not True:  # its thread has yet to end
+            number += 1
         assert await merged(F0, 3) is True
 
     asyncio.run(story())
@@ -206,18 +216,18 @@ def test_gate_and_merges_of_other_fragments_go_on_while_one_is_stored(
     assert not store.has(F0, v[2])
 
 
-def test_a_depot_that_hangs_does_not_stop_the_syncers_event_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["run directory", "durability.dir"])
+def test_a_disk_that_hangs_does_not_stop_the_syncers_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
-    """Whatever waits for it: who asks for the status is answered."""
-    hanging = Hanging()
+    """Not a single system call is made there: who asks for the status is answered, and a word
+    that must be durable waits."""
     played = Played(tmp_path / "there" / "run")
     played.to_the_end(6)
-    text = f'{CONFIG}\ndir = "{tmp_path / "there"}"\n'
+    text = f'{CONFIG}\ndir = "{tmp_path / "there"}"\n' if elsewhere else CONFIG
     (played.run_dir / "config.toml").write_text(text)
     config = load(played.run_dir / "config.toml")
-    assert depot_of(config, tmp_path / "run").slow
-    run_dir = str(tmp_path / "run")
+    run_dir = str(tmp_path / "run") if elsewhere else str(played.run_dir)
     syncer = SyncerActor(config.model_dump_json(), "run", "nowhere", run_dir)
     shard = ShardActor(config.model_dump_json(), "nowhere", run_dir)
 
@@ -228,21 +238,23 @@ def test_a_depot_that_hangs_does_not_stop_the_syncers_event_loop(
 
     monkeypatch.setattr("ray.get_actor", lambda *_, **__: Handle())
 
-    async def story() -> None:
+    async def story(disk: SystemCalls) -> None:
         await syncer.status()
-        monkeypatch.setattr(folder._GrowingFile, "write", hanging)
-        monkeypatch.setattr(folder, "write", hanging)
         monkeypatch.setattr("cluster.syncer.shell.FLUSH_TIMEOUT_S", 0.5)
         monkeypatch.setattr("cluster.actors.syncer.END_S", 0.2)
+        disk.answers.clear()
         stopping = asyncio.create_task(syncer.stop("enough"))
-        await asyncio.get_running_loop().run_in_executor(None, hanging.begun.wait)
-        for _ in range(20):
+        await asyncio.get_running_loop().run_in_executor(None, disk.hung.wait)
+        for number in range(20):
+            await syncer.fault(Island("local-0"))
+            await syncer.evaluated(number, 1.0)
             await asyncio.wait_for(syncer.status(), 1.0)
         assert not stopping.done(), "that it was told is not durable"
         await asyncio.wait_for(stopping, 5.0)
         summary = await asyncio.wait_for(syncer.close(), 5.0)
-        assert summary["merges"] == played.state.merges
-        hanging.go.set()
+        assert (summary["merges"], summary["faults"]) == (played.state.merges, 20)
+        disk.answers.set()
         syncer._notes.close()
 
-    asyncio.run(story())
+    with SystemCalls(tmp_path / "there") as disk:
+        asyncio.run(story(disk))

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,26 @@ def test_row_groups_are_read_one_after_another(
     cut = round(0.75 * len(there))
     assert bytes(corpus.train) == b"\0".join(there[:cut]) + b"\0"
     assert bytes(corpus.heldout) == b"\0".join(there[cut:]) + b"\0"
+
+
+def test_what_another_process_renames_meanwhile_is_passed_over(
+    texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has another key: its temporary file is listed, and gone when it is looked at."""
+    cache.mkdir(parents=True)
+    (aside := cache / ".another.train.4711").write_bytes(b"x")
+    iterdir = Path.iterdir
+
+    def listed(self: Path) -> Iterator[Path]:
+        found = [*iterdir(self)]
+        if aside.exists():
+            aside.replace(cache / "another.train")
+        return iter(found)
+
+    monkeypatch.setattr(Path, "iterdir", listed)
+    read_corpus(data_spec(str(texts), lease_windows=8, window=4))
+    monkeypatch.undo()
+    assert len(files_of(cache)) == 3, "it is kept for the next time, beside the other one"
 
 
 READS_A_LOT = """

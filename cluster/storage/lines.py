@@ -1,0 +1,103 @@
+"""Files of lines in a depot: lines wait in memory until a thread that may wait flushes them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from cluster.storage.depot import GrowingLines
+from cluster.storage.files import opened
+
+
+class Adding(Protocol):
+    """A file that is added to, with one writer."""
+
+    def add(self, content: bytes) -> int:
+        """Add the beginning of this, and return how many bytes of it are there now, at least one.
+
+        Errors: `OSError`; then nothing was added.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Make what was added survive a crash of the machine. Errors: `OSError`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class WaitingLines(GrowingLines):
+    """Lines that wait until they are flushed; what is younger dies with its process.
+
+    One thread writes lines, and several may flush them: one flush goes on at a time, and each line
+    is added once, in order.
+    """
+
+    def __init__(self, file: Adding, length: int, *, torn: bool = False) -> None:
+        """`length`: bytes that are there already. `torn`: the last line there has no end."""
+        self._file, self._length = file, length
+        self._waiting = b""
+        self._lock = threading.Lock()  # for `_waiting` and `_length`
+        self._flushing = threading.Lock()  # for `_file`; held while a depot may hang
+        if torn:
+            self._wait(b"\n")
+
+    def write(self, line: str) -> None:
+        self._wait(line.encode() + b"\n")
+
+    def _wait(self, content: bytes) -> None:
+        with self._lock:
+            self._waiting += content
+            self._length += len(content)
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def flush(self) -> None:
+        with self._flushing:
+            while content := self._waiting:
+                there = self._file.add(content)
+                with self._lock:
+                    self._waiting = self._waiting[there:]
+            self._file.sync()
+
+    def close(self) -> None:
+        try:
+            self.flush()
+        finally:
+            self._file.close()
+
+
+class LinesFile(Adding):
+    """A file of lines in a folder. It goes on where the process before ended."""
+
+    def __init__(self, path: Path) -> None:
+        """Errors: `OSError` if the file cannot be made or read."""
+        self.length, self.torn = _end_of(path)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._dirty = False
+
+    def add(self, content: bytes) -> int:
+        self._dirty = True
+        return os.write(self._file, content)
+
+    def sync(self) -> None:
+        if self._dirty:
+            os.fsync(self._file)
+            self._dirty = False
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _end_of(path: Path) -> tuple[int, bool]:
+    """Return the length of a file of lines, and whether its last line has no end."""
+    try:
+        with opened(path, os.O_RDONLY) as file:
+            length = os.lseek(file, 0, os.SEEK_END)
+            return length, length > 0 and os.pread(file, 1, length - 1) != b"\n"
+    except FileNotFoundError:
+        return 0, False
