@@ -25,7 +25,7 @@ from cluster.actors.ranges import Range, Ranges
 from cluster.actors.sharing import Parts, Probe, Shared, Sharing
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
-from cluster.failures import Answered, Failure, Reason
+from cluster.failures import Answered, Failure, Reason, raised
 from cluster.names import Seat, island_actor
 from cluster.shard.arrays import warm_up
 from cluster.shard.arrivals import Arrivals
@@ -41,6 +41,7 @@ from cluster.storage.layout import load_layout
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import Fence
 from cluster.syncer.collect import Answers, Gatherer, Handed
+from cluster.tasks import Tasks, watch_process
 from coordinator.codec import Sent
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
@@ -78,6 +79,7 @@ class ShardActor(Breakable):
         """`code`: of its outer optimizer, when the run began (`user_sha256`). `owner`: for its
         `Fence`."""
         setup_logging()
+        watch_process(lambda error: self._failed.append((None, raised(Reason.UNHEARD, error))))
         self._config = Config.model_validate_json(config, strict=False)
         self._code = code
         self._depot = depot_of(self._config, Path(run_dir))
@@ -95,7 +97,7 @@ class ShardActor(Breakable):
         self._ranges = Ranges(self._shard.whole, self._shard.links, self._shard.shared)
         self._fates = Fates()  # of what this process has heard of; on its event loop alone
         self._arrivals = Arrivals()  # the same
-        self._offers: set[asyncio.Task[None]] = set()
+        self._offers = Tasks(self._broke)
         self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
         self._broken: BaseException | None = None
         self._seeded: Layout | None = None  # before the syncer has written it down
@@ -272,9 +274,7 @@ class ShardActor(Breakable):
             self._sharing.forget(order.fragment)
             boxed = await self._boxed(publication, payload)
             for life, seat in zip(order.to, seats, strict=True):
-                task = asyncio.create_task(self._offer(life, seat, publication, boxed))
-                self._offers.add(task)
-                task.add_done_callback(self._offered)
+                self._offers.spawn(self._offer(life, seat, publication, boxed))
         failed, self._failed = self._failed, []
         return Answered(failed, reached)
 
@@ -307,10 +307,8 @@ class ShardActor(Breakable):
         elif failure is None:
             self._arrivals.reached(said.fragment, said.version, life, time.monotonic())
 
-    def _offered(self, task: asyncio.Task[None]) -> None:
-        self._offers.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._broken = self._broken or error
+    def _broke(self, error: BaseException) -> None:
+        self._broken = self._broken or error  # raised where the next version is published
 
     async def discard(self, order: Discard) -> None:
         self._shard.drop(order.contribution.reference)

@@ -20,6 +20,7 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
+from cluster.tasks import Tasks
 from coordinator.codec import Sent
 from coordinator.fragments import Flat
 from coordinator.protocol import Fragment, Version
@@ -89,6 +90,7 @@ class Sharing:
         self._whole, self._rates = whole, Rates()
         self._there: dict[Fragment, asyncio.Task[Shared]] = {}
         self._probes: dict[int, asyncio.Task[Parts]] = {}
+        self._tasks = Tasks()  # awaited by whoever asks for what they put
         self._thread = ThreadPoolExecutor(1, "sharing")
 
     async def probe(self, nbytes: int) -> Probe:
@@ -99,7 +101,7 @@ class Sharing:
             return Probe(nbytes, (), largest)
         if nbytes not in self._probes:
             zeros = np.zeros(nbytes, np.uint8)
-            self._probes[nbytes] = asyncio.create_task(self._off(lambda: put([zeros])))
+            self._probes[nbytes] = self._tasks.spawn(self._off(lambda: put([zeros])))
             asyncio.get_running_loop().call_later(RECENT_S, self._probes.pop, nbytes)
         return Probe(*await asyncio.shield(self._probes[nbytes]), largest)
 
@@ -110,7 +112,7 @@ class Sharing:
         """
         self._rates.tell(bytes_s)
         if p not in self._there:
-            self._there[p] = asyncio.create_task(self._off(lambda: self._shared(p)))
+            self._there[p] = self._tasks.spawn(self._off(lambda: self._shared(p)))
         task = self._there[p]
         try:
             return await asyncio.shield(task)
