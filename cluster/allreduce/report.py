@@ -16,7 +16,8 @@ from coordinator.state import Phase
 def phase_of(ring: Ring) -> Phase:
     if ring.stage is Stage.OVER:
         return Phase.FINISHED
-    return Phase.STOPPING if ring.stopping is not None else Phase.RUNNING
+    ending = ring.stopping is not None or ring.stage is Stage.ENDING
+    return Phase.STOPPING if ending else Phase.RUNNING
 
 
 def _standing(ring: Ring, island: Island, lives: int) -> IslandState:
