@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from ray.exceptions import RayError
@@ -18,8 +17,8 @@ from cluster.actors.inject import Breakable
 from cluster.actors.ring_ports import RayRingPorts
 from cluster.allreduce.accounts import RingAccounts
 from cluster.allreduce.keeping import Memory, RingState, load_memory, load_state, save_state
-from cluster.allreduce.ring import Held, Resume, Ring, Rules, Turn
-from cluster.allreduce.shell import RingShell
+from cluster.allreduce.ring import Held, Rules, Turn
+from cluster.allreduce.shell import RingShell, come_back
 from cluster.allreduce.store import DepotStore
 from cluster.config.admission import stranger
 from cluster.config.schema import Config
@@ -112,11 +111,11 @@ class Conductor(Breakable):
         down = config.sync.wire_down
         measures = Measures(self._run, groups, layout.sizes, down, now_s=time.time())
         self._now_s = Clock(0.0 if memory is None else memory.now_s)
-        events, lives, ring = 0, 0, Ring()
+        events, lives = 0, 0
         if memory is not None:
             measures.remember(memory.measures)
             events, lives = memory.events, memory.lives
-            ring = replace(memory.ring, kept=snapshot.held)
+        ring, resume = come_back(memory, snapshot)
         keep = config.durability.keep_snapshots
         self._store = await asyncio.to_thread(
             DepotStore, self._depot, events, self._fence.check, keep
@@ -134,11 +133,11 @@ class Conductor(Breakable):
             lives=lives,
             failed=self._failed,
         )
-        if memory is not None:
-            logging.warning("back, at the snapshot of step %d", snapshot.held.step)
-            shell.feed(Resume(memory.ring.generation + 1))
-        else:
+        if memory is None:
             measures.began(self._now_s())
+        if resume is not None:
+            logging.warning("back, at the snapshot of step %d", snapshot.held.step)
+            shell.feed(resume)
         shell.remember()
         self._opened = shell
 
@@ -171,7 +170,7 @@ class Conductor(Breakable):
             shell.measures.refused(event.island, why)
             return Refused(event.island, why)
         self._ports.seats[event.island] = seat
-        return shell.enter(event.island, event.group)
+        return shell.enter(event.island)
 
     async def ready(self, life: Life, held: Held | None, wasted: int) -> tuple[bool, Turn | None]:
         """Wait for a place in a ring: whether to ask again, and the place; None: there is none any

@@ -27,6 +27,8 @@ FRESH_S = 3.0
 """Parameters that were seen so recently are not asked for again."""
 LATE_S = 10.0
 """A depot that has not answered for so long is said in the status."""
+DURABLE_S = 6.0
+"""An order is answered by then, also if the depot has not taken it."""
 END_S = 30.0
 """The depot is not waited for longer at the end of the run."""
 
@@ -84,17 +86,23 @@ class RingActor(Conductor):
 
     async def stop(self, why: str) -> None:
         """Have the run end after the step that is under way."""
-        (await self._open()).feed(Stop(why))
+        await self._ordered(Stop(why))
 
     async def drain(self, island: Island, why: str) -> None:
         """Have an island leave after its step, and the others go on."""
-        (await self._open()).feed(Drain(island, why))
+        await self._ordered(Drain(island, why))
+
+    async def _ordered(self, order: Stop | Drain) -> None:
+        """Take in an order, and answer when it is durable, or when the depot takes too long."""
+        shell = await self._open()
+        shell.feed(order)
+        await asyncio.wait({shell.remember()}, timeout=DURABLE_S)
 
     async def fault(self, island: Island) -> None:
         """Count that something was broken on purpose."""
         shell = await self._open()
         shell.measures.fault(island, self._now_s())
-        await asyncio.wait({shell.remember()}, timeout=LATE_S)  # this process may be broken next
+        await asyncio.wait({shell.remember()}, timeout=DURABLE_S)  # this process may be broken next
 
     async def evaluated(self, t: int, loss: float) -> None:
         """Take in the held-out loss of the model after so many steps."""

@@ -235,7 +235,8 @@ def _hear(ring: Ring, event: Event) -> Ring:
             if known is not None and known.turns and known.life != life:
                 ring = replace(ring, broken=ring.broken or f"{life.island} has begun anew")
             ring = replace(ring, lost=ring.lost + wasted)
-            if held is not None and held > ring.held:
+            ends = ring.stage in (Stage.ENDING, Stage.OVER)  # with a state that is decided on
+            if held is not None and held > ring.held and not ends:
                 ring = replace(ring, held=held)
             return _with(ring, Member(life, held))
         case Turned(number, held):

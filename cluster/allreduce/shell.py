@@ -30,17 +30,21 @@ from cluster.allreduce.ring import (
     Pause,
     Ready,
     Release,
+    Resume,
     Ring,
     Rules,
+    Stage,
     Turn,
     Turned,
     advance,
 )
 from cluster.allreduce.store import Coalesced, RingStore
 from cluster.failures import words_of
+from cluster.names import group_name
 from cluster.syncer.counts import Watched
 from cluster.syncer.measures import Measures
 from cluster.tasks import Tasks
+from coordinator.frozen import replace
 from coordinator.protocol import Incarnation, Island, Life
 
 log = logging.getLogger("archipelago.conductor")
@@ -56,7 +60,7 @@ MEETINGS = 5
 FINAL_S = 60.0
 """An island that has the final state, and cannot send it, is asked again for so long."""
 END_S = 30.0
-"""The final state is kept in memory, and for so long it is tried to store it as well."""
+"""For so long the end of the run waits for the depot; storing the final state goes on after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,15 @@ class RingPorts(Protocol):
         ...
 
 
+def come_back(memory: Memory | None, snapshot: RingState) -> tuple[Ring, Resume | None]:
+    """Return the state to begin with, and the event that a restart begins with; None if nothing has
+    been trained yet. The snapshot may be newer than the memory, which may be missing."""
+    ring = Ring() if memory is None else memory.ring
+    restart = memory is not None or snapshot.held > Held(0)
+    resume = Resume(ring.generation + 1) if restart else None
+    return replace(ring, kept=snapshot.held), resume
+
+
 class RingShell:
     """The rules, their state, and the tasks under way; for one event loop."""
 
@@ -126,17 +139,18 @@ class RingShell:
         self._watched: set[Life] = set()
         self._formed = Form(0, (), Held(0), None, "")
         self._to_keep: tuple[RingState, int] | None = None  # with the ring that it is of
-        self._remembered_s = float("-inf")
+        self._remembered_s, self._memory_taken = float("-inf"), False
+        self._durable = asyncio.Event()  # the final state, and that it is final
         self.memories = Coalesced(self._remember, self._tasks, now_s)
         self.snapshots = Coalesced(self._keep, self._tasks, now_s)
 
     # --- what islands say -------------------------------------------------------------------------
 
-    def enter(self, island: Island, group: str) -> Life:
+    def enter(self, island: Island) -> Life:
         """Grant a life to a process of this island."""
         self.lives += 1
         life = Life(island, Incarnation(self.lives))
-        watched = self.measures.counts.islands.setdefault(island, Watched(group))
+        watched = self._watched_island(island)
         watched.lives, watched.refused, watched.rejected = watched.lives + 1, "", False
         known = self.ring.members.get(island)
         if known is not None:
@@ -155,6 +169,7 @@ class RingShell:
             return False, None
         if life not in self._places:
             self.lives = max(self.lives, life.incarnation)
+            self._watched_island(life.island)
             self._watch_over(life)
             self._places[life] = asyncio.get_running_loop().create_future()
             self.feed(Ready(life, held, wasted))
@@ -172,8 +187,8 @@ class RingShell:
             self.feed(Turned(ring, held))
 
     def keep(self, state: RingState) -> None:
-        """Keep a snapshot, unless a newer one is kept or waits to be."""
-        if state.held > self.snapshot.held:
+        """Keep a snapshot, unless a newer one is kept."""
+        if state.held > self.ring.kept:
             self._to_keep = state, self.ring.ring
             self.snapshots.ask()
 
@@ -219,10 +234,13 @@ class RingShell:
             self.remember()
 
     def _gone(self, lost: Lost, before: Ring) -> None:
-        """Forget a member that has died. The others of a ring that has not turned yet wait for each
-        other inside the library, which only ends with their meeting point."""
+        """Forget a member that has died; one that was only out of reach asks again, and is back.
+
+        The others of a ring that has not turned yet wait for each other inside the library, which
+        only ends with their meeting point.
+        """
         log.warning("%s is gone: %s", lost.life, lost.why)
-        _answer(self._places.pop(lost.life, None), None)
+        self._places.pop(lost.life, None)
         if lost.life in before.turning and self.ring.held.step <= self._formed.held.step:
             self._tasks.spawn(self._ports.part(self.ring.ring))
 
@@ -240,9 +258,12 @@ class RingShell:
                     self._tasks.spawn(self._ports.pause(life, ring))
             case Release(life, why):
                 log.info("%s is let go: %s", life, why)
-                _answer(self._places.get(life), None)
-            case Finish():
-                self._tasks.spawn(self._finish(effect))
+                if self.ring.stage is Stage.OVER:
+                    self._tasks.spawn(self._let_go(life))
+                else:
+                    _answer(self._places.get(life), None)
+            case Finish(donor):
+                self._tasks.spawn(self._finish(donor, self.ring.held))
             case _:
                 assert_never(effect)
 
@@ -275,21 +296,42 @@ class RingShell:
     def _is_off(self, form: Form) -> bool:
         return self.ring.ring != form.ring or self.ring.broken is not None
 
-    async def _finish(self, finish: Finish) -> None:
-        """Fetch the final state, which is the result, from any island that has it."""
-        wanted, ring = self.ring.held, self.ring.ring
-        if self.snapshot.held != wanted:
-            state = await self._final_state(wanted, finish.donor)
-            if isinstance(state, str):
-                log.error("the final state is lost: %s", state)
-                self.feed(Gone(wanted, state))
+    async def _finish(self, donor: Life | None, wanted: Held) -> None:
+        """Fetch the final state, which is the result, from any island that has it; without a donor
+        it is the last snapshot."""
+        ring, state = self.ring.ring, self.snapshot
+        if donor is not None and self.snapshot.held != wanted:
+            found = await self._final_state(wanted, donor)
+            if isinstance(found, str):
+                log.error("the final state is lost: %s", found)
+                self.feed(Gone(wanted, found))
                 return
-            await self._store_final(state, ring)
-            self.snapshot = state  # also if the depot does not take it
+            state = found
+        await asyncio.wait({self._tasks.spawn(self._make_durable(state, ring))}, timeout=END_S)
+        self.snapshot = state  # also if the depot does not take it
         self.measures.counts.ended_s = self._now_s()
         self.feed(Ended(self.snapshot.held))
 
-    async def _final_state(self, wanted: Held, donor: Life | None) -> RingState | str:
+    async def _make_durable(self, state: RingState, ring: int) -> None:
+        """Store the final state, and that it is final, however long the depot does not take it."""
+        while self.ring.kept < state.held:
+            self._to_keep = state, ring
+            await asyncio.wait({self.snapshots.ask()})
+            if self.ring.kept < state.held:
+                await asyncio.sleep(AGAIN_S)
+        await asyncio.wait({self.remember()})
+        while not self._memory_taken:
+            await asyncio.sleep(AGAIN_S)
+            await asyncio.wait({self.remember()})
+        self._durable.set()
+
+    async def _let_go(self, life: Life) -> None:
+        """Tell an island that the run is over, once a conductor that comes back knows it: until
+        then the island may be the only one that has the final state."""
+        await self._durable.wait()
+        _answer(self._places.get(life), None)
+
+    async def _final_state(self, wanted: Held, donor: Life) -> RingState | str:
         """Return the final state, or why nobody gives it."""
         members = [each.life for each in self.ring.members.values() if each.held == wanted]
         asked = deque(sorted(members, key=lambda life: life != donor))
@@ -308,15 +350,6 @@ class RingShell:
                 await asyncio.sleep(AGAIN_S)
         return why
 
-    async def _store_final(self, state: RingState, ring: int) -> None:
-        """Make the final state durable, if the depot takes it within `END_S`."""
-        end_s = self._now_s() + END_S
-        while self.snapshot.held != state.held and self._now_s() < end_s:
-            self._to_keep = state, ring
-            await asyncio.wait({self.snapshots.ask()}, timeout=end_s - self._now_s())
-            if self.snapshot.held != state.held:
-                await asyncio.sleep(AGAIN_S)
-
     async def _end_who_is_stuck(self, ring: int) -> None:
         """A ring has broken: end the processes that have not noticed after a while."""
         while True:
@@ -326,6 +359,9 @@ class RingShell:
             for life in self.ring.turning:
                 log.warning("%s has not left ring %d: its process is ended", life, ring)
                 self._tasks.spawn(self._ports.end(life))
+
+    def _watched_island(self, island: Island) -> Watched:
+        return self.measures.counts.islands.setdefault(island, Watched(group_name(island)))
 
     def _watch_over(self, life: Life) -> None:
         if life not in self._watched:
@@ -345,8 +381,10 @@ class RingShell:
         try:
             await self._store.remember(memory)
         except OSError as error:
+            self._memory_taken = False
             self.measures.trouble("memory", str(error))
         else:
+            self._memory_taken = True
             self.measures.trouble("memory", None)
 
     async def _keep(self) -> None:
@@ -362,8 +400,8 @@ class RingShell:
             return
         self.measures.trouble("snapshot", None)
         passed = ring == self.ring.ring or state.held <= self._formed.held
-        if passed and state.held > self.snapshot.held:
-            self.snapshot = state
+        if passed and state.held > self.ring.kept:
+            self.snapshot = max(self.snapshot, state, key=lambda each: each.held)
             self.feed(Kept(state.held))
 
     def _fail(self, error: BaseException) -> None:
