@@ -11,6 +11,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -56,6 +57,16 @@ class Tasks:
         self._kept.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
+
+
+def heard(job: Future[Any], failed: Failed) -> None:
+    """Report the exception of a thread pool's job that nobody waits for, on the job's thread."""
+
+    def done(job: Future[Any]) -> None:
+        if not job.cancelled() and (error := job.exception()) is not None:
+            failed(error)
+
+    job.add_done_callback(done)
 
 
 def watch_process(failed: Failed) -> None:

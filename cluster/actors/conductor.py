@@ -17,8 +17,9 @@ from cluster.actors.inject import Breakable
 from cluster.actors.ring_ports import RayRingPorts
 from cluster.allreduce.accounts import RingAccounts
 from cluster.allreduce.keeping import Memory, RingState, load_memory, load_state, save_state
+from cluster.allreduce.records import come_back
 from cluster.allreduce.ring import Held, Rules, Turn
-from cluster.allreduce.shell import RingShell, come_back
+from cluster.allreduce.shell import RingShell
 from cluster.allreduce.store import DepotStore
 from cluster.config.admission import stranger
 from cluster.config.schema import Config

@@ -71,9 +71,9 @@ class RingActor(Conductor):
         shell = await self._open()
         if (error := shell.failure) is not None:
             raise RunFailed(f"the conductor cannot go on: {words_of(error)}") from error
-        for what, writer in (("memory", shell.memories), ("snapshot", shell.snapshots)):
-            if writer.late_s > LATE_S:
-                why = f"the depot has not answered for {writer.late_s:.0f} s"
+        for what, late_s in shell.records.late():
+            if late_s > LATE_S:
+                why = f"the depot has not answered for {late_s:.0f} s"
                 shell.measures.trouble(what, why)
         return status_of(
             self._run,
@@ -116,7 +116,11 @@ class RingActor(Conductor):
         """The run is over: end everything, and sum up; also if the depot does not answer."""
         shell = await self._open()
         tasks = Tasks(lambda error: logging.error("not ended as it should be: %r", error))
-        for ending in (tasks.spawn(self._ports.close()), shell.remember(), shell.snapshots.ask()):
+        for ending in (
+            tasks.spawn(self._ports.close()),
+            shell.remember(),
+            shell.records.all_written(),
+        ):
             await asyncio.wait({ending}, timeout=END_S)
         shell.close()
         await asyncio.wait({tasks.spawn(self._store.close())}, timeout=END_S)

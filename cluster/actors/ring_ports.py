@@ -14,7 +14,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTa
 from cluster.actors.directory import Directory
 from cluster.allreduce.keeping import RingState
 from cluster.allreduce.meeting import Meetings
-from cluster.allreduce.shell import NotGiven, RingPorts
+from cluster.allreduce.ports import NotGiven, RingPorts
 from cluster.failures import in_short, origin_of
 from cluster.names import Seat, island_actor, seat_of
 from coordinator.protocol import Island, Life

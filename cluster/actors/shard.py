@@ -41,7 +41,7 @@ from cluster.storage.layout import load_layout
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import Fence
 from cluster.syncer.collect import Answers, Gatherer, Handed
-from cluster.tasks import Tasks, watch_process
+from cluster.tasks import Tasks, heard, watch_process
 from coordinator.codec import Sent
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
@@ -79,14 +79,14 @@ class ShardActor(Breakable):
         """`code`: of its outer optimizer, when the run began (`user_sha256`). `owner`: for its
         `Fence`."""
         setup_logging()
-        watch_process(lambda error: self._failed.append((None, raised(Reason.UNHEARD, error))))
+        watch_process(self._unheard)
         self._config = Config.model_validate_json(config, strict=False)
         self._code = code
         self._depot = depot_of(self._config, Path(run_dir))
         self._fence = Fence(self._depot, owner)
         self._actors = Directory(namespace)
         self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
-        self._arithmetic.submit(warm_up, wires_of(self._config))
+        heard(self._arithmetic.submit(warm_up, wires_of(self._config)), self._unheard)
         self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self._storing = StoringThread(StoringPace(self._config.durability.every == "auto"))
         self._gatherer = Gatherer()
@@ -95,8 +95,7 @@ class ShardActor(Breakable):
             lambda p: self._shard.whole([p])[0], lambda: self._storing.pace.sizes
         )
         self._ranges = Ranges(self._shard.whole, self._shard.links, self._shard.shared)
-        self._fates = Fates()  # of what this process has heard of; on its event loop alone
-        self._arrivals = Arrivals()  # the same
+        self._fates, self._arrivals = Fates(), Arrivals()  # what it has heard of; on its event loop
         self._offers = Tasks(self._broke)
         self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
         self._broken: BaseException | None = None
@@ -285,8 +284,8 @@ class ShardActor(Breakable):
         try:
             return (await self._sharing.differences([payload])).parts
         except STORE_FULL as error:
-            kind = type(error).__name__
             logging.error("no room to publish %s of %d: %s", said.version, said.fragment, error)
+            kind = type(error).__name__
             why = f"{kind}: no room to publish fragment {said.fragment} {said.version}"
             self._failed.append((None, Failure(Reason.STORE, why, ends=False)))
             return []
@@ -306,6 +305,9 @@ class ShardActor(Breakable):
             self._failed.append((life, failure))
         elif failure is None:
             self._arrivals.reached(said.fragment, said.version, life, time.monotonic())
+
+    def _unheard(self, error: BaseException) -> None:
+        self._failed.append((None, raised(Reason.UNHEARD, error)))
 
     def _broke(self, error: BaseException) -> None:
         self._broken = self._broken or error  # raised where the next version is published

@@ -6,6 +6,9 @@ decided by `ring` alone, as the rules of `coordinator` decide for islands that a
 
     ring      who sums with whom, from where, and when all pause: a pure state
     shell     the conductor's shell: events in, effects carried out, nothing of Ray
+    ports     what it reaches
+    final_state  how the result is fetched from the islands that have it
+    records   its memory and its snapshots: the newest of each, one at a time
     store     its depot, away from its event loop
     accounts  bytes, merges and gaps of rings, for the measures
     step      the compiled step: gradients, their mean over the ring, the update

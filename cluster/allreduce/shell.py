@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from cluster.allreduce.accounts import RingAccounts
+from cluster.allreduce.final_state import final_state
 from cluster.allreduce.keeping import MEMORY_S, Memory, RingState
+from cluster.allreduce.ports import RingPorts
+from cluster.allreduce.records import Records
 from cluster.allreduce.ring import (
     Effect,
     Ended,
@@ -30,21 +31,19 @@ from cluster.allreduce.ring import (
     Pause,
     Ready,
     Release,
-    Resume,
     Ring,
     Rules,
     Stage,
     Turn,
     Turned,
     advance,
-)
-from cluster.allreduce.store import Coalesced, RingStore
+)  # fmt: skip
+from cluster.allreduce.store import RingStore
 from cluster.failures import words_of
 from cluster.names import group_name
 from cluster.syncer.counts import Watched
 from cluster.syncer.measures import Measures
 from cluster.tasks import Tasks
-from coordinator.frozen import replace
 from coordinator.protocol import Incarnation, Island, Life
 
 log = logging.getLogger("archipelago.conductor")
@@ -54,62 +53,11 @@ and its process is ended."""
 WAIT_S = 10.0
 """An island that waits for a place is answered by then, and asks again."""
 AGAIN_S = 1.0
-"""Between two attempts to open a meeting point, to fetch the final state, or to store it."""
+"""Between two attempts to open a meeting point."""
 MEETINGS = 5
 """Attempts to open a meeting point; after the last one the conductor's process starts over."""
-FINAL_S = 60.0
-"""An island that has the final state, and cannot send it, is asked again for so long."""
 END_S = 30.0
 """For so long the end of the run waits for the depot; storing the final state goes on after it."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotGiven:
-    """Why an island does not give its state. `again`: it may, if it is asked again."""
-
-    why: str
-    again: bool
-
-
-class RingPorts(Protocol):
-    """What a conductor reaches: islands, and the meeting points of rings."""
-
-    async def meet(self, ring: int, members: int) -> str:
-        """Close the meeting point of the ring before, and open one for this ring; return where it
-        is, which is empty for a single member.
-
-        Errors: `OSError`.
-        """
-        ...
-
-    async def part(self, ring: int) -> None:
-        """Close the meeting point of this ring, if it is open: members that wait there end."""
-        ...
-
-    async def watch(self, life: Life) -> str:
-        """Return when this life is over, with the reason."""
-        ...
-
-    async def pause(self, life: Life, ring: int) -> None:
-        """Have a member leave this ring after its step; one that is dead need not hear it."""
-        ...
-
-    async def end(self, life: Life) -> None:
-        """End the process of this life."""
-        ...
-
-    async def state_of(self, life: Life) -> RingState | NotGiven:
-        """Return the state that this life has on its host."""
-        ...
-
-
-def come_back(memory: Memory | None, snapshot: RingState) -> tuple[Ring, Resume | None]:
-    """Return the state to begin with, and the event that a restart begins with; None if nothing has
-    been trained yet. The snapshot may be newer than the memory, which may be missing."""
-    ring = Ring() if memory is None else memory.ring
-    restart = memory is not None or snapshot.held > Held(0)
-    resume = Resume(ring.generation + 1) if restart else None
-    return replace(ring, kept=snapshot.held), resume
 
 
 class RingShell:
@@ -138,11 +86,9 @@ class RingShell:
         self._places: dict[Life, asyncio.Future[Turn | None]] = {}
         self._watched: set[Life] = set()
         self._formed = Form(0, (), Held(0), None, "")
-        self._to_keep: tuple[RingState, int] | None = None  # with the ring that it is of
-        self._remembered_s, self._memory_taken = float("-inf"), False
+        self._remembered_s = float("-inf")
         self._durable = asyncio.Event()  # the final state, and that it is final
-        self.memories = Coalesced(self._remember, self._tasks, now_s)
-        self.snapshots = Coalesced(self._keep, self._tasks, now_s)
+        self.records = Records(store, self._tasks, measures, now_s, self._memory, self._kept)
 
     # --- what islands say -------------------------------------------------------------------------
 
@@ -189,8 +135,7 @@ class RingShell:
     def keep(self, state: RingState) -> None:
         """Keep a snapshot, unless a newer one is kept."""
         if state.held > self.ring.kept:
-            self._to_keep = state, self.ring.ring
-            self.snapshots.ask()
+            self.records.keep(state, self.ring.ring)
 
     # --- deciding and doing -----------------------------------------------------------------------
 
@@ -208,7 +153,7 @@ class RingShell:
     def remember(self) -> asyncio.Task[None]:
         """Have the memory written, and return a task that ends when it is."""
         self._remembered_s = self._now_s()
-        return self.memories.ask()
+        return self.records.remember()
 
     def close(self) -> None:
         """End all tasks, such as watching over lives."""
@@ -301,7 +246,9 @@ class RingShell:
         it is the last snapshot."""
         ring, state = self.ring.ring, self.snapshot
         if donor is not None and self.snapshot.held != wanted:
-            found = await self._final_state(wanted, donor)
+            members = [each.life for each in self.ring.members.values() if each.held == wanted]
+            asked = sorted(members, key=lambda life: life != donor)
+            found = await final_state(self._ports, asked, wanted, self._now_s)
             if isinstance(found, str):
                 log.error("the final state is lost: %s", found)
                 self.feed(Gone(wanted, found))
@@ -314,15 +261,9 @@ class RingShell:
 
     async def _make_durable(self, state: RingState, ring: int) -> None:
         """Store the final state, and that it is final, however long the depot does not take it."""
-        while self.ring.kept < state.held:
-            self._to_keep = state, ring
-            await asyncio.wait({self.snapshots.ask()})
-            if self.ring.kept < state.held:
-                await asyncio.sleep(AGAIN_S)
-        await asyncio.wait({self.remember()})
-        while not self._memory_taken:
-            await asyncio.sleep(AGAIN_S)
-            await asyncio.wait({self.remember()})
+        if self.ring.kept < state.held:
+            await self.records.keep_surely(state, ring)
+        await self.records.remember_surely()
         self._durable.set()
 
     async def _let_go(self, life: Life) -> None:
@@ -330,25 +271,6 @@ class RingShell:
         then the island may be the only one that has the final state."""
         await self._durable.wait()
         _answer(self._places.get(life), None)
-
-    async def _final_state(self, wanted: Held, donor: Life) -> RingState | str:
-        """Return the final state, or why nobody gives it."""
-        members = [each.life for each in self.ring.members.values() if each.held == wanted]
-        asked = deque(sorted(members, key=lambda life: life != donor))
-        end_s, why = self._now_s() + FINAL_S, "no island has it"
-        while asked:
-            said = await self._ports.state_of(life := asked.popleft())
-            if isinstance(said, RingState):
-                if said.held == wanted:
-                    return said
-                why = f"{life} has another one"
-                continue
-            why = f"{life}: {said.why}"
-            log.warning("the final state is not given, %s", why)
-            if said.again and self._now_s() < end_s:
-                asked.append(life)
-                await asyncio.sleep(AGAIN_S)
-        return why
 
     async def _end_who_is_stuck(self, ring: int) -> None:
         """A ring has broken: end the processes that have not noticed after a while."""
@@ -375,30 +297,13 @@ class RingShell:
 
     # --- the depot --------------------------------------------------------------------------------
 
-    async def _remember(self) -> None:
-        measures, now_s = self.measures.memory(), self._now_s()
-        memory = Memory(self.ring, now_s, measures, self.lives, self._store.events)
-        try:
-            await self._store.remember(memory)
-        except OSError as error:
-            self._memory_taken = False
-            self.measures.trouble("memory", str(error))
-        else:
-            self._memory_taken = True
-            self.measures.trouble("memory", None)
+    def _memory(self) -> Memory:
+        measures, events = self.measures.memory(), self._store.events
+        return Memory(self.ring, self._now_s(), measures, self.lives, events)
 
-    async def _keep(self) -> None:
-        """Make the newest snapshot durable; one of a ring that has gone back behind it since is not
-        gone on from."""
-        if self._to_keep is None:
-            return
-        (state, ring), self._to_keep = self._to_keep, None
-        try:
-            await self._store.keep(state)
-        except OSError as error:
-            self.measures.trouble("snapshot", str(error))
-            return
-        self.measures.trouble("snapshot", None)
+    def _kept(self, state: RingState, ring: int) -> None:
+        """A snapshot of this ring is durable; one of a ring that has gone back behind it since is
+        not gone on from."""
         passed = ring == self.ring.ring or state.held <= self._formed.held
         if passed and state.held > self.ring.kept:
             self.snapshot = max(self.snapshot, state, key=lambda each: each.held)

@@ -16,8 +16,10 @@ import numpy as np
 
 from cluster.allreduce.accounts import RingAccounts
 from cluster.allreduce.keeping import Memory, RingState
+from cluster.allreduce.ports import NotGiven, RingPorts
+from cluster.allreduce.records import come_back
 from cluster.allreduce.ring import Effect, Event, Held, Rules, Stage, Turn
-from cluster.allreduce.shell import NotGiven, RingPorts, RingShell, come_back
+from cluster.allreduce.shell import RingShell
 from cluster.allreduce.store import RingStore
 from cluster.sim.loop import VirtualLoop, settle
 from cluster.syncer.measures import Measures
