@@ -155,6 +155,7 @@ def summary_of(ring: Ring, counts: Counts, now_s: float) -> dict[str, object]:
         "goodput": goodput(counts, ended_s),
         "uptime": uptime(counts, ended_s),
         "faults": counts.faults,
+        "failures": dict(counts.failures),
         "recovery_s": counts.recovery_s,
         "max_merge_gap_s": counts.max_gap_s,
         "up_bytes_per_token": counts.up_bytes / tokens,
