@@ -245,6 +245,114 @@ def test_a_conductor_that_cannot_have_a_meeting_point_starts_over(
     asyncio.run(story())
 
 
+def test_a_ring_that_breaks_before_it_can_meet_is_not_begun(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, was = threading.Event(), Meetings.next
+
+    def waits(meetings: Meetings, host: str, members: int) -> str:
+        go.wait(60)
+        return was(meetings, host, members)
+
+    monkeypatch.setattr(Meetings, "next", waits)
+
+    async def story() -> None:
+        async with stage.conductor() as actor, asyncio.timeout(20):
+            lives = [await stage.enters(actor, island) for island in (A, B)]
+            _, waiting = (asyncio.create_task(actor.ready(life, None, 0)) for life in lives)
+            stage.actors[island_actor(seat_of(A))].dead.set()
+            while (await actor.status())["alive"] != 1:
+                await asyncio.sleep(0.01)
+            go.set()
+            _, turn = await waiting
+            assert turn is not None
+            assert (turn.ring, turn.members) == (2, 1)
+
+    try:
+        asyncio.run(story())
+    finally:
+        go.set()
+
+
+def test_an_island_that_was_out_of_reach_asks_again_and_is_in_the_ring(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.allreduce.shell.WAIT_S", 0.2)
+
+    async def story() -> None:
+        async with stage.conductor() as actor, asyncio.timeout(20):
+            a = await stage.enters(actor, A)
+            there = stage.actors.pop(island_actor(seat_of(A)))  # the head does not know of it yet
+            assert await actor.ready(a, None, 0) == (True, None)
+            stage.actors[island_actor(seat_of(A))] = there
+            b = await stage.enters(actor, B)
+            (_, turn), _ = await asyncio.gather(*(actor.ready(each, None, 0) for each in (a, b)))
+            assert turn is not None
+            assert turn.members == 2
+
+    asyncio.run(story())
+
+
+def test_lives_that_an_earlier_process_let_in_are_watched(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.conductor() as actor:
+            lives = [await stage.enters(actor, island) for island in (A, B)]
+        async with stage.conductor() as again, asyncio.timeout(20):
+            turns = await asyncio.gather(*(again.ready(life, None, 0) for life in lives))
+            assert all(turn is not None for _, turn in turns)
+            stage.actors[island_actor(seat_of(A))].dead.set()
+            while (await again.status())["alive"] != 1:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(story())
+
+
+def test_a_snapshot_without_a_memory_is_gone_on_from(stage: Stage, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with stage.conductor() as actor:
+            lives, turn = await in_a_ring(stage, actor)
+            await actor.turned(lives[0], turn.ring, state(2).held)
+            await actor.keep(lives[0], state(2))
+        (tmp_path / "ring.json").unlink()
+        async with stage.conductor() as again:
+            _, status = await again.look({})
+            assert (status["t"], status["tokens_trained"]) == (2, 20)
+
+    asyncio.run(story())
+
+
+def test_islands_are_let_go_once_the_end_is_durable(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then they may be the only ones that have the final state."""
+    was, full = folder.write, [False]
+
+    def write(path: Path, *content: bytes) -> None:
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        was(path, *content)
+
+    monkeypatch.setattr(folder, "write", write)
+    monkeypatch.setattr("cluster.allreduce.shell.END_S", 0.2)
+    monkeypatch.setattr("cluster.allreduce.records.AGAIN_S", 0.05)
+
+    async def story() -> None:
+        async with stage.conductor() as actor, asyncio.timeout(20):
+            waiting = await at_the_end(stage, actor)
+            for each in (A, B):
+                stage.actors[island_actor(seat_of(each))].gives = lambda: state(4)
+            full[0] = True
+            assert np.all(await finished(actor) == 4), "the result is there all the same"
+            _, status = await actor.look({})
+            assert status["figures"] is not None
+            assert "No space left" in status["figures"]["not_durable"]
+            assert not any(each.done() for each in waiting)
+            full[0] = False
+            assert [await each for each in waiting] == [(False, None)] * 2
+
+    asyncio.run(story())
+
+
 def test_ports_tell_an_island_that_is_dead_from_one_that_cannot_give(stage: Stage) -> None:
     async def story() -> None:
         ports, actor = RayRingPorts("nowhere"), Actor()
