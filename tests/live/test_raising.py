@@ -180,10 +180,11 @@ def test_what_an_island_or_the_evaluator_raises_ends_no_run() -> None:
         seen, log = looks(here), logged(here)
         for island, expected in WHYS.items():
             for why in expected:
-                (said,) = (each for each in whys(seen, island, "lost") if each.startswith(why))
+                said = [each for each in whys(seen, island, "lost") if each.startswith(why)]
+                assert said
                 if "None (NoneType)" not in why:  # which the syncer says of it
-                    assert re.search(r" \(\S+\.py:\d+\); traceback in tracebacks/", said), said
-                    name = said.rpartition(" ")[2]
+                    named = r" \(\S+\.py:\d+\); traceback in (tracebacks/\S+)"
+                    (name,) = {each[1] for text in said if (each := re.search(named, text))}
                     assert why.split()[0] in (here.run_dir / name).read_text()
                 assert f"island {island} is lost: {why}" in finished.err
         for line in ("in raising_hand_in", "in raising_offer", "in raising_moments",
