@@ -6,9 +6,11 @@ ends that island's life (docs/protocol.md, An island that fails).
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 from coordinator.errors import Malformed
@@ -28,6 +30,7 @@ class Reason(StrEnum):
     WORDS = "words"
     SENT = "sent"  # what came of it is not what the protocol has words for
     STORE = "store"  # the object store, and the disk behind it, had no room
+    UNHEARD = "unheard"  # raised on a thread, or in a callback, of syncer or shard: nobody waited
 
 
 class Unjudged(StrEnum):
@@ -64,7 +67,24 @@ def raised(reason: Reason, error: BaseException) -> Failure:
     origin = origin_of(error)
     if isinstance(origin, Malformed):
         reason = Reason.SENT
-    return Failure(reason, f"{type(origin).__name__} in {reason}: {in_short(str(origin))}")
+    return Failure(reason, f"{type(origin).__name__} in {reason}: {_with_place(error)}")
+
+
+def words_of(error: BaseException) -> str:
+    """Return the class of an exception, its message, and where it was raised if that is known."""
+    return f"{type(origin_of(error)).__name__}: {_with_place(error)}"
+
+
+def _with_place(error: BaseException) -> str:
+    """Return the message of an exception, with the file and the line that raised it."""
+    origin = origin_of(error)
+    frames = traceback.extract_tb(origin.__traceback__)
+    if not frames:
+        return in_short(str(origin))
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    frame = (own or frames)[-1]
+    place = "/".join(Path(frame.filename).parts[-2:])
+    return f"{in_short(str(origin))} ({place}:{frame.lineno})"
 
 
 def origin_of(error: BaseException) -> BaseException:

@@ -6,8 +6,11 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import threading
+from collections.abc import Generator
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from islands import token_files
@@ -23,3 +26,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Two busy cores make a deadline a matter of luck; the blob repeats a failure without the database.
 settings.register_profile("house", deadline=None, print_blob=True)
 settings.load_profile("house")
+
+
+@pytest.fixture(autouse=True)
+def excepthook() -> Generator[None]:
+    """An actor that a test makes in this process hears of threads that die, until the test ends."""
+    before = threading.excepthook
+    yield
+    threading.excepthook = before

@@ -44,8 +44,15 @@ OF_ROOM = {
     "islands/": ("tests/islands/test_learner_state.py",),
     "cluster/shard/": ("tests/cluster/test_shard.py", "tests/cluster/test_fates.py"),
     "cluster/fleet/": ("tests/cluster/test_controller.py", "tests/cluster/test_fleet.py"),
-}
-"""Which tests see to what, by the beginning of a mutant's file. The fleet is in no schedule."""
+    "cluster/allreduce/": (
+        "tests/cluster/test_ring.py", "tests/cluster/test_conducting.py",
+        "tests/cluster/test_conductor.py",
+    ),
+    "cluster/tasks.py": ("tests/test_tasks.py",),
+}  # fmt: skip
+"""Which tests see to what, by the beginning of a mutant's file."""
+UNPLAYED = ("cluster/fleet/", "cluster/allreduce/", "cluster/tasks.py")
+"""They are in no schedule."""
 
 FUZZ = """
 import sys
@@ -91,6 +98,8 @@ MAILBOX, FOLLOWING, LEAD = "islands/mailbox.py", "islands/following.py", "island
 LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
 FLEET = "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/islands.py", "cluster/fleet/wishes.py"
+TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/shell.py"
+RING, RECORDS = "cluster/allreduce/ring.py", "cluster/allreduce/records.py"
 SHARD, FATES = "cluster/shard/shard.py", "cluster/shard/fates.py"
 INJECTION, RECONCILE = "cluster/fleet/injection.py", "cluster/fleet/reconcile.py"
 
@@ -1128,6 +1137,48 @@ MUTANTS = (
         "                known.merged.append(said)\n",
         "                pass\n",
     ),
+    # rings, and tasks
+    Mutant(
+        "a failed task is not said", TASKS, "            self._failed(error)\n", "            ...\n"
+    ),
+    Mutant("a dead thread is not said", TASKS, "loop.call_soon_threadsafe(failed, error)", "..."),
+    Mutant(
+        "a ring with no meeting point turns",
+        CONDUCTING,
+        "                if attempt == MEETINGS:\n                    raise\n",
+        "                if attempt == MEETINGS:\n                    return\n",
+    ),
+    Mutant(
+        "a ring that broke is told its places",
+        CONDUCTING,
+        "is not None\n\n    async def _f",
+        "is not None and False\n\n    async def _f",
+    ),
+    Mutant(
+        "islands go before the end is durable",
+        CONDUCTING,
+        "        await self._durable.wait()\n",
+        "",
+    ),
+    Mutant(
+        "a lost final state is the result",
+        CONDUCTING,
+        "self.feed(Gone(wanted, found))",
+        "self.feed(Ended(wanted))",
+    ),
+    Mutant(
+        "a life of before is not watched",
+        CONDUCTING,
+        "            self._watch_over(life)\n            self._places",
+        "            self._places",
+    ),
+    Mutant(
+        "who is out of reach never comes back",
+        CONDUCTING,
+        "self._places.pop(lost.life, None)",
+        "_answer(self._places.pop(lost.life, None), None)",
+    ),
+    Mutant("a snapshot without a memory is no restart", RECORDS, " or snapshot.held > Held(0)", ""),
 )
 
 
@@ -1162,7 +1213,7 @@ def try_out(mutant: Mutant, schedules: int = SCHEDULES) -> Caught:
         patch(tree / mutant.file, mutant)
         tests = next(each for start, each in OF_ROOM.items() if mutant.file.startswith(start))
         test = first_line(tree, [*PYTEST, *tests])
-        played = not mutant.file.startswith("cluster/fleet/")
+        played = not mutant.file.startswith(UNPLAYED)
         schedule = first_line(tree, ["-c", FUZZ, str(schedules), str(SEED)]) if played else ""
     return Caught(test, schedule)
 

@@ -14,6 +14,7 @@ typed handle for each untyped one, errors told apart by type, nothing retried by
     evaluator_hosts  ... of several hosts: they judge as one
     conductor  conducts rings of islands that sum gradients: what these call
     ring       what fleet and people call: the actor in the syncer's place, a `Conductor`
+    ring_ports   what a conductor reaches: the islands of its rings, and where they meet
     ring_island  the actor of an island in a ring
     ring_link  its way to the conductor, the fleet and the other islands
     ports      what the syncer reaches: `syncer.ports` over Ray

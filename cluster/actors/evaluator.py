@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayActorError
 
+from cluster.actors.again import start_over
 from cluster.actors.directory import Directory, holder_of, setup_logging
 from cluster.actors.inject import Breakable
 from cluster.config.schema import Config
 from cluster.host.evaluator import Judged
 from cluster.names import SYNCER
 from cluster.status import RunStatus
+from cluster.tasks import watch_process
 from coordinator.errors import Unreachable
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Version
@@ -32,6 +34,7 @@ class EvaluatorActor(Breakable):
 
     def __init__(self, config: str, namespace: str) -> None:
         setup_logging()
+        watch_process(lambda error: start_over(f"a thread died: {error!r}"))
         self._config = Config.model_validate_json(config, strict=False)
         self._namespace, self._actors = namespace, Directory(namespace)
         self._made: Evaluator | None = None

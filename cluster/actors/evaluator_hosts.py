@@ -25,6 +25,7 @@ from cluster.host.build import mesh_of
 from cluster.host.evaluator import Evaluator, Judged
 from cluster.host.gang import Meeting, Other, enter
 from cluster.names import EVALUATOR, Seat
+from cluster.tasks import watch_process
 from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout
 from coordinator.protocol import Fragment, Publication, Version
@@ -148,6 +149,7 @@ class EvaluatorHost:
 
     def __init__(self, config: str, namespace: str, number: int, meeting: Meeting) -> None:
         setup_logging()
+        watch_process(lambda error: _end(f"a thread died: {error!r}"))
         self._config = Config.model_validate_json(config, strict=False)
         self._namespace, self._number, self._meeting = namespace, number, meeting
         threading.Thread(target=self._work, name="judge", daemon=True).start()

@@ -24,6 +24,7 @@ from cluster.actors.inject import Cable
 from cluster.actors.link import RayLink
 from cluster.config.schema import Config, IslandGroup
 from cluster.names import CALL_TIMEOUT_S, Seat, island_actor
+from cluster.tasks import watch_process
 from coordinator.codec import Sent
 from coordinator.errors import Malformed, Unreachable
 from coordinator.parts import Part, Split
@@ -116,6 +117,7 @@ class HostActor:
         self, config: str, group: str, seat: Seat, namespace: str, number: int, meeting: Meeting
     ) -> None:
         setup_logging()
+        watch_process(lambda error: self._end(f"a thread died: {error!r}"))
         plain = Config.model_validate_json(config, strict=False)
         self._config, self._group = plain, plain.group(group)
         self._number, self._meeting = number, meeting

@@ -26,6 +26,7 @@ from cluster.failures import Failure, Reason
 from cluster.host.process import IslandProcess
 from cluster.names import Seat
 from cluster.source import user_sha256
+from cluster.tasks import watch_process
 from coordinator.codec import Sent
 from coordinator.errors import Malformed
 from coordinator.parts import Split
@@ -105,6 +106,7 @@ class IslandActor(Breakable):
 
         gathered = gather if mine.hosts > 1 else None
         self.process = IslandProcess(plain, mine, link, link, gathered)
+        watch_process(lambda error: self.process.break_down(Reason.TRAIN, error))
 
     @property
     def _learner(self) -> Learner | None:

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import ray
 
@@ -19,6 +19,7 @@ from cluster.allreduce.keeping import RingState
 from cluster.config.schema import Config
 from cluster.failures import Reason, raised
 from cluster.names import Seat
+from cluster.tasks import watch_process
 from coordinator.errors import Rejected
 from coordinator.protocol import Life
 
@@ -36,6 +37,7 @@ class RingIslandActor(Breakable):
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         """Cannot fail: an actor whose constructor raises is never restarted."""
         setup_logging()
+        watch_process(self._break_down)
         self._config = Config.model_validate_json(config, strict=False)
         self._link = RingRayLink(self._config, namespace, seat)
         self._member: RingMember | None = None
@@ -53,16 +55,20 @@ class RingIslandActor(Breakable):
             self._member.run()
         except Rejected as error:
             log.warning("%s", error)
-        except BaseException as error:
-            failure = raised(Reason.TRAIN, error)
-            log.error("the island broke, %s; its process is restarted", failure.why, exc_info=error)
-            try:
-                self._link.broke(failure, "".join(traceback.format_exception(error)))
-            finally:
-                logging.shutdown()
-                os._exit(1)
+        except BaseException as error:  # noqa: BLE001 - which ends the process
+            self._break_down(error)
         finally:
             self._over.set()
+
+    def _break_down(self, error: BaseException) -> NoReturn:
+        """End this process with what was raised on one of its threads; Ray restarts it."""
+        failure = raised(Reason.TRAIN, error)
+        log.error("the island broke, %s; its process is restarted", failure.why, exc_info=error)
+        try:
+            self._link.broke(failure, "".join(traceback.format_exception(error)))
+        finally:
+            logging.shutdown()
+            os._exit(1)
 
     @ray.method(concurrency_group="watching")
     def watch(self, life: Life) -> str:

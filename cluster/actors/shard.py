@@ -26,7 +26,7 @@ from cluster.actors.ranges import Range
 from cluster.actors.sharing import Boxed, Probe, Shared
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
-from cluster.failures import Answered, Failure, Reason
+from cluster.failures import Answered, Failure, Reason, raised
 from cluster.names import Seat, island_actor
 from cluster.shard.arrays import warm_up
 from cluster.shard.arrivals import Arrivals
@@ -41,6 +41,7 @@ from cluster.storage.layout import load_layout
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import Fence
 from cluster.syncer.collect import Answers, Gatherer, Handed
+from cluster.tasks import Tasks, heard, watch_process
 from coordinator.codec import Sent
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
@@ -75,21 +76,21 @@ class ShardActor(Breakable):
         """`code`: of its outer optimizer, when the run began (`user_sha256`). `owner`: for its
         `Fence`."""
         setup_logging()
+        watch_process(self._unheard)
         self._config = Config.model_validate_json(config, strict=False)
         self._code = code
         self._depot = depot_of(self._config, Path(run_dir))
         self._fence = Fence(self._depot, owner)
         self._actors = Directory(namespace)
         self._arithmetic = ThreadPoolExecutor(1, "arithmetic")
-        self._arithmetic.submit(warm_up, wires_of(self._config))
+        heard(self._arithmetic.submit(warm_up, wires_of(self._config)), self._unheard)
         self._hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self._storing = StoringThread(StoringPace(self._config.durability.every == "auto"))
         self._gatherer = Gatherer()
         self._shard = shard_over(self._config, self._means, self._spread)  # on `_arithmetic` alone
         self._public = PublicFragments(self._shard, lambda: self._storing.pace.sizes)
-        self._fates = Fates()  # of what this process has heard of; on its event loop alone
-        self._arrivals = Arrivals()  # the same
-        self._offers: set[asyncio.Task[None]] = set()
+        self._fates, self._arrivals = Fates(), Arrivals()  # what it has heard of; on its event loop
+        self._offers = Tasks(self._broke)
         self._failed: list[tuple[Life | None, Failure]] = []  # since the last publication
         self._broken: BaseException | None = None
         self._seeded: Layout | None = None  # before the syncer has written it down
@@ -265,9 +266,7 @@ class ShardActor(Breakable):
             self._public.sharing.forget(order.fragment)
             boxed = await self._boxed(publication, payload)
             for life, seat in zip(order.to, seats, strict=True):
-                task = asyncio.create_task(self._offer(life, seat, publication, boxed))
-                self._offers.add(task)
-                task.add_done_callback(self._offered)
+                self._offers.spawn(self._offer(life, seat, publication, boxed))
         failed, self._failed = self._failed, []
         return Answered(failed, reached)
 
@@ -278,8 +277,8 @@ class ShardActor(Breakable):
         try:
             return await self._public.sharing.publication(payload)
         except STORE_FULL as error:
-            kind = type(error).__name__
             logging.error("no room to publish %s of %d: %s", said.version, said.fragment, error)
+            kind = type(error).__name__
             why = f"{kind}: no room to publish fragment {said.fragment} {said.version}"
             self._failed.append((None, Failure(Reason.STORE, why, ends=False)))
             return []
@@ -300,10 +299,11 @@ class ShardActor(Breakable):
         elif failure is None:
             self._arrivals.reached(said.fragment, said.version, life, time.monotonic())
 
-    def _offered(self, task: asyncio.Task[None]) -> None:
-        self._offers.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._broken = self._broken or error
+    def _unheard(self, error: BaseException) -> None:
+        self._failed.append((None, raised(Reason.UNHEARD, error)))
+
+    def _broke(self, error: BaseException) -> None:
+        self._broken = self._broken or error  # raised where the next version is published
 
     async def discard(self, order: Discard) -> None:
         await self._compute(self._shard.drop, order.contribution.reference)

@@ -19,7 +19,7 @@ from cluster.actors.ports import RayPorts
 from cluster.config.admission import stranger
 from cluster.config.rule import rule_of, shards_come_back_alone, wire_of_moments
 from cluster.config.schema import Config
-from cluster.failures import Failure, Unjudged
+from cluster.failures import Failure, Reason, Unjudged, raised
 from cluster.names import Seat, group_name, shards_of
 from cluster.source import source_sha256
 from cluster.status import RunStatus
@@ -34,6 +34,7 @@ from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
 from cluster.syncer.restore import come_back, rules_sha256
 from cluster.syncer.shell import Syncer, done
+from cluster.tasks import Tasks, watch_process
 from cluster.view import View
 from coordinator.errors import ArchipelagoError, Outdated, RunFailed
 from coordinator.fragments import Layout
@@ -86,6 +87,7 @@ class SyncerActor(Breakable):
     ) -> None:
         """`code`: of the task, when the run began (`user_sha256`). `owner`: for its `Fence`."""
         setup_logging()
+        watch_process(self._unheard)
         self._config = Config.model_validate_json(config, strict=False)
         self._run, self._namespace, self._code = run, namespace, code
         self._depot = depot_of(self._config, Path(run_dir))
@@ -316,6 +318,11 @@ class SyncerActor(Breakable):
         lives = [member.life for member in syncer.state.members.values()]
         syncer.broke(self._ports.life_at(seat, lives), failure)
 
+    def _unheard(self, error: BaseException) -> None:
+        """Count what a thread has died of, or a callback of the event loop."""
+        if self._syncer is not None:
+            self._syncer.broke(None, raised(Reason.UNHEARD, error))
+
     async def stop(self, why: str) -> None:
         syncer = await self._ready()
         syncer.stop(why)
@@ -362,7 +369,7 @@ class SyncerActor(Breakable):
         if the depot does not answer any more; the log says then what is not durable."""
         syncer = await self._ready()
         syncer.close()
-        ending = asyncio.ensure_future(self._end(syncer))
+        ending = Tasks().spawn(self._end(syncer))
         await asyncio.wait({ending}, timeout=END_S)
         why = f"the depot has not taken the end of the run for {END_S:g} s"
         if ending.done():

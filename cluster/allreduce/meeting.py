@@ -9,16 +9,20 @@ is here: it hosts, has no part in the sums, and ends when nobody holds its input
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from cluster.host.held_port import HeldPort
 
+log = logging.getLogger("archipelago.ring")
+COMMAND = (sys.executable, "-m", "cluster.allreduce.meeting")
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 JOIN_S = 60
 """So long the members of a ring wait for each other when it forms."""
@@ -29,17 +33,34 @@ HEARTBEAT_S = 100
 class Meeting:
     """A meeting point that is being prepared, and then open for one ring."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        """Start its process.
+
+        Errors: `OSError`.
+        """
         self._port: HeldPort | None = None  # while the service may begin there
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cluster.allreduce.meeting"],
+            command,
             stdin=subprocess.PIPE,
             text=True,
             env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)},
         )
 
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return self._process.poll() is None
+
     def open(self, host: str, members: int) -> str:
-        """For so many members; where it is."""
+        """Open it for so many members, and return where it is.
+
+        Errors: `OSError` if its process has died.
+        """
         self._port = HeldPort()
         assert self._process.stdin is not None
         self._process.stdin.write(f"{host} {self._port.port} {members + 1}\n")
@@ -52,24 +73,46 @@ class Meeting:
         self._process.wait()
         if self._port is not None:
             self._port.close()
+        if self._process.stdin is not None:
+            with suppress(OSError):  # what was not written yet has no reader any more
+                self._process.stdin.close()
 
 
 class Meetings:
     """The meeting point of the ring that turns, and one prepared for the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        """Prepare the first one. `command`: what the process of a meeting point runs."""
+        self._command = command
         self._open: Meeting | None = None
-        self._next: Meeting | None = Meeting()
+        self.prepared = self._prepare()
 
     def next(self, host: str, members: int) -> str:
-        """Close the one that was, and open another; where it is, empty for one member alone."""
+        """Close the one that was, and open another; where it is, empty for one member alone.
+
+        A prepared one may have died meanwhile, for want of memory: then a new one is used.
+
+        Errors: `OSError` if that cannot be had either.
+        """
         self.end_ring()
         if members == 1:
             return ""
-        self._open, self._next = self._next or Meeting(), None
-        address = self._open.open(host, members)
-        self._next = Meeting()  # it imports what it needs while this one is in use
+        prepared, self.prepared = self.prepared, None
+        address = None if prepared is None else _opened(prepared, host, members)
+        if address is None:
+            prepared = Meeting(self._command)
+            address = prepared.open(host, members)
+        self._open = prepared
+        self.prepared = self._prepare()  # it imports what it needs while this one is in use
         return address
+
+    def _prepare(self) -> Meeting | None:
+        """Return a meeting point that starts, None if no process can be had at present."""
+        try:
+            return Meeting(self._command)
+        except OSError as error:
+            log.warning("no meeting point is prepared for the next ring: %s", error)
+            return None
 
     def end_ring(self) -> None:
         """Members that are still there end with it."""
@@ -79,9 +122,22 @@ class Meetings:
 
     def close(self) -> None:
         self.end_ring()
-        if self._next is not None:
-            self._next.close()
-            self._next = None
+        if self.prepared is not None:
+            self.prepared.close()
+            self.prepared = None
+
+
+def _opened(prepared: Meeting, host: str, members: int) -> str | None:
+    """Return where this prepared meeting point is open; None if its process has died, and then it
+    is closed."""
+    try:
+        if prepared.is_alive:
+            return prepared.open(host, members)
+        log.warning("the prepared meeting point has died (process %d)", prepared.pid)
+    except OSError as error:
+        log.warning("the prepared meeting point died as it was opened: %s", error)
+    prepared.close()
+    return None
 
 
 def join(address: str, members: int, rank: int) -> None:

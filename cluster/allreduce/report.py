@@ -16,7 +16,8 @@ from coordinator.state import Phase
 def phase_of(ring: Ring) -> Phase:
     if ring.stage is Stage.OVER:
         return Phase.FINISHED
-    return Phase.STOPPING if ring.stopping is not None else Phase.RUNNING
+    ending = ring.stopping is not None or ring.stage is Stage.ENDING
+    return Phase.STOPPING if ending else Phase.RUNNING
 
 
 def _standing(ring: Ring, island: Island, lives: int) -> IslandState:
@@ -154,6 +155,7 @@ def summary_of(ring: Ring, counts: Counts, now_s: float) -> dict[str, object]:
         "goodput": goodput(counts, ended_s),
         "uptime": uptime(counts, ended_s),
         "faults": counts.faults,
+        "failures": dict(counts.failures),
         "recovery_s": counts.recovery_s,
         "max_merge_gap_s": counts.max_gap_s,
         "up_bytes_per_token": counts.up_bytes / tokens,

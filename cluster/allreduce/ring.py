@@ -40,6 +40,7 @@ class Stage(StrEnum):
     GATHERING = "gathering"  # islands come, and no ring turns
     TURNING = "turning"
     PAUSING = "pausing"  # its members were told to leave after their step
+    ENDING = "ending"  # the conductor fetches the final state; its members wait
     OVER = "over"
 
 
@@ -95,13 +96,28 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """The conductor has the final state, which is the result."""
+
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """No island can give this state any more, though some had it."""
+
+    held: Held
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Resume:
     """The conductor is back: it knows of no process, and has the last snapshot."""
 
     generation: int
 
 
-Event = Ready | Turned | Lost | Kept | Drain | Stop | Resume
+Event = Ready | Turned | Lost | Kept | Drain | Stop | Ended | Gone | Resume
 
 
 # --- effects: what the conductor does -------------------------------------------------------------
@@ -137,7 +153,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over. `donor`: who has the final state; None: it is the last snapshot."""
+    """Fetch the final state, and answer with `Ended` or `Gone`. `donor`: an island that has it;
+    None: it is the last snapshot."""
 
     donor: Life | None
 
@@ -218,11 +235,12 @@ def _hear(ring: Ring, event: Event) -> Ring:
             if known is not None and known.turns and known.life != life:
                 ring = replace(ring, broken=ring.broken or f"{life.island} has begun anew")
             ring = replace(ring, lost=ring.lost + wasted)
-            if held is not None and held > ring.held:
+            ends = ring.stage in (Stage.ENDING, Stage.OVER)  # with a state that is decided on
+            if held is not None and held > ring.held and not ends:
                 ring = replace(ring, held=held)
             return _with(ring, Member(life, held))
         case Turned(number, held):
-            if number != ring.ring or ring.stage in (Stage.GATHERING, Stage.OVER):
+            if number != ring.ring or ring.stage not in (Stage.TURNING, Stage.PAUSING):
                 return ring
             return replace(ring, held=max(held, ring.held))
         case Lost(life, why):
@@ -238,10 +256,19 @@ def _hear(ring: Ring, event: Event) -> Ring:
             return replace(ring, leaving=ring.leaving | {island})
         case Stop(why):
             return replace(ring, stopping=ring.stopping or why)
+        case Ended(held):
+            return replace(ring, stage=Stage.OVER, held=held)
+        case Gone(held, why):
+            broken = f"the final state is lost: {why}"
+            members = {
+                island: replace(each, held=None) if each.held == held else each
+                for island, each in ring.members.items()
+            }
+            return replace(ring, stage=Stage.GATHERING, members=members, broken=broken)
         case Resume(generation):
             return replace(
                 ring,
-                stage=Stage.OVER if ring.stage is Stage.OVER else Stage.GATHERING,
+                stage=Stage.GATHERING,  # whether the run is over is decided anew: see `_settle`
                 generation=generation,
                 members={},
                 held=max(ring.held, ring.kept),  # what it remembers may be older than the snapshot
@@ -255,6 +282,8 @@ def _settle(rules: Rules, ring: Ring) -> Outcome:
     """What follows, whatever has happened."""
     if ring.stage is Stage.OVER:
         return _release(ring, ring.members, "the run is over")
+    if ring.stage is Stage.ENDING:
+        return ring, ()
     if ring.turning:
         return _pause(rules, ring)
     if ring.ring > 0 and ring.stage is not Stage.GATHERING:
@@ -264,7 +293,7 @@ def _settle(rules: Rules, ring: Ring) -> Outcome:
         if donor is None and ring.held != ring.kept and ring.stopping is None:
             return _form(rules, _back(ring, ring.kept))  # who had the end is gone
         ring = ring if donor is not None else _back(ring, ring.kept)
-        return replace(ring, stage=Stage.OVER), (Finish(donor),)
+        return replace(ring, stage=Stage.ENDING), (Finish(donor),)
     gone = {i: each for i, each in ring.members.items() if i in ring.leaving}
     ring, released = _release(ring, gone, "drained")
     ring, formed = _form(rules, ring)

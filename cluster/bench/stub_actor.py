@@ -24,6 +24,7 @@ from cluster.bench.stub_learner import LightLearner, Material, StubPace
 from cluster.config.schema import Config
 from cluster.names import SYNCER, island_actor, seat_of
 from cluster.source import source_sha256
+from cluster.tasks import Tasks
 from coordinator.codec import Payload, split
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat
@@ -117,6 +118,7 @@ class CrewActor:
         self._namespace = namespace
         self._learners: dict[Island, LightLearner] = {}
         self._lives: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()  # whose results `take` and `part` look at
         self._steps, self._cpu_s = 0, 0.0
         self._broken: RunFailed | None = None
 
@@ -126,7 +128,7 @@ class CrewActor:
         for island in islands:
             learner = LightLearner(island, material, pace, link, time.perf_counter)
             self._learners[island] = learner
-            self._lives.append(asyncio.create_task(learner.run()))
+            self._lives.append(self._tasks.spawn(learner.run()))
 
     async def pace(self, pace: StubPace) -> None:
         self._pace.step_s, self._pace.resting = pace.step_s, pace.resting

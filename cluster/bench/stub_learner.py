@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from cluster.sim.pages import Pages
+from cluster.tasks import Tasks
 from coordinator.codec import Payload, Wire, decode, encode
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
@@ -164,7 +165,7 @@ class LightLearner:
         cursor, ahead = self._pages.cursor, self._pages.remaining
         self.now = begun(terms, granted, versions, cursor, ahead)
         self._happens(Ready(ahead) if self._staying else LetGo())
-        talker = asyncio.create_task(self._talk())
+        talker = Tasks().spawn(self._talk())
         talker.add_done_callback(lambda _: self.leave())  # nobody steps on unheard
         try:
             await self._train()

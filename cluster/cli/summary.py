@@ -88,7 +88,11 @@ def _merging(summary: Summary) -> Iterator[FigureRow]:
 
 def _recovery(summary: Summary) -> Iterator[FigureRow]:
     faults = summary.get("faults")
-    yield "faults", Text(number(faults, 0), "red" if faults else ""), ""
+    yield "faults", Text(number(faults, 0), "red" if faults else ""), "broken on purpose"
+    failures: Mapping[str, int] = summary.get("failures") or {}
+    if failures:
+        reasons = ", ".join(f"{count} in {reason}" for reason, count in failures.items())
+        yield "failures", Text(number(sum(failures.values()), 0), "red"), reasons
     recovery_s = summary.get("recovery_s")
     for took_s in recovery_s or [None]:
         if recovery_s or faults or recovery_s is None:

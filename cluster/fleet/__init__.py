@@ -18,6 +18,7 @@ pure; `controller` looks, asks it, and does what it says over `cluster.RayCluste
     tpu_slice   a TPU slice of several hosts, by Ray's utilities for these
     over_ray    the same over Ray: placement groups, actors of one namespace
     shown       the status that people see: the syncer's, with the fleet's on top
+    tracebacks  those of processes that broke, as files of the run directory
     metrics     every metric, declared once
     exporter    the Prometheus target of a run
     http_port    what that port answers: /metrics, /status, /healthz

@@ -19,6 +19,7 @@ from cluster.fleet.outcome import Outcome
 from cluster.fleet.over_ray import OverRay
 from cluster.names import FLEET, Seat
 from cluster.status import RunStatus
+from cluster.tasks import log_only, watch_process
 from coordinator.protocol import Island
 
 FLEET_THREADS = 16
@@ -39,6 +40,7 @@ class FleetActor(Breakable):
         resumes: bool,
     ) -> None:
         setup_logging()
+        watch_process(log_only)
         plain, folder = Config.model_validate_json(config, strict=False), Path(run_dir)
         self._fleet = Fleet(
             plain,

@@ -28,6 +28,7 @@ from cluster.fleet.reconcile import Action, Deed, Hold, Holding, reconcile
 from cluster.fleet.results import Results
 from cluster.fleet.services import Services
 from cluster.fleet.shown import line_of, nothing_yet, shown
+from cluster.fleet.tracebacks import keep_traceback
 from cluster.fleet.wishes import Wishes
 from cluster.names import FLEET, Seat, free_seat
 from cluster.status import RunStatus
@@ -146,8 +147,9 @@ class Fleet:
 
     def broke(self, seat: Seat, words: str) -> None:
         """A process that was here ended with an exception; `words` is its traceback."""
-        log.error("the process at %s broke:\n%s", seat, words)
-        self._islands.broke(seat, words)
+        name = keep_traceback(self._run_dir, seat, words)
+        log.error("the process at %s broke (%s):\n%s", seat, name or "kept nowhere", words)
+        self._islands.broke(seat, words, name)
 
     def dismiss(self) -> None:
         """Whoever followed the run knows how it ended."""

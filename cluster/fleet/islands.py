@@ -31,6 +31,7 @@ class HeldIsland:
     starts: int = 0  # of its process, since its last contribution
     contributions: int = 0
     last_words: str = ""
+    traceback: str = ""  # the file that has them, until its next contribution
     why: str = ""
 
     def begins(self) -> None:
@@ -87,11 +88,12 @@ class Islands:
             self.spares.heard(seat, time.monotonic(), warm=warm)
         return None
 
-    def broke(self, seat: Seat, words: str) -> None:
-        """A process that was here ended with an exception; `words` is its traceback."""
+    def broke(self, seat: Seat, words: str, traceback: str = "") -> None:
+        """A process that was here ended with an exception; `words` is its traceback, and
+        `traceback` the file of the run directory that has it."""
         with self._lock:
             if (it := self._at(seat)) is not None:
-                it.last_words = words
+                it.last_words, it.traceback = words, traceback
                 it.holding = replace(it.holding, breakages=it.holding.breakages + 1)
 
     def _at(self, seat: Seat) -> HeldIsland | None:
@@ -176,7 +178,7 @@ class Islands:
                         incarnation=said.incarnation,
                     )
                 if said.contributions > it.contributions:
-                    it.contributions, it.starts = said.contributions, 1
+                    it.contributions, it.starts, it.traceback = said.contributions, 1, ""
                     it.holding = replace(it.holding, failures=0, breakages=0)
 
     def note_devices(self) -> None:

@@ -69,6 +69,8 @@ def _overlaid(said: IslandStatus | None, it: HeldIsland) -> IslandStatus:
             shown["state"], shown["why"] = "draining", it.why
         case _:
             pass
+    if it.traceback:
+        shown["why"] += f"; traceback in {it.traceback}"
     return shown
 
 

@@ -23,6 +23,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def __init__(self) -> None:
         self.now_s = 0.0
+        self.takes_s: Callable[[], float] = lambda: 0.0  # each job of a thread pool
         self._ready: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._later: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._asked = 0
@@ -65,6 +66,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: object = None
     ) -> asyncio.Task[T]:
         return asyncio.Task(coro, loop=self)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Call `func` at once, and let its result be known after `takes_s` of virtual time."""
+        job: asyncio.Future[T] = asyncio.Future(loop=self)
+        try:
+            self.at(self.now_s + self.takes_s(), settle, job, func(*args))
+        except Exception as error:  # noqa: BLE001 - raised where the job is awaited
+            self.at(self.now_s + self.takes_s(), fail, job, error)
+        return job
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         raise AssertionError(f"{context.get('message')}: {context}")
@@ -110,6 +122,12 @@ def settle(waiter: asyncio.Future[T], value: T) -> None:
     """Answer somebody who may have stopped waiting."""
     if not waiter.done():
         waiter.set_result(value)
+
+
+def fail(waiter: asyncio.Future[Any], error: Exception) -> None:
+    """Fail somebody who may have stopped waiting."""
+    if not waiter.done():
+        waiter.set_exception(error)
 
 
 @contextmanager

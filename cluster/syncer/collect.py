@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 from cluster.failures import Failure
+from cluster.tasks import Tasks
 from coordinator.protocol import Contribution, Fragment, Life
 
 Handed = Contribution | Failure | str | None
@@ -31,15 +32,13 @@ class Asker:
         """`call` asks the shard; it answers for some of these lives, one at least."""
         self._call = call
         self._asking: dict[Fragment, dict[Life, asyncio.Future[Handed]]] = {}
-        self._calls: set[asyncio.Task[None]] = set()
+        self._calls = Tasks()
 
     async def collect(self, life: Life, fragment: Fragment) -> Handed:
         """Errors: what the call raises."""
         if fragment not in self._asking:
             self._asking[fragment] = {}
-            task = asyncio.create_task(self._ask(fragment))  # after everybody of this turn
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+            self._calls.spawn(self._ask(fragment))  # after everybody of this turn
         asked = self._asking[fragment]
         if life not in asked:
             asked[life] = asyncio.get_running_loop().create_future()
@@ -61,6 +60,7 @@ class Gatherer:
 
     def __init__(self) -> None:
         self._asked: dict[tuple[Life, Fragment], asyncio.Task[Handed]] = {}
+        self._tasks = Tasks()
 
     async def gather(
         self,
@@ -71,7 +71,7 @@ class Gatherer:
         """All answers that are there once the first one is, and a moment has passed."""
         for life in lives:
             if (life, fragment) not in self._asked:
-                self._asked[life, fragment] = asyncio.create_task(ask(life))
+                self._asked[life, fragment] = self._tasks.spawn(ask(life))
         asked = {life: self._asked[life, fragment] for life in lives}
         await asyncio.wait(asked.values(), return_when=asyncio.FIRST_COMPLETED)
         if missing := sum(not task.done() for task in asked.values()):

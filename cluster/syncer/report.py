@@ -122,7 +122,7 @@ def _island(counts: Counts, state: State, island: Island) -> IslandStatus:
     watched, member = counts.islands[island], state.members.get(island)
     loss = watched.vitals.loss
     why = watched.refused or (_why(member) if member else "its process starts")
-    if watched.failed and (member is None or member.status in SPEAKING):
+    if watched.failed and watched.failed not in why and _may_come_back(member):
         why = f"{why}, after {watched.failed}"
     return IslandStatus(
         island=island,
@@ -138,6 +138,10 @@ def _island(counts: Counts, state: State, island: Island) -> IslandStatus:
         cosine=watched.cosine,
         restarts=max(0, watched.lives - 1),
     )
+
+
+def _may_come_back(member: Member | None) -> bool:
+    return member is None or member.status in SPEAKING or member.status is Standing.LOST
 
 
 def summary_of(
@@ -158,6 +162,7 @@ def summary_of(
         "goodput": goodput(counts, ended_s),
         "uptime": uptime(counts, ended_s),
         "faults": counts.faults,
+        "failures": dict(counts.failures),
         "recovery_s": counts.recovery_s,
         "max_merge_gap_s": counts.max_gap_s,
         "up_bytes_per_token": counts.up_bytes / tokens,

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
+from cluster.tasks import Tasks
+
 T = TypeVar("T")
 
 
@@ -33,6 +35,7 @@ class Attendance:
     def __init__(self, names: Iterable[str], dead: tuple[type[Exception], ...]) -> None:
         """`dead`: what a call raises whose callee has died, or is not the one that was meant."""
         self._seats, self._dead = {name: _ShardSlot() for name in names}, dead
+        self._tasks = Tasks()
 
     async def ask(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         """What the shard answers.
@@ -60,8 +63,8 @@ class Attendance:
         Errors: what else `watch` raises.
         """
         seat = self._seats[name]
-        watching = asyncio.ensure_future(watch())
-        missing = asyncio.ensure_future(seat.missed.wait())
+        watching = self._tasks.spawn(_until(watch()))
+        missing = self._tasks.spawn(_until(seat.missed.wait()))
         try:
             await asyncio.wait((watching, missing), return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
@@ -83,3 +86,7 @@ class Attendance:
     async def until_back(self, name: str) -> None:
         """Return at once if it is there."""
         await self._seats[name].there.wait()
+
+
+async def _until(ended: Awaitable[object]) -> None:
+    await ended

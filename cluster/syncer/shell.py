@@ -18,6 +18,7 @@ from typing import TypeVar, assert_never
 from cluster.failures import Failure
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Log, Ports
+from cluster.tasks import Tasks
 from coordinator.advance import advance
 from coordinator.protocol import (
     Adopted,
@@ -87,7 +88,7 @@ class Syncer:
         self.rule, self.state, self.measures = rule, state, measures
         self._ports, self._now_s, self._tape, self._failed = ports, now_s, tape, failed
         self._noted = measures.failed if noted is None else noted
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._fail)
         self._parking: dict[Life, asyncio.Event] = {}
         self._collecting: dict[tuple[Life, Fragment], tuple[asyncio.Event, ...]] = {}
         self._broken: dict[Island, Life] = {}  # the last life of each that a failure has ended
@@ -322,15 +323,7 @@ class Syncer:
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Have this done beside everything else; if it fails, so does the run."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        """A task that fails fails the run: nothing here may be lost in silence."""
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+        self._tasks.spawn(work)
 
     def _fail(self, error: BaseException) -> None:
         if error is self.failure:
@@ -344,8 +337,7 @@ class Syncer:
         """End all tasks, such as watching over lives."""
         if self._alarm is not None:
             self._alarm.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
 
 def is_done(flushed: Future[None] | None) -> bool:

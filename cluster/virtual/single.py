@@ -69,6 +69,7 @@ def train(config: Config, timing: Timing, curve: LossCurve) -> Learned:
         "goodput": computed_s / (len(islands) * now_s),
         "uptime": 1.0,
         "faults": 0,
+        "failures": {},
         "recovery_s": [],
         "max_merge_gap_s": now_s / steps,
         "up_bytes_per_token": len(islands) * steps * ring_bytes / tokens,

@@ -89,8 +89,7 @@ def test_a_shard_says_so_with_its_next_publication_of_the_fragment(tmp_path: Pat
         ((who, after_s),) = reached.after_s
         assert who == A, "the other one has not answered"
         assert after_s >= 0.0
-        for task in [*shard._offers]:
-            task.cancel()
+        shard._offers.cancel()
         await asyncio.sleep(0)
 
     asyncio.run(story())

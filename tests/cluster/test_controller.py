@@ -369,6 +369,10 @@ def test_who_breaks_again_and_again_is_set_aside_and_the_run_goes_on(tmp_path: P
     assert fleet.outcome is not None
     assert fleet.outcome.error is None
     assert fleet._islands[A].last_words.endswith("eu-0 cannot")
+    (said,) = (each for each in fleet.status()["islands"] if each["island"] == A)
+    assert said["why"].endswith("; traceback in tracebacks/eu-0-3.txt")
+    kept = tmp_path / "run" / "tracebacks" / "eu-0-3.txt"
+    assert kept.read_text().endswith("ValueError: eu-0 cannot")
     assert [who for who, _ in cluster.heard("leave")] == ["island eu-1"]
 
 

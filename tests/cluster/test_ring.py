@@ -20,9 +20,11 @@ from cluster.allreduce.keeping import (
 from cluster.allreduce.ring import (
     Drain,
     Effect,
+    Ended,
     Event,
     Finish,
     Form,
+    Gone,
     Held,
     Kept,
     Lost,
@@ -153,7 +155,48 @@ def test_at_the_last_step_whoever_has_it_gives_the_result() -> None:
     told.begun()
     told(Turned(1, held(20)), Ready(A, held(20)), Ready(B, held(20)))
     assert told(Ready(C, held(20))) == [Finish(A)]
+    assert told.ring.stage is Stage.ENDING
+    assert told(Lost(A, "killed")) == [], "the others wait until the result is there"
+    assert told(Ended(held(20))) == [Release(B, "the run is over"), Release(C, "the run is over")]
     assert told.ring.stage is Stage.OVER
+
+
+def test_a_final_state_that_nobody_can_give_is_trained_again() -> None:
+    told = Told(elastic=False, steps=20)
+    told.begun()
+    told(Turned(1, held(20)), Kept(held(10)), *(Ready(each, held(20)) for each in (A, B, C)))
+    (form,) = told(Gone(held(20), "the object store is full"))
+    assert isinstance(form, Form)
+    assert (form.members, form.held, form.donor) == ((A, B, C), held(10), None)
+    assert told.ring.lost == 100
+    told(Turned(2, held(20)), Ready(A, held(20)), Ready(B, held(20)))
+    assert told(Ready(C, held(20))) == [Finish(A)]
+
+
+def test_a_stopped_run_whose_final_state_is_lost_ends_with_the_snapshot() -> None:
+    told = Told(elastic=True)
+    told.begun()
+    told(Turned(1, held(12)), Kept(held(10)), Stop("asked"))
+    told(*(Ready(each, held(12)) for each in (A, B, C)))
+    assert told(Gone(held(12), "its node died")) == [Finish(None)]
+    told(Ended(held(10)))
+    assert (told.ring.stage, told.ring.held, told.ring.lost) == (Stage.OVER, held(10), 20)
+
+
+@pytest.mark.parametrize("stage", [Stage.ENDING, Stage.OVER])
+def test_a_conductor_that_is_back_at_the_end_decides_again_whether_the_run_is_over(
+    stage: Stage,
+) -> None:
+    told = Told(elastic=True, steps=20)
+    told.begun()
+    told(Turned(1, held(20)), *(Ready(each, held(20)) for each in (A, B, C)))
+    told.ring = replace(told.ring, stage=stage, kept=held(20))
+    assert told(Resume(1)) == [Finish(None)]
+    told.ring = replace(told.ring, stage=stage, kept=held(10))
+    assert told(Resume(2)) == [], "it was not durable: somebody has to train the rest again"
+    (form,) = told(Ready(life("a", 9)))
+    assert isinstance(form, Form)
+    assert form.held == held(10)
 
 
 def test_a_stop_ends_the_ring_and_then_the_run() -> None:
@@ -234,6 +277,8 @@ def test_whatever_happens_the_run_comes_to_its_end_and_its_tokens_add_up(elastic
                     assert effect.donor is None or has[effect.donor] == effect.held
                     for each in effect.members:
                         has[each] = effect.held
+            if any(isinstance(effect, Finish) for effect in effects):
+                told(Ended(told.ring.held))
             assert told.ring.trained == trained
             assert 0 <= told.ring.lost <= trained
         assert told.ring.stage is Stage.OVER

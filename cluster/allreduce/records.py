@@ -1,0 +1,102 @@
+"""What a conductor writes down: its memory and its snapshots, of each the newest and one at a time.
+A depot that does not take them is the run's trouble, and not its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from cluster.allreduce.keeping import Memory, RingState
+from cluster.allreduce.ring import Held, Resume, Ring
+from cluster.allreduce.store import Coalesced, RingStore
+from cluster.syncer.measures import Measures
+from cluster.tasks import Tasks
+from coordinator.frozen import replace
+
+AGAIN_S = 1.0
+"""Between two attempts to store what has to be stored."""
+
+
+def come_back(memory: Memory | None, snapshot: RingState) -> tuple[Ring, Resume | None]:
+    """Return the state to begin with, and the event that a restart begins with; None if nothing has
+    been trained yet. The snapshot may be newer than the memory, which may be missing."""
+    ring = Ring() if memory is None else memory.ring
+    restart = memory is not None or snapshot.held > Held(0)
+    resume = Resume(ring.generation + 1) if restart else None
+    return replace(ring, kept=snapshot.held), resume
+
+
+class Records:
+    """The memory and the snapshots of a conductor; for one event loop."""
+
+    def __init__(
+        self,
+        store: RingStore,
+        tasks: Tasks,
+        measures: Measures,
+        now_s: Callable[[], float],
+        memory: Callable[[], Memory],
+        kept: Callable[[RingState, int], None],
+    ) -> None:
+        """`tasks`: of the owner. `memory`: returns it as of now. `kept`: called with a snapshot and
+        its ring once it is durable."""
+        self._store, self._measures, self._memory, self._kept = store, measures, memory, kept
+        self._memories = Coalesced(self._write_memory, tasks, now_s)
+        self._snapshots = Coalesced(self._write_snapshot, tasks, now_s)
+        self._to_keep: tuple[RingState, int] | None = None  # with the ring that it is of
+        self._taken, self._stored = False, Held(0)
+
+    def remember(self) -> asyncio.Task[None]:
+        """Have the memory written, and return a task that ends when it is, or is not taken."""
+        return self._memories.ask()
+
+    def keep(self, state: RingState, ring: int) -> asyncio.Task[None]:
+        """Have a snapshot of this ring stored in place of one that waits; as `remember`."""
+        self._to_keep = state, ring
+        return self._snapshots.ask()
+
+    async def remember_surely(self) -> None:
+        """Return when the memory as of now is durable."""
+        await asyncio.wait({self.remember()})
+        while not self._taken:
+            await asyncio.sleep(AGAIN_S)
+            await asyncio.wait({self.remember()})
+
+    async def keep_surely(self, state: RingState, ring: int) -> None:
+        """Return when this snapshot, or a newer one, is durable."""
+        await asyncio.wait({self.keep(state, ring)})
+        while self._stored < state.held:
+            await asyncio.sleep(AGAIN_S)
+            await asyncio.wait({self.keep(state, ring)})
+
+    def all_written(self) -> asyncio.Task[None]:
+        """Return a task that ends when no snapshot waits or is being written."""
+        return self._snapshots.ask()
+
+    def late(self) -> Iterator[tuple[str, float]]:
+        """What is being written, and for how many seconds."""
+        yield "memory", self._memories.late_s
+        yield "snapshot", self._snapshots.late_s
+
+    async def _write_memory(self) -> None:
+        self._taken = False
+        try:
+            await self._store.remember(self._memory())
+        except OSError as error:
+            self._measures.trouble("memory", str(error))
+            return
+        self._taken = True
+        self._measures.trouble("memory", None)
+
+    async def _write_snapshot(self) -> None:
+        if self._to_keep is None:
+            return
+        (state, ring), self._to_keep = self._to_keep, None
+        try:
+            await self._store.keep(state)
+        except OSError as error:
+            self._measures.trouble("snapshot", str(error))
+            return
+        self._measures.trouble("snapshot", None)
+        self._stored = max(self._stored, state.held)
+        self._kept(state, ring)

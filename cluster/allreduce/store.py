@@ -1,0 +1,116 @@
+"""The conductor's depot, away from its event loop: a depot that hangs holds up no answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from cluster.allreduce.keeping import Journal, Memory, RingState, save_state
+from cluster.allreduce.ring import Effect, Event
+from cluster.storage.depot import Depot
+from cluster.tasks import Tasks
+
+T = TypeVar("T")
+
+
+class RingStore(Protocol):
+    """Where a conductor writes what outlasts it. Every coroutine raises `OSError` if the depot does
+    not take it, and `RunFailed` if the run belongs to another owner now."""
+
+    @property
+    def events(self) -> int:
+        """The number of events on the tape."""
+        ...
+
+    def note(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        """Add an event to the tape; this costs nothing that an event loop would notice."""
+        ...
+
+    async def remember(self, memory: Memory) -> None:
+        """Replace the conductor's memory."""
+        ...
+
+    async def keep(self, state: RingState) -> None:
+        """Make a snapshot durable, and remove the oldest ones."""
+        ...
+
+    async def close(self) -> None:
+        """End the tape."""
+        ...
+
+
+class DepotStore(RingStore):
+    """A `RingStore` in a depot. Memory and snapshots have a thread each."""
+
+    def __init__(
+        self, depot: Depot, events: int, check: Callable[[], None], keep_snapshots: int
+    ) -> None:
+        """`events`: on the tape so far. `check`: raises if the run belongs to another owner."""
+        self._depot, self._check, self._keep_snapshots = depot, check, keep_snapshots
+        self._journal = Journal(depot, events, check)
+        self._memory_thread = ThreadPoolExecutor(1, "memory")
+        self._snapshot_thread = ThreadPoolExecutor(1, "snapshots")
+
+    @property
+    def events(self) -> int:
+        return self._journal.events
+
+    def note(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        self._journal.note(now_s, event, effects)
+
+    async def remember(self, memory: Memory) -> None:
+        await _on(
+            self._memory_thread,
+            lambda: self._journal.remember(lambda: memory, memory.now_s, always=True),
+        )
+
+    async def keep(self, state: RingState) -> None:
+        def keep() -> None:
+            self._check()
+            save_state(self._depot, state, self._keep_snapshots)
+
+        await _on(self._snapshot_thread, keep)
+
+    async def close(self) -> None:
+        await _on(self._memory_thread, self._journal.close)
+
+
+class Coalesced:
+    """Work that is done again for each request, one at a time; requests that arrive while it runs
+    are served together by one more time."""
+
+    def __init__(
+        self,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        tasks: Tasks,
+        now_s: Callable[[], float],
+    ) -> None:
+        """`tasks`: of the owner, who hears what `work` raises. `now_s`: a steady clock."""
+        self._work, self._tasks, self._now_s = work, tasks, now_s
+        self._wanted = False
+        self._running: asyncio.Task[None] | None = None
+        self._began_s = 0.0
+
+    def ask(self) -> asyncio.Task[None]:
+        """Request the work, and return a task that ends when all that was requested is done."""
+        self._wanted = True
+        if self._running is None or self._running.done():
+            self._running = self._tasks.spawn(self._until_done())
+        return self._running
+
+    @property
+    def late_s(self) -> float:
+        """Seconds for which the work has been running; 0 if it is not."""
+        runs = self._running is not None and not self._running.done()
+        return self._now_s() - self._began_s if runs else 0.0
+
+    async def _until_done(self) -> None:
+        while self._wanted:
+            self._wanted, self._began_s = False, self._now_s()
+            await self._work()
+
+
+async def _on(thread: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(thread, call)

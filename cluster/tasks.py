@@ -1,0 +1,108 @@
+"""The one place where asyncio tasks are made, and the hooks for exceptions that nobody awaits.
+
+A task that is started and forgotten can be collected while it runs, and its exception is only
+printed. `Tasks` keeps every task until it ends and looks at its exception. A test holds that no
+other module of `cluster` starts one (`tests/test_tasks.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+log = logging.getLogger("archipelago.tasks")
+Failed = Callable[[BaseException], None]
+"""The owner's failure path: it is called once with each exception, and must not raise."""
+T = TypeVar("T")
+
+
+def log_only(error: BaseException) -> None:
+    """Log an exception of a task whose starter also receives it where it awaits the task."""
+    log.info("a task failed: %r", error)
+
+
+class Tasks:
+    """The asyncio tasks of one owner, for one event loop."""
+
+    def __init__(self, failed: Failed = log_only) -> None:
+        """Keep tasks for an owner; `failed` receives the exception of each task that raises.
+
+        The default is for tasks whose result is always awaited by somebody: the exception is
+        raised there.
+        """
+        self._failed = failed
+        self._kept: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` beside everything else, and report its exception to the owner."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._kept.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel all tasks that have not ended."""
+        for task in [*self._kept]:
+            task.cancel()
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._kept.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+
+def heard(job: Future[Any], failed: Failed) -> None:
+    """Report the exception of a thread pool's job that nobody waits for, on the job's thread."""
+
+    def done(job: Future[Any]) -> None:
+        if not job.cancelled() and (error := job.exception()) is not None:
+            failed(error)
+
+    job.add_done_callback(done)
+
+
+def watch_process(failed: Failed) -> None:
+    """Report exceptions that end a thread of this process, or that a callback of the running event
+    loop raises, to the owner's failure path. Both are logged with their tracebacks as well.
+
+    `failed` is called on the event loop that runs here now; if none does, only threads are watched,
+    and it is called on the thread that dies. The hook that was there before is called first.
+    """
+    before, loop = threading.excepthook, None
+    with suppress(RuntimeError):  # no event loop runs here: the process has threads only
+        loop = asyncio.get_running_loop()
+        watch_loop(loop, failed)
+
+    def thread_died(args: threading.ExceptHookArgs) -> None:
+        before(args)
+        error = args.exc_value
+        if error is None or isinstance(error, SystemExit):
+            return
+        name = "?" if args.thread is None else args.thread.name
+        log.error("thread %r died: %r", name, error, exc_info=error)
+        if loop is None or loop.is_closed():
+            failed(error)
+        else:
+            loop.call_soon_threadsafe(failed, error)
+
+    threading.excepthook = thread_died
+
+
+def watch_loop(loop: asyncio.AbstractEventLoop, failed: Failed) -> None:
+    """Report what callbacks of this loop raise, and exceptions that are never retrieved."""
+
+    def broke(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        log.error("%s: %r", context.get("message"), error, exc_info=error)
+        if isinstance(error, BaseException):
+            failed(error)
+
+    loop.set_exception_handler(broke)

@@ -1,0 +1,59 @@
+"""An exception of an island says its class, its message and its line, and its traceback is kept."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+
+from ray.exceptions import RayTaskError
+from rich.console import Console
+
+from cluster.cli.summary import summary_table
+from cluster.failures import Reason, raised, words_of
+from cluster.fleet.tracebacks import FOLDER, KEPT, keep_traceback
+from cluster.names import Seat
+
+
+def broken() -> Exception:
+    try:
+        raise KeyError("f6")
+    except KeyError as error:
+        return error
+
+
+def test_a_failure_says_what_was_raised_and_where() -> None:
+    found = raised(Reason.TRAIN, broken()).why
+    assert re.fullmatch(r"KeyError in train: 'f6' \(cluster/test_tracebacks.py:\d+\)", found), found
+    assert words_of(broken()).startswith("KeyError: 'f6' (cluster/test_tracebacks.py:")
+    assert words_of(OSError("full")) == "OSError: full", "it was never raised"
+
+
+def test_what_another_process_raised_is_named_by_its_class() -> None:
+    error = RayTaskError("f", "Traceback ...", ValueError("theirs"))
+    assert raised(Reason.OFFER, error).why == "ValueError in offer: theirs"
+
+
+def test_the_newest_tracebacks_of_each_seat_are_kept(tmp_path: Path) -> None:
+    for number in range(1, KEPT + 4):
+        assert keep_traceback(tmp_path, Seat("a"), f"broke {number}") == f"{FOLDER}/a-{number}.txt"
+    assert keep_traceback(tmp_path, Seat("a-b"), "another seat") == f"{FOLDER}/a-b-1.txt"
+    names = {path.name for path in (tmp_path / FOLDER).iterdir()}
+    assert names == {"a-b-1.txt", *(f"a-{number}.txt" for number in range(4, KEPT + 4))}
+    assert (tmp_path / FOLDER / f"a-{KEPT + 3}.txt").read_text() == f"broke {KEPT + 3}"
+
+
+def test_a_run_directory_that_takes_nothing_costs_the_file_and_nothing_else(tmp_path: Path) -> None:
+    assert keep_traceback(tmp_path / "gone", Seat("a"), "words") == ""
+
+
+def test_the_summary_counts_exceptions_apart_from_faults() -> None:
+    def shown(**more: object) -> str:
+        console = Console(file=StringIO(), width=120)
+        console.print(summary_table({"faults": 0, **more}))
+        assert isinstance(console.file, StringIO)
+        return " ".join(console.file.getvalue().split())
+
+    assert "failures 3 2 in train, 1 in offer" in shown(failures={"train": 2, "offer": 1})
+    assert "failures" not in shown(failures={})
+    assert "failures" not in shown(), "of a run before there was the figure"

@@ -1,0 +1,140 @@
+"""Asyncio tasks are made in one place, and what nobody awaits is heard all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cluster.tasks import Tasks, heard, watch_process
+
+ROOT = Path(__file__).resolve().parents[1]
+STARTS_A_TASK = re.compile(
+    r"\b(create_task|ensure_future|run_coroutine_threadsafe|TaskGroup)\(|asyncio\.Task\("
+)
+ALLOWED = {
+    "cluster/tasks.py",  # the one place
+    "cluster/sim/loop.py",  # an event loop, which makes what it is asked for
+}
+FORGOTTEN = re.compile(r"^\s*[\w.]+\.submit\(", re.MULTILINE)
+"""A job of a thread pool whose future nobody keeps: what it raises is lost."""
+
+
+class Broken(Exception):
+    """What a task raises."""
+
+
+def test_every_task_is_made_in_one_place() -> None:
+    sources = {p.relative_to(ROOT).as_posix(): p.read_text() for p in ROOT.glob("cluster/**/*.py")}
+    assert {name for name, text in sources.items() if STARTS_A_TASK.search(text)} == ALLOWED
+
+
+def test_no_job_of_a_thread_pool_is_forgotten() -> None:
+    sources = [*ROOT.glob("cluster/**/*.py"), *ROOT.glob("islands/**/*.py")]
+    assert not [path for path in sources if FORGOTTEN.search(path.read_text())]
+
+
+def test_a_task_that_fails_is_said_to_its_owner_and_is_kept_until_then() -> None:
+    async def story() -> None:
+        said: list[BaseException] = []
+        tasks = Tasks(said.append)
+        go = asyncio.Event()
+
+        async def breaks() -> None:
+            await go.wait()
+            raise Broken
+
+        async def ends() -> str:
+            return "done"
+
+        tasks.spawn(breaks())
+        assert await tasks.spawn(ends()) == "done"
+        assert len(tasks) == 1
+        go.set()
+        while len(tasks):
+            await asyncio.sleep(0)
+        assert [type(error) for error in said] == [Broken]
+
+    asyncio.run(story())
+
+
+def test_tasks_that_are_cancelled_are_no_failures() -> None:
+    async def story() -> None:
+        said: list[BaseException] = []
+        tasks = Tasks(said.append)
+        task = tasks.spawn(asyncio.sleep(1000))
+        tasks.cancel()
+        await asyncio.wait({task})
+        assert (task.cancelled(), said, len(tasks)) == (True, [], 0)
+
+    asyncio.run(story())
+
+
+def test_a_job_that_nobody_waits_for_is_said_to_its_owner() -> None:
+    said: list[BaseException] = []
+    with ThreadPoolExecutor(1) as pool:
+        heard(pool.submit(dies), said.append)
+        heard(pool.submit(len, "well"), said.append)
+    assert [str(error) for error in said] == ["a thread"]
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Threads that the hook before ours is told of; ours is gone after the test."""
+    told: list[str] = []
+
+    def before(args: threading.ExceptHookArgs) -> None:
+        told.append(args.exc_type.__name__)
+
+    monkeypatch.setattr(threading, "excepthook", before)
+    # the linter of imports, which another test runs, disables every logger that it finds
+    monkeypatch.setattr(logging.getLogger("archipelago.tasks"), "disabled", False)
+    return told
+
+
+def dies() -> None:
+    raise Broken("a thread")
+
+
+def test_a_thread_that_dies_is_said_to_its_process(
+    hook: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[BaseException] = []
+    watch_process(said.append)
+    thread = threading.Thread(target=dies, name="talk")
+    thread.start()
+    thread.join()
+    assert ([str(error) for error in said], hook) == (["a thread"], ["Broken"])
+    assert "thread 'talk' died" in caplog.text
+    assert "in dies" in caplog.text, "with its traceback"
+
+
+def test_on_an_event_loop_threads_and_callbacks_are_heard_there(hook: list[str]) -> None:
+    async def story() -> None:
+        said: list[tuple[str, str]] = []
+        heard = asyncio.Event()
+
+        def failed(error: BaseException) -> None:
+            said.append((str(error), threading.current_thread().name))
+            if len(said) == 2:
+                heard.set()
+
+        def breaks() -> None:
+            raise Broken("a callback")
+
+        watch_process(failed)
+        asyncio.get_running_loop().call_soon(breaks)
+        thread = threading.Thread(target=dies)
+        thread.start()
+        await heard.wait()
+        thread.join()
+        here = threading.current_thread().name
+        assert sorted(said) == [("a callback", here), ("a thread", here)]
+
+    asyncio.run(story())
+    assert hook == ["Broken"]
