@@ -102,6 +102,14 @@ class Depot(Protocol):
         """Errors: `FileNotFoundError`."""
         ...
 
+    def move(self, name: str, to: str) -> None:
+        """Give what was written another name, in place of what has that.
+
+        A crash may leave it under both names, never under none. Errors: `FileNotFoundError`.
+        """
+        self.write(to, self.read(name))
+        self.remove(name)
+
     def tidy(self, start: str) -> None:
         """Delete temporary files that crashed writers have left under this prefix, best effort.
         Only for the single writer of the prefix."""
