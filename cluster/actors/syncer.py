@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,9 @@ from cluster.failures import Failure, Unjudged
 from cluster.names import Seat, group_name, shards_of
 from cluster.source import source_sha256
 from cluster.status import RunStatus
+from cluster.storage import runs
+from cluster.storage.format import Damaged
+from cluster.storage.fragments import forget_orphans, stored_versions
 from cluster.storage.layout import load_layout, save_layout
 from cluster.storage.open import PATIENCE_S, depot_of
 from cluster.storage.ownership import Fence
@@ -31,7 +35,7 @@ from cluster.storage.tape import Tape
 from cluster.syncer.clock import Clock
 from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
-from cluster.syncer.restore import come_back, rules_sha256
+from cluster.syncer.restore import come_back, joined, passed_over, refused, rules_sha256
 from cluster.syncer.shell import Syncer, done
 from cluster.view import View
 from coordinator.errors import ArchipelagoError, Outdated, RunFailed
@@ -87,7 +91,7 @@ class SyncerActor(Breakable):
         setup_logging()
         self._config = Config.model_validate_json(config, strict=False)
         self._run, self._namespace, self._code = run, namespace, code
-        self._depot = depot_of(self._config, Path(run_dir))
+        self._depot, self._owner = depot_of(self._config, Path(run_dir)), owner
         self._fence = Fence(self._depot, owner)
         self._ports = RayPorts(namespace, holder_of(self._config))
         self._opening = asyncio.Lock()
@@ -97,6 +101,7 @@ class SyncerActor(Breakable):
         self._now_s: Clock
         self._cannot: ArchipelagoError | None = None
         self._heard = -1
+        self._orphans = True  # set aside by a restore, and not deleted since
 
     async def open(self, layout: Layout) -> None:
         """Begin: from here on learners may join."""
@@ -144,7 +149,9 @@ class SyncerActor(Breakable):
             now_s=now_s,
             wire_moments=wire_of_moments(config),
         )
-        back = await asyncio.to_thread(come_back, self._depot, rule, measures, self._hears)
+        asked = await asyncio.to_thread(runs.asked_for_stored, self._depot, self._owner)
+        look = functools.partial(come_back, hears=self._hears, from_stored=asked)
+        back = await asyncio.to_thread(look, self._depot, rule, measures)
         known = Directory(self._namespace)
         fragments_of = shards_of(config.sync.shards, config.sync.fragments)
         shards, resume = [await known.find(name) for name in fragments_of], None
@@ -157,12 +164,17 @@ class SyncerActor(Breakable):
                 f"; {back.damage}" if back.damage else "",
             )
             await asyncio.to_thread(self._depot.tidy, STATE)
-            wanted = [fragment.version for fragment in back.state.fragments]
-            asked = [
+            stored = await asyncio.to_thread(stored_versions, self._depot)
+            wanted = {Fragment(p): version for p, version in enumerate(back.wanted)}
+            calls = [
                 shard.recover.remote({p: wanted[p] for p in own}, back.generation)
                 for shard, own in zip(shards, fragments_of.values(), strict=True)
             ]
-            found = {p: v for each in await asyncio.gather(*asked) for p, v in each.items()}
+            try:
+                found = {p: v for each in await asyncio.gather(*calls) for p, v in each.items()}
+            except Damaged as error:
+                raise refused(Damaged(str(_said(error))), stored) from error
+            measures.damaged(joined(back.damage, passed_over(stored, wanted, found)))
             resume = Resume(back.generation, tuple(found[p] for p in sorted(found)))
         generation, seq = (0, 0) if back is None else (back.generation, back.seq)
         self._now_s = Clock(0.0 if back is None else back.last_s)
@@ -182,6 +194,10 @@ class SyncerActor(Breakable):
         )
         if resume is not None:
             syncer.feed(resume)
+        if asked:
+            await done(self._tape.flush())
+            if self._tape.trouble is None:
+                await asyncio.to_thread(self._depot.remove, runs.FROM_STORED)
         for name, own in fragments_of.items():
             syncer.spawn(self._keep_shard(syncer, name, own))
         syncer.spawn(self._keep_snapshots(syncer))
@@ -231,6 +247,9 @@ class SyncerActor(Breakable):
                 start_over("a later generation writes the tape")
             self._notes.flush()
             save_snapshot(self._depot, snapshot, layout)
+            if self._orphans:
+                self._orphans = False
+                forget_orphans(self._depot)
             if sealed and snapshot.place is not None:
                 save_snapshot(self._depot, snapshot, layout, name_of(snapshot.place.segment))
                 forget_before(self._depot, self._config.durability.keep_segments)
@@ -252,6 +271,7 @@ class SyncerActor(Breakable):
                 start_over(f"{name} cannot come back: {_said(error)}")
             if found != wanted:
                 start_over(f"{name} was to come back with {wanted}, and has {found}")
+            self._orphans = True
             self._ports.is_back(name)
             syncer.shard_back(own)
             logging.warning("%s is back", name)

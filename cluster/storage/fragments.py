@@ -154,22 +154,6 @@ class FragmentStore:
             f"{self._keep}; stored are {there}" + "".join(f"; {each}" for each in why)
         )
 
-    def newest_of_all(self, p: Fragment) -> Arrays:
-        """Return the newest good version among the newest `keep`, orphans included.
-
-        Errors: `Damaged` if there is none.
-        """
-        files = self._files(p, orphans=True)
-        why: list[str] = []
-        for each in reversed(files[-self._keep :]):
-            try:
-                return self._load(each)
-            except Damaged as error:
-                log.error("%s; the version before is used, if it is retained", error)
-                why.append(str(error))
-        found = "; ".join(why) or "nothing is stored"
-        raise Damaged(f"{self._depot} has no good version of fragment {p}: {found}")
-
     def has(self, p: Fragment, version: Version) -> bool:
         """Whether this version was stored."""
         return Stored(p, version, orphan=False) in self._files(p)

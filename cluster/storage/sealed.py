@@ -45,7 +45,7 @@ def seal(
     content: list[Bytes] = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     metadata = {"format": FORMAT, "layout": layout, "sha256": _digest(parts, identity)}
     metadata |= identity
-    shapes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    shapes = {name: (array.dtype, parts[name].shape) for name, array in arrays.items()}
     return [head(shapes, metadata), *content]
 
 
@@ -114,7 +114,7 @@ def unseal_all(
 
 
 def _digest(parts: dict[str, NDArray[Any]], identity: Mapping[str, str]) -> str:
-    """sha256 of the arrays by name; and of the identity, if there is one (before, there was none)."""
+    """sha256 of the arrays by name, and of the identity, which earlier files do not have."""
     digest = hashlib.sha256()
     for name in sorted(parts):
         digest.update(name.encode())
