@@ -21,8 +21,7 @@ from cluster.allreduce.keeping import (
     Journal,
     Memory,
     RingState,
-    load_memory,
-    load_state,
+    come_back,
     save_state,
 )
 from cluster.allreduce.meeting import Meetings
@@ -135,8 +134,7 @@ class Conductor(Breakable):
             self._measures = Measures(
                 self._run, groups, self._layout.sizes, config.sync.wire_down, now_s=time.time()
             )
-            self._snapshot = load_state(self._depot)
-            memory = load_memory(self._depot)
+            memory, self._snapshot, damage = come_back(self._depot)
             self._now_s = Clock(0.0 if memory is None else memory.now_s)
             events = 0 if memory is None else memory.events
             self._journal = Journal(self._depot, events, self._fence.check)
@@ -147,7 +145,9 @@ class Conductor(Breakable):
                 self._snapshot = RingState(Held(0), leaves, None)
                 save_state(self._depot, self._snapshot, config.durability.keep_snapshots)
             if memory is not None:
-                self._measures.remember(memory.measures)
+                if memory.measures is not None:
+                    self._measures.remember(memory.measures)
+                self._measures.damaged(damage)
                 self._lives = memory.lives
                 self._ring = replace(memory.ring, kept=self._snapshot.held)
                 logging.warning("back, at the snapshot of step %d", self._snapshot.held.step)
@@ -253,7 +253,8 @@ class Conductor(Breakable):
         if state.held > self._snapshot.held:
             await self._keep(state)
 
-    async def _keep(self, state: RingState) -> None:
+    async def _keep(self, state: RingState, *, final: bool = False) -> None:
+        """`final`: the result, which is served from memory if the depot will not have it."""
         loop = asyncio.get_running_loop()
         keep = self._config.durability.keep_snapshots
         try:
@@ -263,6 +264,9 @@ class Conductor(Breakable):
             start_over(str(error))
         except OSError as error:
             self._measures.trouble("snapshot", str(error))
+            if final:
+                logging.error("the final state is not durable: %s", error)
+                self._snapshot = state
             return
         self._measures.trouble("snapshot", None)
         if self._snapshot is None or state.held > self._snapshot.held:
@@ -369,7 +373,7 @@ class Conductor(Breakable):
                 actor = await self._actors.find(island_actor(self._seats[donor.island]))
                 state: RingState | None = await actor.state_of.remote(donor)
                 if state is not None:
-                    await self._keep(state)
+                    await self._keep(state, final=True)
         except RayActorError as error:
             logging.error("the final state went with %s: %s", donor, type(error).__name__)
             held = Held(0) if self._snapshot is None else self._snapshot.held

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -25,17 +24,17 @@ from cluster.source import source_sha256
 from cluster.status import RunStatus
 from cluster.storage import runs
 from cluster.storage.format import Damaged
-from cluster.storage.fragments import forget_orphans, stored_versions
+from cluster.storage.fragments import forget_orphans
 from cluster.storage.layout import load_layout, save_layout
 from cluster.storage.open import PATIENCE_S, depot_of
 from cluster.storage.ownership import Fence
 from cluster.storage.segments import tape_name
-from cluster.storage.snapshots import STATE, Snapshot, forget_before, name_of, save_snapshot
+from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_snapshot
 from cluster.storage.tape import Tape
 from cluster.syncer.clock import Clock
 from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
-from cluster.syncer.restore import come_back, joined, passed_over, refused, rules_sha256
+from cluster.syncer.restore import restore, rules_sha256
 from cluster.syncer.shell import Syncer, done
 from cluster.view import View
 from coordinator.errors import ArchipelagoError, Outdated, RunFailed
@@ -52,7 +51,7 @@ from coordinator.protocol import (
     Left,
     Refused,
     Report,
-    Resume,
+    Version,
     Vitals,
     Void,
 )
@@ -150,11 +149,23 @@ class SyncerActor(Breakable):
             wire_moments=wire_of_moments(config),
         )
         asked = await asyncio.to_thread(runs.asked_for_stored, self._depot, self._owner)
-        look = functools.partial(come_back, hears=self._hears, from_stored=asked)
-        back = await asyncio.to_thread(look, self._depot, rule, measures)
         known = Directory(self._namespace)
         fragments_of = shards_of(config.sync.shards, config.sync.fragments)
-        shards, resume = [await known.find(name) for name in fragments_of], None
+
+        async def recover(
+            wanted: Mapping[Fragment, Version], generation: int
+        ) -> Mapping[Fragment, Version]:
+            calls = [
+                (await known.find(name)).recover.remote({p: wanted[p] for p in own}, generation)
+                for name, own in fragments_of.items()
+            ]
+            try:
+                return {p: v for each in await asyncio.gather(*calls) for p, v in each.items()}
+            except Damaged as error:
+                raise Damaged(str(_said(error))) from error
+
+        come = await restore(self._depot, rule, measures, recover, self._hears, from_stored=asked)
+        back, resume = (None, None) if come is None else come
         if back is not None:
             logging.warning(
                 "back as generation %d at event %d, %d heard again%s",
@@ -163,19 +174,6 @@ class SyncerActor(Breakable):
                 back.heard,
                 f"; {back.damage}" if back.damage else "",
             )
-            await asyncio.to_thread(self._depot.tidy, STATE)
-            stored = await asyncio.to_thread(stored_versions, self._depot)
-            wanted = {Fragment(p): version for p, version in enumerate(back.wanted)}
-            calls = [
-                shard.recover.remote({p: wanted[p] for p in own}, back.generation)
-                for shard, own in zip(shards, fragments_of.values(), strict=True)
-            ]
-            try:
-                found = {p: v for each in await asyncio.gather(*calls) for p, v in each.items()}
-            except Damaged as error:
-                raise refused(Damaged(str(_said(error))), stored) from error
-            measures.damaged(joined(back.damage, passed_over(stored, wanted, found)))
-            resume = Resume(back.generation, tuple(found[p] for p in sorted(found)))
         generation, seq = (0, 0) if back is None else (back.generation, back.seq)
         self._now_s = Clock(0.0 if back is None else back.last_s)
         self._notes = await asyncio.to_thread(Notes, self._depot, measures, self._now_s)

@@ -133,7 +133,8 @@ def resume(config: Config, run_dir: Path | None) -> Path:
     depot = depot_of(config, chosen)
     try:
         if not depot.has(CONFIG):
-            raise UserMistake(f"--resume: {depot} is not the directory of a run that was begun")
+            why = f"is not the directory of a run that was begun: it has no {CONFIG}"
+            raise UserMistake(f"--resume: {depot} {why}")
         over = [there for there in (depot, Folder(chosen)) if there.has(SUMMARY)]
         was = _binding(_begun(depot))
         depot.probe()

@@ -7,10 +7,11 @@ to what is retained: otherwise it is refused, with what is stored and how to go 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cluster.source import source_sha256
@@ -32,7 +33,7 @@ from cluster.storage.snapshots import (
 )
 from cluster.syncer.journal import read_notes, retell
 from cluster.syncer.measures import Measures
-from coordinator.protocol import Fragment, Version
+from coordinator.protocol import Fragment, Resume, Version
 from coordinator.state import Rule, State, initial
 
 log = logging.getLogger("archipelago.comeback")
@@ -56,6 +57,46 @@ class Comeback:
     heard: int
     damage: str | None
     wanted: tuple[Version, ...] = ()
+
+
+Recover = Callable[[Mapping[Fragment, Version], int], Awaitable[Mapping[Fragment, Version]]]
+"""Has all shards go back to these versions, for this generation; returns those that they have.
+
+Errors: `Damaged` if one of them has none that is retained."""
+
+
+async def restore(
+    depot: Depot,
+    rule: Rule,
+    measures: Measures,
+    recover: Recover,
+    hears: Callable[[int], None] = lambda seq: None,
+    *,
+    from_stored: bool = False,
+) -> tuple[Comeback, Resume] | None:
+    """Bring back rules and shards: what `come_back` says, and the event that the new generation
+    begins with. The damage is in the measures.
+
+    Errors: as `come_back`, and `Damaged` if a version that is retained cannot be had.
+    """
+
+    def look() -> Comeback | None:
+        back = come_back(depot, rule, measures, hears, from_stored=from_stored)
+        if back is not None:
+            depot.tidy(STATE)
+        return back
+
+    if (back := await asyncio.to_thread(look)) is None:
+        return None
+    stored = await asyncio.to_thread(stored_versions, depot)
+    wanted = {Fragment(p): version for p, version in enumerate(back.wanted)}
+    try:
+        found = await recover(wanted, back.generation)
+    except Damaged as error:
+        raise refused(error, stored) from error
+    back = replace(back, damage=joined(back.damage, passed_over(stored, wanted, found)))
+    measures.damaged(back.damage)
+    return back, Resume(back.generation, tuple(found[p] for p in sorted(found)))
 
 
 def rules_sha256(rule: Rule) -> str:
