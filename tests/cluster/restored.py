@@ -19,6 +19,7 @@ import numpy as np
 
 from cluster.config.load import parse
 from cluster.config.rule import rule_of
+from cluster.config.schema import Config
 from cluster.shard.build import shard_over
 from cluster.shard.files import DepotFiles
 from cluster.shard.storing import StoringPace
@@ -53,15 +54,7 @@ class Again(Played):
         self.run_dir, depot = run_dir, Folder(run_dir)
         self._config = config = parse(tomllib.loads(CONFIG))
         self.rule = rule_of(config, LAYOUT)
-        runs.resume(config, run_dir)
-        if not same_layout(depot, LAYOUT):
-            raise UserMistake("the model is another one")
-        clock = itertools.count()
-        own = ownership.take(
-            depot, run_dir.name, dead(f"owner of {run_dir}"), now_s=clock.__next__, sleep=id
-        )
-        runs.reopen(run_dir, config, own.number, from_stored=from_stored)
-        begins = runs.kept_of(depot) is None
+        owner, begins = at_the_door(run_dir, config, from_stored=from_stored)
         run = have_identity(depot) if begins else identity_of(depot)
         self._store = FragmentStore(depot, LAYOUT, keep=config.durability.keep_snapshots, run=run)
         files = DepotFiles(self._store, Fence(depot, 0), StoringPace(measured=False))
@@ -78,7 +71,7 @@ class Again(Played):
         ) -> Mapping[Fragment, Version]:
             return self._shard.recover(wanted, generation)
 
-        asked = runs.asked_for_stored(depot, own.number)
+        asked = runs.asked_for_stored(depot, owner)
         assert asked == from_stored
         come = asyncio.run(restore(depot, self.rule, self.measures, recover, from_stored=asked))
         assert come is not None, "a run that was begun is not begun anew"
@@ -116,6 +109,34 @@ class Again(Played):
         self.close()
 
 
+def at_the_door(run_dir: Path, config: Config, *, from_stored: bool = False) -> tuple[int, bool]:
+    """Take the run over as `run --resume` and its fleet do. Returns the owner's number, and whether
+    the fleet has to begin, since it remembers nothing.
+
+    Errors: those of a resume.
+    """
+    depot, clock = Folder(run_dir), itertools.count()
+    runs.resume(config, run_dir)
+    if not same_layout(depot, LAYOUT):
+        raise UserMistake(f"--resume: the model of {run_dir} is another one")
+    me = dead(f"owner of {run_dir}")
+    own = ownership.take(depot, run_dir.name, me, now_s=clock.__next__, sleep=lambda _: None)
+    runs.reopen(run_dir, config, own.number, from_stored=from_stored)
+    return own.number, runs.kept_of(depot) is None
+
+
+def beside(run_dir: Path) -> None:
+    """What the fleet of a killed run leaves beside the model."""
+    depot = Folder(run_dir)
+    ownership.take(depot, run_dir.name, dead("first"))
+    runs.announce(run_dir, runs.Live(run_dir.name, "n", "1.2.3.4:5", pid=NOBODY, born=1))
+    desired = [Island("local-0"), Island("local-1")]
+    kept = runs.FleetMemory(
+        desired=desired, held={}, spares={}, stopping=None, faults=[], began=1.0, outcome=None
+    )
+    runs.keep(depot, kept)
+
+
 def dead(token: str) -> ownership.Owner:
     """An owner whose process has ended."""
     return replace(ownership.me(token), pid=NOBODY, born=1)
@@ -124,16 +145,10 @@ def dead(token: str) -> ownership.Owner:
 def killed(run_dir: Path, kind: str) -> Played:
     """A run that was killed. `at`: as it had taken a snapshot; `behind`: so long after its last one
     that no version of that is stored any more; `second`: the same in its second generation."""
-    run, depot = Played(run_dir, CONFIG), Folder(run_dir)
-    ownership.take(depot, run_dir.name, dead("first"))
-    runs.announce(run_dir, runs.Live(run_dir.name, "n", "1.2.3.4:5", pid=NOBODY, born=1))
-    islands = [Island("local-0"), Island("local-1")]
-    kept = runs.FleetMemory(
-        desired=islands, held={}, spares={}, stopping=None, faults=[], began=1.0, outcome=None
-    )
-    runs.keep(depot, kept)
+    run = Played(run_dir, CONFIG)
+    beside(run_dir)
     run.train(*((24, 8) if kind == "at" else (23, 12)))
-    run.notes.fault(islands[0])
+    run.notes.fault(Island("local-0"))
     for life in run.lives:
         run.notes.vitals(life, Vitals(loss=4.0, computing_s=1.0))
     if kind == "second":
