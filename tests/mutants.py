@@ -33,14 +33,21 @@ TESTS = tuple(
 )  # fmt: skip
 """Tests of the rules that take milliseconds. Left out are those of the arithmetic, and the network
 that Hypothesis plays: it takes minutes to shrink what it finds."""
+RESTORE = "cluster/syncer/restore.py"
+RESTORES = tuple(f"tests/cluster/test_{name}.py" for name in ("comeback", "store", "corruption"))
 OF_ROOM = {
     "coordinator/": TESTS,
+    RESTORE: RESTORES,
+    "cluster/storage/": RESTORES,
+    "cluster/allreduce/": ("tests/cluster/test_ring_corruption.py",),
     "cluster/syncer/": (*TESTS, "tests/cluster/test_shell.py"),
     "islands/": ("tests/islands/test_learner_state.py",),
     "cluster/shard/": ("tests/cluster/test_shard.py", "tests/cluster/test_fates.py"),
     "cluster/fleet/": ("tests/cluster/test_controller.py", "tests/cluster/test_fleet.py"),
 }
-"""Which tests see to what, by the beginning of a mutant's file. The fleet is in no schedule."""
+"""Which tests see to what, by the beginning of a mutant's file."""
+UNPLAYED = ("cluster/fleet/", "cluster/storage/", "cluster/allreduce/", RESTORE)
+"""Files that no schedule runs."""
 
 FUZZ = """
 import sys
@@ -85,6 +92,8 @@ ORDERS, PARTS = "coordinator/orders.py", "coordinator/parts.py"
 LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
 FLEET = "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/islands.py", "cluster/fleet/wishes.py"
+FRAGMENTS, SEALED = "cluster/storage/fragments.py", "cluster/storage/sealed.py"
+PLAYBACK, KEEPING = "cluster/storage/playback.py", "cluster/allreduce/keeping.py"
 SHARD, FATES = "cluster/shard/shard.py", "cluster/shard/fates.py"
 INJECTION, RECONCILE = "cluster/fleet/injection.py", "cluster/fleet/reconcile.py"
 
@@ -356,6 +365,54 @@ MUTANTS = (
         "pass",
     ),
     # contributions
+    Mutant(
+        "a fragment goes back to its first version",
+        FRAGMENTS,
+        "retained = files[-self._keep :]",
+        "retained = files",
+    ),
+    Mutant(
+        "a restore deletes what is later",
+        FRAGMENTS,
+        "self._depot.move(each.name, each.name + ORPHAN)",
+        "self._depot.remove(each.name)",
+    ),
+    Mutant(
+        "a file under the name of another is taken",
+        SEALED,
+        "if said.get(key, value) != value:",
+        "if False:",
+    ),
+    Mutant(
+        "a tape that is short makes a snapshot void",
+        PLAYBACK,
+        'self._damage.append(f"{name} ends before event {self._start}")',
+        "raise Damaged(name) from None",
+    ),
+    Mutant(
+        "a run whose tape is gone begins anew",
+        RESTORE,
+        "if not generations(depot) and not _has_begun(depot, stored):",
+        "if not generations(depot):",
+    ),
+    Mutant(
+        "what is passed over is not said",
+        RESTORE,
+        "damage=joined(back.damage, passed_over(stored, wanted, found)))",
+        "damage=back.damage)",
+    ),
+    Mutant(
+        "the state of a ring is believed",
+        KEEPING,
+        'if "sha256" in told:',
+        "if False:",
+    ),
+    Mutant(
+        "a damaged state of a ring ends the run",
+        KEEPING,
+        "            damaged.append(str(error))\n    if damaged:",
+        "            raise\n    if damaged:",
+    ),
     Mutant(
         "said twice, freed",
         CONTRIBUTIONS,
@@ -1112,7 +1169,7 @@ def try_out(mutant: Mutant, schedules: int = SCHEDULES) -> Caught:
         patch(tree / mutant.file, mutant)
         tests = next(each for start, each in OF_ROOM.items() if mutant.file.startswith(start))
         test = first_line(tree, [*PYTEST, *tests])
-        played = not mutant.file.startswith("cluster/fleet/")
+        played = not mutant.file.startswith(UNPLAYED)
         schedule = first_line(tree, ["-c", FUZZ, str(schedules), str(SEED)]) if played else ""
     return Caught(test, schedule)
 

@@ -47,6 +47,8 @@ class Meeting:
         """It is over; members that are still there end with it."""
         self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
 
 class Meetings:

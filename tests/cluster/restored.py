@@ -23,6 +23,7 @@ from cluster.config.schema import Config
 from cluster.shard.build import shard_over
 from cluster.shard.files import DepotFiles
 from cluster.shard.storing import StoringPace
+from cluster.status import Figures
 from cluster.storage import ownership, runs
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import Arrays, FragmentStore, forget_orphans
@@ -91,11 +92,19 @@ class Again(Played):
 
     @property
     def damage(self) -> str:
-        """What `archipelago status` says of damaged files, and of merges that are gone."""
+        """What `archipelago status` says of damaged files."""
+        return self._figures["damage"]
+
+    @property
+    def merges_lost(self) -> int:
+        """What it says of merges that are gone."""
+        return self._figures["merges_lost"]
+
+    @property
+    def _figures(self) -> Figures:
         figures = self.measures.status(self.rule, self.state, self._now_s)["figures"]
         assert figures is not None
-        gone = f"{figures['merges_lost']} merges lost" if figures["merges_lost"] else ""
-        return figures["damage"] or gone
+        return figures
 
     def goes_on(self) -> None:
         """Train on, keep a snapshot, and end."""

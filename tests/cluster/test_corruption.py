@@ -20,7 +20,7 @@ import pytest
 
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
-from cluster.storage.fragments import stored_versions
+from cluster.storage.fragments import fragment_name, stored_versions
 from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Fragment, Version
 from coordinator.state import State
@@ -57,7 +57,7 @@ class Case:
         copy_of(self.run.run_dir, self.run_dir)
         self.run.close()
         whole = Again(copy_of(self.run_dir, folder / f"{kind}-whole"), self.run)
-        assert whole.damage == ""
+        assert (whole.damage, whole.merges_lost) == ("", 0)
         assert whole.found == {p: self.run.state.fragments[p].version for p in F}
         self.end: State = whole.back.state
         self.check_contents(whole)
@@ -75,8 +75,13 @@ class Case:
 
     def intact(self, p: Fragment, harm: Harm) -> list[Version]:
         """The retained versions of a fragment that were not touched, oldest first."""
-        files = [each for each in stored_versions(Folder(self.run_dir))[p] if not each.orphan]
-        return [each.version for each in files[-KEPT:] if each.name not in harm.files]
+        retained = self.stored(p)[-KEPT:]
+        return [each for each in retained if fragment_name(p, each) not in harm.files]
+
+    def stored(self, p: Fragment) -> list[Version]:
+        """The versions that the killed run has left, oldest first."""
+        files = stored_versions(Folder(self.run_dir))[p]
+        return [each.version for each in files if not each.orphan]
 
     def resumed(self, run_dir: Path) -> Again | ArchipelagoError:
         """The run that goes on, or why it does not. Any other exception is a failure."""
@@ -122,8 +127,12 @@ class Case:
             touched = len(intact) < KEPT
             assert version >= (intact[-1] if touched else least.fragments[p].version)
             costs |= version < self.end.fragments[p].version
+            passed = [v for v in self.stored(p) if version < v <= self.end.fragments[p].version]
+            for name in {fragment_name(p, v) for v in passed} & {*harm.files}:
+                gone = harm.how == "deleted"
+                assert gone or name in again.damage, "what is passed over is named"
         if costs:
-            assert again.damage, "what is gone is said"
+            assert again.damage or again.merges_lost, "what is gone is said"
         return costs
 
     def may_be_refused(self, harm: Harm) -> bool:

@@ -7,7 +7,9 @@ in memory when it stored them.
 
 from __future__ import annotations
 
+import asyncio
 import random
+import shutil
 import time
 import tomllib
 from collections import Counter
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from cluster.actors.ring import RingActor
 from cluster.allreduce.keeping import (
     Journal,
     Memory,
@@ -48,7 +51,8 @@ from cluster.storage.layout import load_layout, save_layout
 from cluster.syncer.measures import Measures
 from coordinator.codec import Wire
 from coordinator.errors import ArchipelagoError
-from coordinator.protocol import Island
+from coordinator.fragments import take
+from coordinator.protocol import Fragment, Island
 from tests.cluster.played import LAYOUT
 from tests.cluster.restored import Harm, at_the_door, beside, copy_of, harms
 from tests.cluster.test_ring import A, B, C, Told, held
@@ -231,3 +235,30 @@ def test_a_ring_with_a_memory_and_no_state_is_refused(tmp_path: Path) -> None:
         Folder(tmp_path).remove(name_of(held(step)))
     with pytest.raises(Damaged, match="no state of the ring, and the last one was ring/state-0000"):
         come_back(Folder(tmp_path))
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_final_state_that_cannot_be_stored_is_the_result_all_the_same(
+    tmp_path: Path, final: bool
+) -> None:
+    """One on the way is not: islands would begin from what a death of the conductor takes away."""
+    plain = parse(tomllib.loads(CONFIG.format(mode="data-parallel")))
+    conductor = RingActor(plain.model_dump_json(), "r", "nowhere", str(tmp_path))
+    flats = [take(LAYOUT, p, drawn(0).params) for p in range(len(LAYOUT.fragments))]
+
+    async def end() -> tuple[RingState, str]:
+        for p, flat in enumerate(flats):
+            await conductor.seed(LAYOUT, Fragment(p), flat)
+        await conductor.open(LAYOUT)
+        shutil.rmtree(tmp_path / "ring")
+        (tmp_path / "ring").write_text("the disk takes no more")
+        await conductor._keep(drawn(50), final=final)
+        figures = (await conductor.status())["figures"]
+        assert figures is not None
+        state = await conductor.snapshot()
+        await conductor.close()
+        return state, figures["not_durable"]
+
+    state, not_durable = asyncio.run(end())
+    assert state.held.step == (50 if final else 0)
+    assert not_durable.startswith("snapshot: ")
