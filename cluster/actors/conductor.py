@@ -145,9 +145,7 @@ class Conductor(Breakable):
                 self._snapshot = RingState(Held(0), leaves, None)
                 save_state(self._depot, self._snapshot, config.durability.keep_snapshots)
             if memory is not None:
-                if memory.measures is not None:
-                    self._measures.remember(memory.measures)
-                self._measures.damaged(damage)
+                self._measures.came_back(memory.measures, damage)
                 self._lives = memory.lives
                 self._ring = replace(memory.ring, kept=self._snapshot.held)
                 logging.warning("back, at the snapshot of step %d", self._snapshot.held.step)
@@ -264,9 +262,7 @@ class Conductor(Breakable):
             start_over(str(error))
         except OSError as error:
             self._measures.trouble("snapshot", str(error))
-            if final:
-                logging.error("the final state is not durable: %s", error)
-                self._snapshot = state
+            self._snapshot = state if final else self._snapshot
             return
         self._measures.trouble("snapshot", None)
         if self._snapshot is None or state.held > self._snapshot.held:

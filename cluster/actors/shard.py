@@ -37,7 +37,6 @@ from cluster.source import user_sha256
 from cluster.storage.contributions import save_contribution
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import FragmentStore
-from cluster.storage.identity import have_identity, identity_of
 from cluster.storage.layout import load_layout
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import Fence
@@ -105,9 +104,7 @@ class ShardActor(Breakable):
     def _means(self) -> tuple[Layout, DepotFiles]:
         layout = self._seeded or load_layout(self._depot)
         self._sizes = layout.sizes
-        run = have_identity(self._depot) if self._seeded else identity_of(self._depot)
-        keep = self._config.durability.keep_snapshots
-        store = FragmentStore(self._depot, layout, keep=keep, run=run)
+        store = FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
         return layout, DepotFiles(store, self._fence, self._storing.pace)
 
     async def progress(self) -> int:

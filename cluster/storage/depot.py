@@ -5,7 +5,7 @@
     tape-0-000000041000.arrow    ... and where it goes on when that was sealed, by its first event
     state.json, notes.jsonl      a moment of the rules and the measures, and what no event says
     states/                      such a moment at the beginning of each of the last segments
-    fragments/, contributions/   arrays
+    fragments/, contributions/   arrays; `identity.json` is the run that they name
     fleet.json, owner-1.json     what the fleet must remember, and whose the run is
 
 Without `durability.dir` the depot is the run directory itself. All of it raises `OSError` when it

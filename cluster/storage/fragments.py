@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cluster.storage.contributions import contributions_of
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
+from cluster.storage.identity import have_identity, identity_of
 from cluster.storage.sealed import SUFFIX, seal, unseal
 from coordinator.codec import Payload
 from coordinator.fragments import Flat, Layout
@@ -81,9 +82,9 @@ def forget_orphans(depot: Depot) -> None:
 class FragmentStore:
     """The newest versions of each fragment, one file each."""
 
-    def __init__(self, depot: Depot, layout: Layout, *, keep: int, run: str = "") -> None:
-        """`run`: the identity of the run, which is in each file; empty: it is not known."""
-        self._depot, self._layout, self._keep, self._run = depot, layout, keep, run
+    def __init__(self, depot: Depot, layout: Layout, *, keep: int) -> None:
+        self._depot, self._layout, self._keep = depot, layout, keep
+        self._run: str | None = None  # the run's identity, once it was looked for
 
     def save(self, p: Fragment, arrays: Arrays, first: bool = False) -> None:
         """Write a version, then let go of the oldest; the `first` one of a run is kept for replay.
@@ -97,6 +98,8 @@ class FragmentStore:
         }
         if arrays.moments is not None:
             parts["moments"] = arrays.moments
+        if first:
+            self._run = have_identity(self._depot)
         identity = self._identity(p, arrays.version)
         content = seal(parts, self._layout.fingerprint, identity)
         self._depot.write(fragment_name(p, arrays.version), *content)
@@ -106,6 +109,8 @@ class FragmentStore:
 
     def _identity(self, p: Fragment, version: Version) -> dict[str, str]:
         """What a file says of itself beside its arrays."""
+        if self._run is None:
+            self._run = identity_of(self._depot)
         said = {"fragment": str(p), "version": f"{version.generation}.{version.number}"}
         return said | ({"run": self._run} if self._run else {})
 

@@ -12,6 +12,7 @@ import logging
 from uuid import uuid4
 
 from cluster.storage.depot import Depot
+from cluster.storage.files import json_text
 
 log = logging.getLogger("archipelago.store")
 IDENTITY = "identity.json"
@@ -39,7 +40,7 @@ def have_identity(depot: Depot) -> str:
     Errors: `OSError` if the depot will not have it.
     """
     run = uuid4().hex
-    depot.claim(IDENTITY, json.dumps({"run": run, "sha256": _digest(run)}).encode())
+    depot.claim(IDENTITY, json_text({"run": run, "sha256": _digest(run)}).encode())
     return identity_of(depot)
 
 

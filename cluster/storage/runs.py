@@ -227,7 +227,7 @@ def keep(depot: Depot, kept: FleetMemory) -> None:
 
 
 def _digest(plain: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json_text(plain).encode()).hexdigest()
 
 
 def kept_of(depot: Depot) -> FleetMemory | None:

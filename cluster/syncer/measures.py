@@ -219,6 +219,12 @@ class Measures:
         else:
             self._counts.troubles.pop(what, None)
 
+    def came_back(self, memory: Any, damage: str | None) -> None:
+        """Count on from a memory, if there is one, and note the damage."""
+        if memory is not None:
+            self.remember(memory)
+        self.damaged(damage)
+
     def damaged(self, what: str | None) -> None:
         """Note which of the run's files could not be used when it came back; None: all could."""
         self._counts.damage = what or ""

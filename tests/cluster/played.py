@@ -22,7 +22,6 @@ from cluster.storage.contributions import save_contribution
 from cluster.storage.files import write, write_json
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import Arrays, FragmentStore
-from cluster.storage.identity import have_identity
 from cluster.storage.layout import save_layout
 from cluster.storage.model_file import fingerprint
 from cluster.storage.runs import SUMMARY
@@ -75,12 +74,6 @@ TOKENS = 100
 """Of one step."""
 
 
-def store_of(run_dir: Path, config: Config) -> FragmentStore:
-    """Where the fragments of a run are, with the run's identity in them."""
-    depot, keep = Folder(run_dir), config.durability.keep_snapshots
-    return FragmentStore(depot, LAYOUT, keep=keep, run=have_identity(depot))
-
-
 def measures_of(config: Config) -> Measures:
     islands = {island: group_name(island) for island in config.island_names}
     down, moments = config.sync.wire_down, wire_of_moments(config)
@@ -104,7 +97,9 @@ class Played:
         self.state: State = initial(self.rule)
         self.kept: State | None = None  # of the newest snapshot
         self._rng = np.random.default_rng(0)
-        self._store = store_of(run_dir, self._config)
+        self._store = FragmentStore(
+            Folder(run_dir), LAYOUT, keep=self._config.durability.keep_snapshots
+        )
         arrays = fresh([self._drawn(p) for p in range(2)])
         self.history = {(p, each.version): copied(each) for p, each in arrays.items()}
         for p, each in arrays.items():

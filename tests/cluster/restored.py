@@ -27,7 +27,6 @@ from cluster.status import Figures
 from cluster.storage import ownership, runs
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import Arrays, FragmentStore, forget_orphans
-from cluster.storage.identity import have_identity, identity_of
 from cluster.storage.layout import load_layout, same_layout, save_layout
 from cluster.storage.ownership import Fence
 from cluster.storage.tape import Tape
@@ -56,8 +55,7 @@ class Again(Played):
         self._config = config = parse(tomllib.loads(CONFIG))
         self.rule = rule_of(config, LAYOUT)
         owner, begins = at_the_door(run_dir, config, from_stored=from_stored)
-        run = have_identity(depot) if begins else identity_of(depot)
-        self._store = FragmentStore(depot, LAYOUT, keep=config.durability.keep_snapshots, run=run)
+        self._store = FragmentStore(depot, LAYOUT, keep=config.durability.keep_snapshots)
         files = DepotFiles(self._store, Fence(depot, 0), StoringPace(measured=False))
         self._shard = shard_over(config, lambda: (LAYOUT, files), map)
         self.history = dict(before.history)

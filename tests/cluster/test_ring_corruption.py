@@ -244,7 +244,7 @@ def test_a_final_state_that_cannot_be_stored_is_the_result_all_the_same(
     """One on the way is not: islands would begin from what a death of the conductor takes away."""
     plain = parse(tomllib.loads(CONFIG.format(mode="data-parallel")))
     conductor = RingActor(plain.model_dump_json(), "r", "nowhere", str(tmp_path))
-    flats = [take(LAYOUT, p, drawn(0).params) for p in range(len(LAYOUT.fragments))]
+    flats = [take(LAYOUT, Fragment(p), drawn(0).params) for p in range(len(LAYOUT.fragments))]
 
     async def end() -> tuple[RingState, str]:
         for p, flat in enumerate(flats):

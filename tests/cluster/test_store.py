@@ -518,9 +518,9 @@ def test_a_damaged_version_is_passed_over_for_the_one_before(tmp_path: Path) -> 
         FragmentStore(Folder(tmp_path), cut([Leaf("other", (5,))], 1), keep=4).newest(F0)
 
 
-def stored(folder: Path, last: int, keep: int = 2, run: str = "") -> FragmentStore:
-    """Version 0, for replay, and the newest up to `last`."""
-    store = FragmentStore(Folder(folder), MODEL, keep=keep, run=run)
+def stored(folder: Path, last: int) -> FragmentStore:
+    """Version 0, for replay, and the newest two up to `last`."""
+    store = FragmentStore(Folder(folder), MODEL, keep=2)
     for number in range(last + 1):
         store.save(F0, arrays(number), first=number == 0)
     return store
@@ -584,12 +584,16 @@ def test_a_file_under_the_name_of_another_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_run_is_refused_and_one_that_names_none_is_read(tmp_path: Path) -> None:
-    stored(tmp_path / "other", 5, run="other")
-    stored(tmp_path / "old", 5)
-    mine = stored(tmp_path / "mine", 5, run="mine")
+    stored(tmp_path / "other", 5)
+    mine = stored(tmp_path / "mine", 5)
+    old = FragmentStore(Folder(tmp_path / "old"), MODEL, keep=2)
+    old.save(F0, arrays(5))
     shutil.copy(path_of(tmp_path / "other", 5), path_of(tmp_path / "mine", 5))
-    with pytest.raises(Damaged, match="another file under this name: run other, not mine"):
+    with pytest.raises(Damaged, match=r"another file under this name: run [0-9a-f]{32}, not"):
         mine.load(F0, Version(0, 5))
+    (tmp_path / "mine" / IDENTITY).unlink()  # then it cannot be compared
+    anew = FragmentStore(Folder(tmp_path / "mine"), MODEL, keep=2)
+    assert same(anew.load(F0, Version(0, 5)), arrays(5))
     shutil.copy(path_of(tmp_path / "old", 5), path_of(tmp_path / "mine", 5))
     assert same(mine.load(F0, Version(0, 5)), arrays(5))
 
@@ -600,7 +604,8 @@ def test_files_of_before_they_had_an_identity_are_read(tmp_path: Path) -> None:
     path_of(tmp_path, 3).write_bytes(
         b"".join(bytes(each) for each in seal(parts, MODEL.fingerprint))
     )
-    store = FragmentStore(Folder(tmp_path), MODEL, keep=2, run="mine")
+    have_identity(Folder(tmp_path))
+    store = FragmentStore(Folder(tmp_path), MODEL, keep=2)
     np.testing.assert_array_equal(store.newest(F0).master, flats()[0])
 
 
