@@ -41,10 +41,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fragments_in(run_dir: Path, harm: Harm | None = None) -> set[str]:
-    """The sha256 of each fragment file, but for those that were touched."""
+    """The sha256 of each trained fragment file, but for those that were touched."""
     touched = () if harm is None else harm.files
     files = [run_dir / "fragments" / name for name in os.listdir(run_dir / "fragments")]
-    mine = [each for each in files if f"fragments/{each.name}" not in touched]
+    trained = [each for each in files if "-g0-v00000000" not in each.name]
+    mine = [each for each in trained if f"fragments/{each.name}" not in touched]
     return {hashlib.sha256(each.read_bytes()).hexdigest() for each in mine}
 
 
