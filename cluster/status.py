@@ -60,6 +60,7 @@ class Figures(TypedDict):
     trouble: str  # what is wrong with the model, as far as it can be seen; empty: nothing
     merges_lost: int  # published, but not durable when the shard died
     not_durable: str  # what the disk does not take at present, and why; empty: all is well
+    damage: str  # files of the run that could not be used when it came back; empty: all could
     up_bytes: int
     down_bytes: int
     goodput: float

@@ -35,8 +35,12 @@ TESTS = tuple(
 that Hypothesis plays: it takes minutes to shrink what it finds."""
 SHELLS = ("tests/shells/test_shells.py",)
 """Schedules of threads, of fresh seeds; their bounds on virtual time find lost wake-ups."""
+RESTORE = "cluster/syncer/restore.py"
+RESTORES = tuple(f"tests/cluster/test_{name}.py" for name in ("comeback", "store", "corruption"))
 OF_ROOM = {
     "coordinator/": TESTS,
+    RESTORE: RESTORES,
+    "cluster/storage/": RESTORES,
     "cluster/syncer/": (*TESTS, "tests/cluster/test_shell.py"),
     "islands/mailbox.py": ("tests/islands/test_mailbox.py", *SHELLS),
     "islands/following.py": SHELLS,
@@ -44,6 +48,7 @@ OF_ROOM = {
     "islands/": ("tests/islands/test_learner_state.py",),
     "cluster/shard/": ("tests/cluster/test_shard.py", "tests/cluster/test_fates.py"),
     "cluster/fleet/": ("tests/cluster/test_controller.py", "tests/cluster/test_fleet.py"),
+    "cluster/allreduce/keeping.py": ("tests/cluster/test_ring_corruption.py",),
     "cluster/allreduce/": (
         "tests/cluster/test_ring.py", "tests/cluster/test_conducting.py",
         "tests/cluster/test_conductor.py",
@@ -51,8 +56,10 @@ OF_ROOM = {
     "cluster/tasks.py": ("tests/test_tasks.py",),
 }  # fmt: skip
 """Which tests see to what, by the beginning of a mutant's file."""
-UNPLAYED = ("cluster/fleet/", "cluster/allreduce/", "cluster/tasks.py")
-"""They are in no schedule."""
+UNPLAYED = (
+    "cluster/fleet/", "cluster/storage/", "cluster/allreduce/", "cluster/tasks.py", RESTORE,
+)  # fmt: skip
+"""Files that no schedule runs."""
 
 FUZZ = """
 import sys
@@ -100,6 +107,8 @@ FLEET = "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/islands.py", "cluster/fleet/wishes.py"
 TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/shell.py"
 RING, RECORDS = "cluster/allreduce/ring.py", "cluster/allreduce/records.py"
+FRAGMENTS, SEALED = "cluster/storage/fragments.py", "cluster/storage/sealed.py"
+PLAYBACK, KEEPING = "cluster/storage/playback.py", "cluster/allreduce/keeping.py"
 SHARD, FATES = "cluster/shard/shard.py", "cluster/shard/fates.py"
 INJECTION, RECONCILE = "cluster/fleet/injection.py", "cluster/fleet/reconcile.py"
 
@@ -415,6 +424,54 @@ MUTANTS = (
         "pass",
     ),
     # contributions
+    Mutant(
+        "a fragment goes back to its first version",
+        FRAGMENTS,
+        "retained = files[-self._keep :]",
+        "retained = files",
+    ),
+    Mutant(
+        "a restore deletes what is later",
+        FRAGMENTS,
+        "self._depot.move(each.name, each.name + ORPHAN)",
+        "self._depot.remove(each.name)",
+    ),
+    Mutant(
+        "a file under the name of another is taken",
+        SEALED,
+        "if said.get(key, value) != value:",
+        "if False:",
+    ),
+    Mutant(
+        "a tape that is short makes a snapshot void",
+        PLAYBACK,
+        'self._damage.append(f"{name} ends before event {self._start}")',
+        "raise Damaged(name) from None",
+    ),
+    Mutant(
+        "a run whose tape is gone begins anew",
+        RESTORE,
+        "if not generations(depot) and not _has_begun(depot, stored):",
+        "if not generations(depot):",
+    ),
+    Mutant(
+        "what is passed over is not said",
+        RESTORE,
+        "damage=joined(back.damage, passed_over(stored, wanted, found)))",
+        "damage=back.damage)",
+    ),
+    Mutant(
+        "the state of a ring is believed",
+        KEEPING,
+        'if "sha256" in told:',
+        "if False:",
+    ),
+    Mutant(
+        "a damaged state of a ring ends the run",
+        KEEPING,
+        "            damaged.append(str(error))\n    if damaged:",
+        "            raise\n    if damaged:",
+    ),
     Mutant(
         "said twice, freed",
         CONTRIBUTIONS,

@@ -16,7 +16,7 @@ from cluster.actors.directory import AGAIN_S, setup_logging
 from cluster.actors.inject import Breakable
 from cluster.actors.ring_ports import RayRingPorts
 from cluster.allreduce.accounts import RingAccounts
-from cluster.allreduce.keeping import Memory, RingState, load_memory, load_state, save_state
+from cluster.allreduce.keeping import RingComeback, RingState, read_back, save_state
 from cluster.allreduce.records import come_back
 from cluster.allreduce.ring import Held, Rules, Turn
 from cluster.allreduce.shell import RingShell
@@ -106,7 +106,8 @@ class Conductor(Breakable):
         return self._opened
 
     async def _bring_up(self) -> None:
-        snapshot, memory = await asyncio.to_thread(self._found)
+        memory, snapshot, damage = await asyncio.to_thread(self._found)
+        assert snapshot is not None
         config, layout = self._config, self._layout
         groups = {island: group_name(island) for island in config.island_names}
         down = config.sync.wire_down
@@ -114,7 +115,7 @@ class Conductor(Breakable):
         self._now_s = Clock(0.0 if memory is None else memory.now_s)
         events, lives = 0, 0
         if memory is not None:
-            measures.remember(memory.measures)
+            measures.came_back(memory.measures, damage)
             events, lives = memory.events, memory.lives
         ring, resume = come_back(memory, snapshot)
         keep = config.durability.keep_snapshots
@@ -142,19 +143,19 @@ class Conductor(Breakable):
         shell.remember()
         self._opened = shell
 
-    def _found(self) -> tuple[RingState, Memory | None]:
+    def _found(self) -> RingComeback:
         """Return what is in the depot; the initial model becomes the first snapshot."""
         self._fence.check()
         self._layout = load_layout(self._depot)
-        memory = load_memory(self._depot)
-        if (snapshot := load_state(self._depot)) is not None:
-            return snapshot, memory
+        found = read_back(self._depot)
+        if found.state is not None:
+            return found
         if len(self._seed) < len(self._layout.fragments):
             raise RunFailed("the conductor has neither a snapshot nor an initial model")
         leaves = sew(self._layout, [self._seed[p] for p in sorted(self._seed)])
         snapshot = RingState(Held(0), leaves, None)
         save_state(self._depot, snapshot, self._config.durability.keep_snapshots)
-        return snapshot, memory
+        return found._replace(state=snapshot)
 
     # --- islands ----------------------------------------------------------------------------------
 

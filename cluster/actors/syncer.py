@@ -23,16 +23,19 @@ from cluster.failures import Failure, Reason, Unjudged, raised
 from cluster.names import Seat, group_name, shards_of
 from cluster.source import source_sha256
 from cluster.status import RunStatus
+from cluster.storage import runs
+from cluster.storage.format import Damaged
+from cluster.storage.fragments import forget_orphans
 from cluster.storage.layout import load_layout, save_layout
 from cluster.storage.open import PATIENCE_S, depot_of
 from cluster.storage.ownership import Fence
 from cluster.storage.segments import tape_name
-from cluster.storage.snapshots import STATE, Snapshot, forget_before, name_of, save_snapshot
+from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_snapshot
 from cluster.storage.tape import Tape
 from cluster.syncer.clock import Clock
 from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
-from cluster.syncer.restore import come_back, rules_sha256
+from cluster.syncer.restore import restore, rules_sha256
 from cluster.syncer.shell import Syncer, done
 from cluster.tasks import Tasks, watch_process
 from cluster.view import View
@@ -50,7 +53,7 @@ from coordinator.protocol import (
     Left,
     Refused,
     Report,
-    Resume,
+    Version,
     Vitals,
     Void,
 )
@@ -90,7 +93,7 @@ class SyncerActor(Breakable):
         watch_process(self._unheard)
         self._config = Config.model_validate_json(config, strict=False)
         self._run, self._namespace, self._code = run, namespace, code
-        self._depot = depot_of(self._config, Path(run_dir))
+        self._depot, self._owner = depot_of(self._config, Path(run_dir)), owner
         self._fence = Fence(self._depot, owner)
         self._ports = RayPorts(namespace, holder_of(self._config))
         self._opening = asyncio.Lock()
@@ -101,6 +104,7 @@ class SyncerActor(Breakable):
         self._keeping = threading.Lock()  # one snapshot is written at a time
         self._cannot: ArchipelagoError | None = None
         self._heard = -1
+        self._orphans = True  # set aside by a restore, and not deleted since
 
     async def open(self, layout: Layout) -> None:
         """Begin: from here on learners may join."""
@@ -148,10 +152,24 @@ class SyncerActor(Breakable):
             now_s=now_s,
             wire_moments=wire_of_moments(config),
         )
-        back = await asyncio.to_thread(come_back, self._depot, rule, measures, self._hears)
+        asked = await asyncio.to_thread(runs.asked_for_stored, self._depot, self._owner)
         known = Directory(self._namespace)
         fragments_of = shards_of(config.sync.shards, config.sync.fragments)
-        shards, resume = [await known.find(name) for name in fragments_of], None
+
+        async def recover(
+            wanted: Mapping[Fragment, Version], generation: int
+        ) -> Mapping[Fragment, Version]:
+            calls = [
+                (await known.find(name)).recover.remote({p: wanted[p] for p in own}, generation)
+                for name, own in fragments_of.items()
+            ]
+            try:
+                return {p: v for each in await asyncio.gather(*calls) for p, v in each.items()}
+            except Damaged as error:
+                raise Damaged(str(_said(error))) from error
+
+        come = await restore(self._depot, rule, measures, recover, self._hears, from_stored=asked)
+        back, resume = (None, None) if come is None else come
         if back is not None:
             logging.warning(
                 "back as generation %d at event %d, %d heard again%s",
@@ -160,14 +178,6 @@ class SyncerActor(Breakable):
                 back.heard,
                 f"; {back.damage}" if back.damage else "",
             )
-            await asyncio.to_thread(self._depot.tidy, STATE)
-            wanted = [fragment.version for fragment in back.state.fragments]
-            asked = [
-                shard.recover.remote({p: wanted[p] for p in own}, back.generation)
-                for shard, own in zip(shards, fragments_of.values(), strict=True)
-            ]
-            found = {p: v for each in await asyncio.gather(*asked) for p, v in each.items()}
-            resume = Resume(back.generation, tuple(found[p] for p in sorted(found)))
         generation, seq = (0, 0) if back is None else (back.generation, back.seq)
         self._now_s = Clock(0.0 if back is None else back.last_s)
         self._notes = await asyncio.to_thread(Notes, self._depot, measures, self._now_s)
@@ -186,6 +196,10 @@ class SyncerActor(Breakable):
         )
         if resume is not None:
             syncer.feed(resume)
+        if asked:
+            await done(self._tape.flush())
+            if self._tape.trouble is None:
+                await asyncio.to_thread(self._depot.remove, runs.FROM_STORED)
         for name, own in fragments_of.items():
             syncer.spawn(self._keep_shard(syncer, name, own))
         syncer.spawn(self._keep_snapshots(syncer))
@@ -241,6 +255,9 @@ class SyncerActor(Breakable):
                     start_over("a later generation writes the tape")
                 self._notes.flush()
                 save_snapshot(self._depot, snapshot, layout)
+                if self._orphans:
+                    self._orphans = False
+                    forget_orphans(self._depot)
                 if sealed and snapshot.place is not None:
                     save_snapshot(self._depot, snapshot, layout, name_of(snapshot.place.segment))
                     forget_before(self._depot, self._config.durability.keep_segments)
@@ -264,6 +281,7 @@ class SyncerActor(Breakable):
                 start_over(f"{name} cannot come back: {_said(error)}")
             if found != wanted:
                 start_over(f"{name} was to come back with {wanted}, and has {found}")
+            self._orphans = True
             self._ports.is_back(name)
             syncer.shard_back(own)
             logging.warning("%s is back", name)

@@ -3,27 +3,37 @@
 ring/state-00000025.safetensors   parameters and moments after 25 steps, leaf by leaf
 ring.json                         the rules' state and the measures, of a second ago at most
 ring.jsonl                        the tape: one line an event, with what followed from it
+
+States and memory carry a checksum. A state that is damaged is passed over for the one before; a
+memory that is damaged is made anew from the state.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
-from cluster.allreduce.ring import Effect, Event, Held, Ring
+from cluster.allreduce.ring import Effect, Event, Held, Ring, Stage
 from cluster.storage.depot import Depot
 from cluster.storage.files import json_text
 from cluster.storage.format import Damaged
+from cluster.storage.sealed import LENGTH, SUFFIX, seal, unseal_all
 
+log = logging.getLogger("archipelago.store")
 FOLDER = "ring"
+_STATE = re.compile(r"state-[0-9]{8,}\.safetensors")
+UNNAMED = ""
+"""The layout that states name: they have the leaves of the trees as they are."""
 MEMORY = "ring.json"
 TAPE = "ring.jsonl"
 Leaves = Sequence[NDArray[Any]]
@@ -44,7 +54,7 @@ class RingState:
 
 
 def name_of(held: Held) -> str:
-    return f"{FOLDER}/state-{held.step:08d}.safetensors"
+    return f"{FOLDER}/state-{held.step:08d}{SUFFIX}"
 
 
 def save_state(depot: Depot, state: RingState, keep: int) -> None:
@@ -52,39 +62,67 @@ def save_state(depot: Depot, state: RingState, keep: int) -> None:
 
     Errors: `OSError`.
     """
-    arrays = {f"p{i:05d}": np.ascontiguousarray(leaf) for i, leaf in enumerate(state.params)}
-    arrays |= {f"m{i:05d}": np.ascontiguousarray(m) for i, m in enumerate(state.moments or ())}
+    arrays = {f"p{i:05d}": leaf for i, leaf in enumerate(state.params)}
+    arrays |= {f"m{i:05d}": leaf for i, leaf in enumerate(state.moments or ())}
     told = {"held": json_text(asdict(state.held)), "moments": str(state.moments is not None)}
-    depot.write(name_of(state.held), save(arrays, told))
-    for name in sorted(depot.names(FOLDER))[:-keep]:
-        depot.remove(f"{FOLDER}/{name}")
+    depot.write(name_of(state.held), *seal(arrays, UNNAMED, told))
+    for name in _states(depot)[:-keep]:
+        depot.remove(name)
 
 
 def load_state(depot: Depot) -> RingState | None:
-    """The newest that is there; None if there is none.
+    """Return the newest state that is as it was written; None if there is no state at all.
 
-    Errors: `Damaged`.
+    Errors: `Damaged` if there are states, and none can be used.
     """
-    names = sorted(each for each in depot.names(FOLDER) if each.endswith(".safetensors"))
-    if not names:
-        return None
-    name = f"{FOLDER}/{names[-1]}"
-    content = depot.read(name)
+    return _newest(depot, [])
+
+
+def _newest(depot: Depot, damaged: list[str]) -> RingState | None:
+    """The newest good state; why those after it cannot be used goes to `damaged`."""
+    for name in reversed(_states(depot)):
+        try:
+            return _load(depot, name)
+        except Damaged as error:
+            log.error("%s; the state before is used", error)
+            damaged.append(str(error))
+    if damaged:
+        raise Damaged(f"{depot} has no good state of the ring: {'; '.join(damaged)}")
+    return None
+
+
+def _states(depot: Depot) -> list[str]:
+    """Names of the states, oldest first; files of other names are ignored."""
+    return sorted(f"{FOLDER}/{name}" for name in depot.names(FOLDER) if _STATE.fullmatch(name))
+
+
+def _load(depot: Depot, name: str) -> RingState:
+    """Errors: `Damaged`."""
     try:
-        told = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-        arrays = load(content)
+        content = depot.read(name)
+        length = int.from_bytes(content[:LENGTH], "little")
+        told = json.loads(content[LENGTH : LENGTH + length])["__metadata__"]
+        if "sha256" in told:
+            arrays, told = unseal_all(depot, name, UNNAMED)
+        else:  # before states had a checksum
+            arrays = load(content)
         held = Held(**json.loads(told["held"]))
+        has_moments = told["moments"] == "True"
+    except FileNotFoundError as error:
+        raise Damaged(f"{name} is not there") from error
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{name} in {depot} is not as it was written: {error}") from error
+    if name_of(held) != name:
+        raise Damaged(f"{name} in {depot} is another file under this name: {name_of(held)}")
     params = [arrays[key] for key in sorted(arrays) if key.startswith("p")]
     moments = [arrays[key] for key in sorted(arrays) if key.startswith("m")]
-    return RingState(held, params, moments if told["moments"] == "True" else None)
+    return RingState(held, params, moments if has_moments else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What outlasts the conductor's process. `now_s`: when it was written; `measures`: their own
-    memory; `lives`: incarnations granted so far; `events`: on the tape."""
+    memory, None if that is gone; `lives`: incarnations granted so far; `events`: on the tape."""
 
     ring: Ring
     now_s: float
@@ -134,7 +172,12 @@ class Journal:
 def save_memory(depot: Depot, memory: Memory) -> None:
     plain = {f.name: getattr(memory, f.name) for f in fields(memory)}
     plain["ring"] = _RING.dump_python(memory.ring, mode="json")
-    depot.write(MEMORY, json.dumps(plain).encode())
+    plain = json.loads(json.dumps(plain))
+    depot.write(MEMORY, json.dumps({**plain, "sha256": _digest(plain)}).encode())
+
+
+def _digest(plain: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def load_memory(depot: Depot) -> Memory | None:
@@ -144,8 +187,66 @@ def load_memory(depot: Depot) -> Memory | None:
     """
     try:
         plain: dict[str, Any] = json.loads(depot.read(MEMORY))
+        digest = plain.pop("sha256", None)  # which earlier versions did not write
+        if digest not in (None, _digest(plain)):
+            raise ValueError("it is not as it was written")
         return Memory(ring=_RING.validate_python(plain.pop("ring")), **plain)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"{MEMORY} in {depot} cannot be read: {error}") from error
+
+
+class RingComeback(NamedTuple):
+    """What a conductor goes on from. `memory`: None if the run begins; `state`: None if it has no
+    model yet. `damage`: the files that could not be used, None if all could."""
+
+    memory: Memory | None
+    state: RingState | None
+    damage: str | None
+
+
+def read_back(depot: Depot) -> RingComeback:
+    """Read what a conductor comes back from: the newest good state, and a memory that fits it.
+
+    Errors: `Damaged` if there has been a state and none can be used.
+    """
+    damaged: list[str] = []
+    state = _newest(depot, damaged)
+    try:
+        memory = load_memory(depot)
+    except Damaged as error:
+        log.error("%s; it is made anew from the newest state", error)
+        damaged.append(str(error))
+        memory = None
+    known = None if memory is None else memory.ring.kept
+    if state is None:
+        if damaged or (known is not None and known.step > 0):
+            there = "" if known is None else f", and the last one was {name_of(known)}"
+            raise Damaged("; ".join([f"{depot} has no state of the ring{there}", *damaged]))
+        return RingComeback(memory, None, None)
+    if memory is None and (damaged or state.held.step > 0):
+        memory = _anew(depot, state)
+        damaged = damaged or [f"{MEMORY} is not there; it is made anew from the newest state"]
+    if known is not None and state.held < known and not damaged:
+        damaged = [f"{name_of(known)} is not there; {name_of(state.held)} is used"]
+    if memory is not None:
+        memory = replace(memory, ring=_fitting(memory.ring, state.held))
+    return RingComeback(memory, state, "; ".join(damaged) or None)
+
+
+def _anew(depot: Depot, state: RingState) -> Memory:
+    """A memory that knows no more than the state. Each life has left an event, so that no
+    incarnation is granted twice."""
+    try:
+        events = depot.grown(TAPE).content.count(b"\n")
+    except FileNotFoundError:
+        events = 0
+    return Memory(Ring(held=state.held, kept=state.held), 0.0, None, lives=events, events=events)
+
+
+def _fitting(ring: Ring, kept: Held) -> Ring:
+    """The rules' state with this newest snapshot. A run whose end is gone is not over."""
+    over = ring.stage is Stage.OVER and ring.held <= kept
+    stage = ring.stage if over or ring.stage is not Stage.OVER else Stage.GATHERING
+    return replace(ring, kept=kept, stage=stage)

@@ -102,6 +102,7 @@ def _figures(rules: Rules, ring: Ring, counts: Counts, now_s: float) -> Figures:
         trouble=counts.not_finite,
         merges_lost=counts.merges_lost,
         not_durable="; ".join(f"{what}: {why}" for what, why in counts.troubles.items()),
+        damage=counts.damage,
         up_bytes=counts.up_bytes,
         down_bytes=counts.down_bytes,
         goodput=goodput(counts, now_s),

@@ -97,10 +97,16 @@ def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
     was, now = _not_durable(before), _not_durable(after)
     if was != now:
         yield f"not durable: {now}" if now else "durable again"
+    if (damage := _damage(after)) and damage != _damage(before):
+        yield f"damaged when the run came back: {damage}"
 
 
 def _not_durable(status: RunStatus | None) -> str:
     return status["figures"]["not_durable"] if status and status["figures"] else ""
+
+
+def _damage(status: RunStatus | None) -> str:
+    return status["figures"].get("damage", "") if status and status["figures"] else ""
 
 
 def _of_the_islands(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
@@ -183,6 +189,8 @@ def _figures(status: RunStatus) -> RenderableType:
         lines.append(Text(judging, style="cyan"))
     if why := _not_durable(status):
         lines.append(Text(f"not durable: {why}", style="bold red"))
+    if damage := _damage(status):
+        lines.append(Text(f"damaged when the run came back: {damage}", style="yellow"))
     return Group(*lines)
 
 

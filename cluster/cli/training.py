@@ -18,6 +18,7 @@ from cluster.cli.options import INTERRUPTED, ConfigPath
 from cluster.cli.summary import summary_table
 from cluster.storage import runs
 from cluster.storage.files import json_text
+from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
     from cluster.fleet.outcome import Outcome
@@ -33,6 +34,14 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run that died, in its run directory.")
     ] = False,
+    from_stored: Annotated[
+        bool,
+        typer.Option(
+            "--from-stored",
+            help="With --resume: go on from the newest stored version of each fragment, where the "
+            "log that leads to them is damaged or missing.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train to the end, here; the first Ctrl-C ends it gracefully, a second one at once.
@@ -43,8 +52,15 @@ def run(
     from cluster.config.load import read
     from cluster.launch.door import enter
 
+    if from_stored and not resume:
+        raise UserMistake("--from-stored: it says how a run goes on; give --resume as well")
     draft, now = read(config_path, overrides), datetime.now().astimezone()
     config, chosen, layout = enter(draft, config_path, run_dir, now, resume=resume, owned=True)
+    if from_stored and config.run.mode.sums_gradients:
+        raise UserMistake(
+            f'--from-stored: run.mode = "{config.run.mode}" has no fragments; --resume goes on '
+            "from the newest snapshot that can be read"
+        )
     from cluster.launch.interrupts import Interrupts
     from cluster.launch.run import run
 
@@ -61,6 +77,7 @@ def run(
             show=display.show,
             interrupts=interrupts,
             resumes=resume,
+            from_stored=from_stored,
         )
     if as_json:
         print(json_text(outcome.summary))

@@ -38,6 +38,7 @@ class FleetActor(Breakable):
         auth: str,
         token: str,
         resumes: bool,
+        from_stored: bool = False,
     ) -> None:
         setup_logging()
         watch_process(log_only)
@@ -51,6 +52,7 @@ class FleetActor(Breakable):
             auth=auth,
             token=token,
             resumes=resumes,
+            from_stored=from_stored,
         )
         threading.Thread(target=self._fleet.keep, name="keep", daemon=True).start()
 
@@ -87,10 +89,16 @@ class FleetActor(Breakable):
 
 
 def start_fleet(
-    config: Config, run_dir: Path, home: Home, auth: str, *, resumes: bool = False
+    config: Config,
+    run_dir: Path,
+    home: Home,
+    auth: str,
+    *,
+    resumes: bool = False,
+    from_stored: bool = False,
 ) -> Actor:
     """The fleet starts everything else. One that is not detached ends with its run's process.
-    `resumes`: a run that another one has begun."""
+    `resumes`: a run that another one has begun; `from_stored`: from what is stored of it."""
     options = home.options(FLEET, {})
     if not home.detached:
         options["max_restarts"] = 0  # what it had started has ended with it
@@ -98,4 +106,5 @@ def start_fleet(
         **options, **home.near(), num_cpus=0, max_concurrency=FLEET_THREADS
     )
     token, plain = uuid4().hex, config.model_dump_json()
-    return actor.remote(plain, str(run_dir), home.namespace, home.detached, auth, token, resumes)
+    where = (plain, str(run_dir), home.namespace, home.detached)
+    return actor.remote(*where, auth, token, resumes, from_stored)

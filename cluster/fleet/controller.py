@@ -68,10 +68,12 @@ class Fleet:
         auth: str,
         token: str,
         resumes: bool,
+        from_stored: bool = False,
     ) -> None:
         """`token`: the same for all processes that Ray starts of this fleet, and of no other's.
-        `resumes`: a run that another fleet has begun."""
+        `resumes`: a run that another fleet has begun; `from_stored`: from what is stored of it."""
         self._token, self._resumes, self._cluster = token, resumes, cluster
+        self._from_stored = from_stored
         self._own: Ownership | None = None
         self._config, self._run_dir, self._namespace = config, run_dir, namespace
         self._depot = depot_of(config, run_dir)
@@ -193,7 +195,8 @@ class Fleet:
         self._own = own = patiently(lambda: ownership.take(self._depot, run, mine))
         own.start()
         if self._resumes and own.life == 1:
-            runs.reopen(self._run_dir, self._config)
+            stored = self._from_stored
+            runs.reopen(self._run_dir, self._config, own.number, from_stored=stored)
         if (kept := patiently(lambda: runs.kept_of(self._depot))) is not None:
             if (outcome := self._take_over(kept, own.number)) is not None:
                 return outcome

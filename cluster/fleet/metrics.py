@@ -101,6 +101,9 @@ METRICS = (
              _figure("merges_lost")),
     Declared("not_durable", Kind.GAUGE, "1 while the disk does not take tape or fragments.",
              _one(lambda s: float(bool(s["figures"] and s["figures"]["not_durable"])))),
+    Declared("restore_damage", Kind.GAUGE, "1 if a file of the run could not be used when it came "
+             "back.",
+             _one(lambda s: float(bool(s["figures"] and s["figures"].get("damage"))))),
     Declared("model_sound", Kind.GAUGE, "0 while the model's held-out loss is not finite, or the "
              "last step of a fragment was undone.",
              _one(lambda s: float(not (s["figures"] and s["figures"]["trouble"])))),

@@ -53,8 +53,10 @@ def run(
     show: Callable[[RunStatus], None],
     interrupts: Interrupts,
     resumes: bool = False,
+    from_stored: bool = False,
 ) -> Outcome:
-    """One training run to its end, owned by this process. `resumes`: another one has begun it.
+    """One training run to its end, owned by this process. `resumes`: another one has begun it;
+    `from_stored`: go on from the newest stored version of each fragment, whatever the log lacks.
 
     Errors: `UserMistake` before anything was started; `RunFailed` after.
     """
@@ -72,7 +74,14 @@ def run(
         words = stack.enter_context((run_dir / "ray.log").open("a", buffering=1))
         stack.enter_context(redirect_stdout(words))
         home = Home(namespace, detached=False)
-        fleet = start_fleet(config, run_dir.absolute(), home, _auth(), resumes=resumes)
+        fleet = start_fleet(
+            config,
+            run_dir.absolute(),
+            home,
+            _auth(),
+            resumes=resumes,
+            from_stored=from_stored,
+        )
         return follow(fleet, config, show, interrupts)
 
 

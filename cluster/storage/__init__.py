@@ -15,6 +15,7 @@ damaged one is refused with the place and the reason. Names and formats are a co
     playback       a tape read from a place on, row by row
     history        the states of a run, had again from its tape
     snapshots      `state.json`: the rules' state and the measures of a moment; which old ones go
+    identity       `identity.json`: a name of the run, which its fragments carry
     fragments      the newest versions of each fragment, one file each
     contributions  what was merged, as it came, if that is kept
     layout         `layout.json`: how the model is cut

@@ -5,7 +5,7 @@
     tape-0-000000041000.arrow    ... and where it goes on when that was sealed, by its first event
     state.json, notes.jsonl      a moment of the rules and the measures, and what no event says
     states/                      such a moment at the beginning of each of the last segments
-    fragments/, contributions/   arrays
+    fragments/, contributions/   arrays; `identity.json` is the run that they name
     fleet.json, owner-1.json     what the fleet must remember, and whose the run is
 
 Without `durability.dir` the depot is the run directory itself. All of it raises `OSError` when it
@@ -104,6 +104,14 @@ class Depot(Protocol):
     def remove(self, name: str) -> None:
         """Errors: `FileNotFoundError`."""
         ...
+
+    def move(self, name: str, to: str) -> None:
+        """Give what was written another name, in place of what has that.
+
+        A crash may leave it under both names, never under none. Errors: `FileNotFoundError`.
+        """
+        self.write(to, self.read(name))
+        self.remove(name)
 
     def tidy(self, start: str) -> None:
         """Delete temporary files that crashed writers have left under this prefix, best effort.

@@ -82,6 +82,10 @@ class Folder(Depot):
     def remove(self, name: str) -> None:
         os.unlink(self.path / name)
 
+    def move(self, name: str, to: str) -> None:
+        (self.path / name).replace(self.path / to)
+        sync_folder((self.path / to).parent)
+
     def tidy(self, start: str) -> None:
         folder, _, first = start.rpartition("/")
         for name in self.names(folder):

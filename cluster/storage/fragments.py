@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from cluster.storage.contributions import contributions_of
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
+from cluster.storage.identity import have_identity, identity_of
 from cluster.storage.sealed import SUFFIX, seal, unseal
 from coordinator.codec import Payload
 from coordinator.fragments import Flat, Layout
@@ -20,6 +23,9 @@ from coordinator.protocol import Fragment, Version
 
 log = logging.getLogger("archipelago.store")
 FRAGMENTS = "fragments"
+ORPHAN = ".orphan"
+"""The suffix of a file that a restore has set aside: its version is later than the log."""
+_NAME = re.compile(r"f([0-9]{4,})-g([0-9]+)-v([0-9]{8,})\.safetensors(\.orphan)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +43,49 @@ class Arrays:
     moments: Payload | None = None
 
 
+class Stored(NamedTuple):
+    """One file of `fragments/`. They sort as their versions follow each other."""
+
+    fragment: Fragment
+    version: Version
+    orphan: bool
+    """Whether a restore has set the file aside."""
+
+    @property
+    def name(self) -> str:
+        """The name in the depot."""
+        return fragment_name(self.fragment, self.version) + (ORPHAN if self.orphan else "")
+
+
+def stored_versions(depot: Depot) -> dict[Fragment, list[Stored]]:
+    """Return the files of each fragment, oldest first, and orphans among them.
+
+    A file of any other name is ignored: people keep copies beside the originals.
+    """
+    found: dict[Fragment, list[Stored]] = defaultdict(list)
+    for each in map(_parsed, depot.names(FRAGMENTS)):
+        if each is not None:
+            found[each.fragment].append(each)
+    return {p: sorted(files) for p, files in sorted(found.items())}
+
+
+def forget_orphans(depot: Depot) -> None:
+    """Delete what restores have set aside: a snapshot of a later generation is durable.
+
+    Errors: `OSError`.
+    """
+    for files in stored_versions(depot).values():
+        for each in files:
+            if each.orphan:
+                depot.remove(each.name)
+
+
 class FragmentStore:
     """The newest versions of each fragment, one file each."""
 
     def __init__(self, depot: Depot, layout: Layout, *, keep: int) -> None:
         self._depot, self._layout, self._keep = depot, layout, keep
+        self._run: str | None = None  # the run's identity, once it was looked for
 
     def save(self, p: Fragment, arrays: Arrays, first: bool = False) -> None:
         """Write a version, then let go of the oldest; the `first` one of a run is kept for replay.
@@ -55,54 +99,83 @@ class FragmentStore:
         }
         if arrays.moments is not None:
             parts["moments"] = arrays.moments
-        content = seal(parts, self._layout.fingerprint)
-        self._depot.write(_fragment_name(p, arrays.version), *content)
+        if first:
+            self._run = have_identity(self._depot)
+        identity = self._identity(p, arrays.version)
+        content = seal(parts, self._layout.fingerprint, identity)
+        self._depot.write(fragment_name(p, arrays.version), *content)
         if not first:
             for old in self._files(p)[1 : -self._keep]:
                 with suppress(FileNotFoundError):  # a write that was given up ends beside others
-                    self._depot.remove(old)
+                    self._depot.remove(old.name)
 
     def forget(self, p: Fragment, version: Version) -> None:
         """Delete a version that nobody may find. Errors: `OSError`."""
         with suppress(FileNotFoundError):
-            self._depot.remove(_fragment_name(p, version))
+            self._depot.remove(fragment_name(p, version))
+
+    def _identity(self, p: Fragment, version: Version) -> dict[str, str]:
+        """What a file says of itself beside its arrays."""
+        if self._run is None:
+            self._run = identity_of(self._depot)
+        said = {"fragment": str(p), "version": f"{version.generation}.{version.number}"}
+        return said | ({"run": self._run} if self._run else {})
 
     def forget_after(self, p: Fragment, version: Version) -> None:
-        """Let go of what was stored later and never published, which would take the places of what
-        may be wanted back, and of what was begun.
+        """Set aside, as orphans, the versions that are later than the one that a restore has taken,
+        which would take the places of what may be wanted back; and delete what was only begun.
 
-        Errors: `OSError` if the depot will not.
+        The version that was taken gets its name back if it was an orphan. Errors: `OSError` if the
+        depot will not.
         """
-        for name in self._files(p):
-            if _version_of(name) > version:
-                self._depot.remove(name)
+        for each in self._files(p, orphans=True):
+            if each.version > version and not each.orphan:
+                self._depot.move(each.name, each.name + ORPHAN)
+            elif each == Stored(p, version, orphan=True) and not self.has(p, version):
+                self._depot.move(each.name, fragment_name(p, version))
         self._depot.tidy(f"{FRAGMENTS}/f{p:04}-")
         self._depot.tidy(f"{contributions_of(p)}/")
 
     def newest(self, p: Fragment, upto: Version | None = None) -> Arrays:
-        """The newest version there that is as it was written.
+        """Return the newest version, not later than `upto`, that is as it was written.
+
+        It is one of the newest `keep` that are stored. A run with trained versions never goes on
+        from the first version, which is only there for replay.
 
         Errors: `Damaged` if there is none.
         """
-        for name in reversed(self._files(p)):
-            if upto is not None and _version_of(name) > upto:
-                continue
+        files = self._files(p)
+        retained = files[-self._keep :]
+        wanted = [each for each in retained if upto is None or each.version <= upto]
+        if upto is not None and Stored(p, upto, orphan=False) not in wanted:
+            aside = Stored(p, upto, orphan=True)  # by a restore that knew less of the log
+            wanted += [aside] if aside in self._files(p, orphans=True) else []
+        why: list[str] = []
+        for each in reversed(wanted):
             try:
-                return self._load(name)
+                return self._load(each)
             except Damaged as error:
-                log.error("%s; the version before is used", error)
-        raise Damaged(f"{self._depot} has no good version of fragment {p}")
+                log.error("%s; the version before is used, if it is retained", error)
+                why.append(str(error))
+        if not files:
+            raise Damaged(f"{self._depot} has no version of fragment {p}")
+        asked = "" if upto is None else f" up to {_spoken(upto)}"
+        there = ", ".join(_spoken(each.version) for each in files)
+        raise Damaged(
+            f"{self._depot} has no good version of fragment {p}{asked} among the newest "
+            f"{self._keep}; stored are {there}" + "".join(f"; {each}" for each in why)
+        )
 
     def has(self, p: Fragment, version: Version) -> bool:
         """Whether this version was stored."""
-        return _fragment_name(p, version) in self._files(p)
+        return Stored(p, version, orphan=False) in self._files(p)
 
     def load(self, p: Fragment, version: Version) -> Arrays:
         """Return this version.
 
         Errors: `Damaged` if it is not there, or not as it was written.
         """
-        return self._load(_fragment_name(p, version))
+        return self._load(Stored(p, version, orphan=False))
 
     def oldest(self, p: Fragment) -> Arrays:
         """The first version kept.
@@ -114,22 +187,38 @@ class FragmentStore:
             raise Damaged(f"{self._depot} has no version of fragment {p}")
         return self._load(files[0])
 
-    def _load(self, name: str) -> Arrays:
-        parts = unseal(self._depot, name, self._layout.fingerprint)
-        public, moments = parts["public"], parts.get("moments")
-        return Arrays(_version_of(name), parts["master"], parts["momentum"], public, moments)
+    def _load(self, file: Stored) -> Arrays:
+        expected = self._identity(file.fragment, file.version)
+        parts = unseal(self._depot, file.name, self._layout.fingerprint, expected)
+        try:
+            public, moments = parts["public"], parts.get("moments")
+            return Arrays(file.version, parts["master"], parts["momentum"], public, moments)
+        except KeyError as error:
+            raise Damaged(f"{file.name} has no array {error}") from error
 
-    def _files(self, p: Fragment) -> list[str]:
-        """Names of its versions, in order."""
-        there = self._depot.names(FRAGMENTS)
-        mine = (n for n in there if n.startswith(f"f{p:04}-") and n.endswith(SUFFIX))
-        return sorted((f"{FRAGMENTS}/{name}" for name in mine), key=_version_of)
+    def _files(self, p: Fragment, *, orphans: bool = False) -> list[Stored]:
+        """The files of its versions, in order."""
+        mine = (each for each in self._parsed_names() if each.fragment == p)
+        return sorted(each for each in mine if orphans or not each.orphan)
+
+    def _parsed_names(self) -> Iterator[Stored]:
+        for name in self._depot.names(FRAGMENTS):
+            if (each := _parsed(name)) is not None:
+                yield each
 
 
-def _fragment_name(p: Fragment, version: Version) -> str:
+def fragment_name(p: Fragment, version: Version) -> str:
+    """Return the name of a version in the depot."""
     return f"{FRAGMENTS}/f{p:04}-g{version.generation}-v{version.number:08}{SUFFIX}"
 
 
-def _version_of(name: str) -> Version:
-    _, generation, number = PurePosixPath(name).stem.split("-")
-    return Version(int(generation[1:]), int(number[1:]))
+def _parsed(name: str) -> Stored | None:
+    if (found := _NAME.fullmatch(name)) is None:
+        return None
+    p, generation, number, orphan = found.groups()
+    version = Version(int(generation), int(number))
+    return Stored(Fragment(int(p)), version, orphan is not None)
+
+
+def _spoken(version: Version) -> str:
+    return f"v{version.number} of generation {version.generation}"

@@ -34,11 +34,12 @@ def load_layout(depot: Depot) -> Layout:
     """
     try:
         told = json.loads(depot.read(LAYOUT))
-        layout = from_plain(Layout, told["layout"])
+        layout, fingerprint = from_plain(Layout, told["layout"]), told["fingerprint"]
     except FileNotFoundError as error:
-        raise UserMistake(f"{depot} is not the directory of a run that was begun") from error
-    except (ValueError, KeyError, TypeError, UnknownRecord) as error:
+        why = f"is not the directory of a run that was begun: it has no {LAYOUT}"
+        raise UserMistake(f"{depot} {why}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, UnknownRecord) as error:
         raise Damaged(f"{LAYOUT} in {depot} cannot be read: {error}") from error
-    if layout.fingerprint != told["fingerprint"]:
+    if layout.fingerprint != fingerprint:
         raise Damaged(f"{LAYOUT} in {depot} is not as it was written")
     return layout

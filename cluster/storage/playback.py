@@ -51,14 +51,18 @@ class Playback:
         """`start`: events before this one are passed over, unread where they were written in one
         batch; from its `place` on, if that is known.
 
-        Errors: `Damaged` if there is no tape, or nothing at this place.
+        A state is known at this place, so a tape that lacks it, or all that was before it, is
+        damage and no reason to refuse: a later generation may go on from there.
+
+        Errors: `Damaged` if there is no tape and no place, or if a later generation went on from
+        before the place.
         """
         self._depot, self._layout, self._start, self._place = depot, layout, start, place
         self._segments = segments(depot)
         self._ahead: Grown | None = None  # the segment of the place, from there on
         self._damage: list[str] = []
         self._firsts: dict[int, float] = {}
-        if not self._segments:
+        if not self._segments and place is None:
             raise Damaged(f"{depot} has no tape: is it a run directory?")
         self.length = 0
         if place is not None:
@@ -66,17 +70,20 @@ class Playback:
             self._ahead = self._at(place)
             self.length = start
 
-    def _at(self, place: Place) -> Grown:
-        name = place.segment.name
-        try:
-            found = self._depot.grown(name, place.offset)
-        except FileNotFoundError as error:
-            raise Damaged(f"{name} is not there") from error
-        except EOFError as error:
-            raise Damaged(f"{name} ends before event {self._start}") from error
+    def _at(self, place: Place) -> Grown | None:
+        """What the segment of a place has from there on; None if it does not reach so far, and
+        then it is left out."""
         if (void := self._void_from(place.segment.generation)) < self._start:
             raise Damaged(f"a later syncer went on from event {void:g}, not from {self._start}")
-        return found
+        name = place.segment.name
+        try:
+            return self._depot.grown(name, place.offset)
+        except FileNotFoundError:
+            self._damage.append(f"{name} is not there")
+        except EOFError:
+            self._damage.append(f"{name} ends before event {self._start}")
+        self._segments = [each for each in self._segments if each != place.segment]
+        return None
 
     @property
     def generations(self) -> int:

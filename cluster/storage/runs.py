@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+import operator
 import os
 import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from cluster.names import namespace_of
 from cluster.storage.depot import Depot
-from cluster.storage.files import json_bytes, write, write_json
+from cluster.storage.files import json_bytes, json_text, write, write_json
 from cluster.storage.folder import Folder
+from cluster.storage.format import Damaged
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import lives_here
 from cluster.storage.pids import is_alive
@@ -24,12 +29,15 @@ if TYPE_CHECKING:
     from cluster.names import Seat
     from coordinator.protocol import Island
 
+log = logging.getLogger("archipelago.runs")
 AUTH_MODE = "RAY_AUTH_MODE"
 """Read by Ray when it is imported: a token is needed, or nobody asks for one."""
 CONFIG = "config.toml"
 LIVE = "live.json"
 KEPT = "fleet.json"
 SUMMARY = "summary.json"
+FROM_STORED = "from-stored.json"
+"""Says that the owner named in it resumes with `--from-stored`, until that is done."""
 TARGET = "prometheus.json"
 """Where the run's HTTP port is; also as RUN.json in the folder of targets, for Prometheus."""
 TOKEN = "token"
@@ -125,7 +133,8 @@ def resume(config: Config, run_dir: Path | None) -> Path:
     depot = depot_of(config, chosen)
     try:
         if not depot.has(CONFIG):
-            raise UserMistake(f"--resume: {depot} is not the directory of a run that was begun")
+            why = f"is not the directory of a run that was begun: it has no {CONFIG}"
+            raise UserMistake(f"--resume: {depot} {why}")
         over = [there for there in (depot, Folder(chosen)) if there.has(SUMMARY)]
         was = _binding(_begun(depot))
         depot.probe()
@@ -155,22 +164,54 @@ def _binding(config: Config) -> dict[str, object]:
 
 
 def _begun(depot: Depot) -> Config:
-    """As the run that is there was configured last."""
+    """As the run that is there was configured last.
+
+    Errors: `UserMistake` if that cannot be read.
+    """
     from cluster.config.load import parse
 
-    return parse(tomllib.loads(depot.read(CONFIG).decode()), origin=f"{CONFIG} in {depot}")
+    try:
+        plain = tomllib.loads(depot.read(CONFIG).decode())
+    except ValueError as error:
+        raise UserMistake(
+            f"{CONFIG} in {depot} cannot be read: {error}; the run goes on once the configuration "
+            "that it began with is there again"
+        ) from error
+    return parse(plain, origin=f"{CONFIG} in {depot}")
 
 
-def reopen(run_dir: Path, config: Config) -> None:
-    """Let a fleet take the run over; with these islands, if they are not those that it had."""
+def reopen(run_dir: Path, config: Config, owner: int = 0, *, from_stored: bool = False) -> None:
+    """Let a fleet take the run over; with these islands, if they are not those that it had.
+
+    `from_stored`: the syncer of this owner goes on from the newest stored version of each fragment.
+    """
     depot = depot_of(config, run_dir)
-    if (kept := kept_of(depot)) is None:
+    if from_stored:
+        depot.write(FROM_STORED, json_bytes({"owner": owner}))
+    try:
+        kept = kept_of(depot)
+    except Damaged as error:  # nothing that it knew of is left but the run itself
+        log.error("%s", error)
+        depot.move(KEPT, f"{KEPT}.damaged")
+        return
+    if kept is None:
         return  # it died before it had begun
     kept["outcome"] = None
     if _begun(depot).islands != config.islands:
         kept["desired"] = sorted(config.island_names)
     keep(depot, kept)
     leave(depot, run_dir, CONFIG, config.toml().encode())
+
+
+def asked_for_stored(depot: Depot, owner: int) -> bool:
+    """Whether this owner has resumed the run with `--from-stored`, and that is not done yet."""
+    try:
+        return json.loads(depot.read(FROM_STORED)) == {"owner": owner}
+    except FileNotFoundError:
+        return False
+    except ValueError as error:
+        log.warning("%s is passed over: %s", FROM_STORED, error)
+        return False
 
 
 def leave(depot: Depot, run_dir: Path, name: str, content: bytes) -> None:
@@ -181,15 +222,38 @@ def leave(depot: Depot, run_dir: Path, name: str, content: bytes) -> None:
 
 
 def keep(depot: Depot, kept: FleetMemory) -> None:
-    depot.write(KEPT, json_bytes(kept))
+    plain = json.loads(json_text(kept))
+    depot.write(KEPT, json_bytes({**plain, "sha256": _digest(plain)}))
+
+
+def _digest(plain: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json_text(plain).encode()).hexdigest()
 
 
 def kept_of(depot: Depot) -> FleetMemory | None:
-    """What a fleet has kept; None if none has begun."""
+    """What a fleet has kept; None if none has begun.
+
+    Errors: `Damaged`.
+    """
     try:
-        return json.loads(depot.read(KEPT))
+        plain = json.loads(depot.read(KEPT))
+        digest = plain.pop("sha256", None)  # which earlier versions did not write
+        kept = FleetMemory(**{key: plain[key] for key in FleetMemory.__annotations__})
+        why = "" if digest in (None, _digest(plain)) else "it is not as it was written"
     except FileNotFoundError:
         return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(_unreadable(depot, repr(error))) from error
+    if why:
+        raise Damaged(_unreadable(depot, why))
+    return kept
+
+
+def _unreadable(depot: Depot, why: str) -> str:
+    return (
+        f"{KEPT} in {depot} cannot be used: {why}; `archipelago run --resume` goes on without it, "
+        "with the islands of the configuration"
+    )
 
 
 def announce(run_dir: Path, live: Live) -> None:
@@ -247,6 +311,10 @@ def live_of(run_dir: Path) -> Live | None:
     """How to reach the run, or None if it is over, or its process has gone."""
     try:
         live = Live(**json.loads((run_dir / LIVE).read_text()))
+        operator.index(live.pid)
     except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        log.warning("%s is passed over: %r", run_dir / LIVE, error)
         return None
     return live if is_alive(live.pid, live.born) else None

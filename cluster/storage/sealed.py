@@ -22,19 +22,30 @@ LENGTH, ALIGNED = 8, 8
 """Bytes that say how long the header is, and what the arrays are aligned to."""
 
 
-KINDS = {"f4": "F32", "u1": "U8", "u2": "U16", "i1": "I8"}
+KINDS = {
+    "f4": "F32", "u1": "U8", "u2": "U16", "i1": "I8", "i2": "I16", "i4": "I32", "u4": "U32",
+    "i8": "I64", "u8": "U64", "f2": "F16", "f8": "F64", "b1": "BOOL",
+}  # fmt: skip
 """What the format calls the types that arrays have here."""
 Bytes = bytes | memoryview
+OURS = ("format", "layout", "sha256")
+"""Metadata of every file; the rest is its identity."""
+NOTHING: Mapping[str, str] = {}
 
 
-def seal(parts: dict[str, NDArray[Any]], layout: str) -> Sequence[Bytes]:
+def seal(
+    parts: dict[str, NDArray[Any]], layout: str, identity: Mapping[str, str] = NOTHING
+) -> Sequence[Bytes]:
     """What the file has, one behind the other: the arrays are not copied, as the library would
     twice. Header: https://huggingface.co/docs/safetensors, padded so that the arrays are aligned.
+
+    `identity`: what else the file says of itself, under the same checksum.
     """
     arrays = {name: np.ascontiguousarray(given) for name, given in parts.items()}
     content: list[Bytes] = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
-    metadata = {"format": FORMAT, "layout": layout, "sha256": _digest(parts)}
-    shapes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    metadata = {"format": FORMAT, "layout": layout, "sha256": _digest(parts, identity)}
+    metadata |= identity
+    shapes = {name: (array.dtype, parts[name].shape) for name, array in arrays.items()}
     return [head(shapes, metadata), *content]
 
 
@@ -61,7 +72,29 @@ def head(
     return len(text).to_bytes(LENGTH, "little") + text
 
 
-def unseal(depot: Depot, name: str, layout: str) -> dict[str, NDArray[Any]]:
+def unseal(
+    depot: Depot, name: str, layout: str, expected: Mapping[str, str] = NOTHING
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a file.
+
+    `expected`: its identity. What a file of an earlier format does not say is not compared.
+
+    Errors: `Damaged` if it is not there, not as it was written, or another file.
+    """
+    parts, said = unseal_all(depot, name, layout)
+    for key, value in expected.items():
+        if said.get(key, value) != value:
+            raise Damaged(f"{name} is another file under this name: {key} {said[key]}, not {value}")
+    return parts
+
+
+def unseal_all(
+    depot: Depot, name: str, layout: str
+) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the arrays and the identity of a file.
+
+    Errors: `Damaged` if it is not there, or not as it was written.
+    """
     try:
         content = depot.read(name)
         parts = load(content)
@@ -70,18 +103,22 @@ def unseal(depot: Depot, name: str, layout: str) -> dict[str, NDArray[Any]]:
         of, digest = (told["format"], told["layout"]), told["sha256"]
     except FileNotFoundError as error:
         raise Damaged(f"{name} is not there") from error
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{name} cannot be read: {error}") from error
     if of[0] not in READABLE or of[1] != layout:
         raise Damaged(f"{name} is of another format or layout")
-    if digest != _digest(parts):
+    identity = {key: each for key, each in told.items() if key not in OURS}
+    if digest != _digest(parts, identity):
         raise Damaged(f"{name} is not as it was written")
-    return parts
+    return parts, identity
 
 
-def _digest(parts: dict[str, NDArray[Any]]) -> str:
+def _digest(parts: dict[str, NDArray[Any]], identity: Mapping[str, str]) -> str:
+    """sha256 of the arrays by name, and of the identity, which earlier files do not have."""
     digest = hashlib.sha256()
     for name in sorted(parts):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(parts[name]).data)
+    for key in sorted(identity):
+        digest.update(f"{key}={identity[key]}\0".encode())
     return digest.hexdigest()

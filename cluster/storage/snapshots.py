@@ -74,9 +74,12 @@ def load_snapshot(depot: Depot, layout: str, name: str = STATE) -> Snapshot | No
         plain: dict[str, Any] = json.loads(text)
         if (place := plain.pop("place", None)) is not None:
             place = Place(Segment(*place[0]), *place[1:])
-        return Snapshot(state=thaw(plain.pop("state")), place=place, **plain)
+        kept = Snapshot(state=thaw(plain.pop("state")), place=place, **plain)
     except (UnknownRecord, KeyError, TypeError) as error:
         raise Damaged(f"{name} is of another version: {error}") from error
+    if name != STATE and place is not None and name != name_of(place.segment):
+        raise Damaged(f"{name} is another file under this name: {name_of(place.segment)}")
+    return kept
 
 
 def beginnings(depot: Depot) -> list[Segment]:

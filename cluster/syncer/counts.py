@@ -83,6 +83,7 @@ class Counts:
     outer_cosine: float = math.nan  # of merged deltas to the outer momentum, a moving average
     outer_rate: float = math.nan  # that was taken, a moving average
     up_before_s: float = 0.0  # of spans that are no longer told apart
+    damage: str = ""  # files of the run that could not be used when it came back last
 
 
 COUNTS = TypeAdapter(Counts)

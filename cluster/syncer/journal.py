@@ -39,6 +39,10 @@ class Note(NamedTuple):
     what: list[Any]
 
 
+NOT_A_NOTE = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
+"""Raised by what another version, or a flipped bit, has made of a note."""
+
+
 class Notes:
     """Tells the measures what is not an event, and keeps it.
 
@@ -58,7 +62,7 @@ class Notes:
         self._vitals_s = now_s()  # when they were kept
         self._held: Mapping[Island, str] | None = None
         for note in _vitals(depot):  # whose place will be taken
-            self._keep(*note[:2], *note.what)
+            self._keep(note.now_s, note.kind, *note.what)
         self._keep(now_s(), "began")
 
     def fault(self, island: Island) -> None:
@@ -153,10 +157,10 @@ def read_notes(depot: Depot, start: int = 0, since_s: float = -math.inf) -> list
 
 def _vitals(depot: Depot) -> list[Note]:
     try:
-        return [Note(*each) for each in json.loads(depot.read(VITALS))]
+        return [_note(each) for each in json.loads(depot.read(VITALS))]
     except FileNotFoundError:
         return []
-    except (ValueError, TypeError) as error:
+    except NOT_A_NOTE as error:
         log.warning("%s is passed over: %s", VITALS, error)
         return []
 
@@ -169,10 +173,23 @@ def _noted(depot: Depot, start: int) -> list[Note]:
         return notes
     for line in filter(None, text.splitlines()):
         try:
-            notes.append(Note(*json.loads(line)))
-        except (ValueError, TypeError) as error:
+            notes.append(_note(json.loads(line)))
+        except NOT_A_NOTE as error:
             log.warning("a note is passed over: %s", error)
     return notes
+
+
+def _note(plain: Any) -> Note:
+    """A note as it was read.
+
+    Errors: `NOT_A_NOTE`.
+    """
+    now_s, kind, what = plain
+    if not isinstance(now_s, int | float) or not math.isfinite(now_s):
+        raise TypeError(f"{now_s!r} is no time")
+    if not isinstance(kind, str) or not isinstance(what, list):
+        raise TypeError(f"{plain!r} is no note")
+    return Note(float(now_s), kind, what)
 
 
 def retell(measures: Measures, heard: Iterable[Heard], notes: Iterable[Note]) -> Heard | None:
@@ -191,7 +208,15 @@ def retell(measures: Measures, heard: Iterable[Heard], notes: Iterable[Note]) ->
 
 
 def tell(measures: Measures, note: Note) -> None:
-    """Say one thing; what another version wrote is passed over."""
+    """Say one thing; what another version wrote, or what is damaged, is passed over."""
+    try:
+        _tell(measures, note)
+    except NOT_A_NOTE as error:
+        log.warning("a note of kind %r is passed over: %s: %s", note.kind, note.what, error)
+
+
+def _tell(measures: Measures, note: Note) -> None:
+    """Errors: `NOT_A_NOTE`."""
     match note:
         case Note(now_s, "began", []):
             measures.began(now_s)

@@ -102,7 +102,8 @@ class Measures:
             self._pointed(before, event)
         if isinstance(event, Resume):
             for fragment, version in zip(before.fragments, event.versions, strict=True):
-                self._counts.merges_lost += fragment.version.number - version.number
+                lost = fragment.version.number - version.number
+                self._counts.merges_lost += max(0, lost)  # what is stored may be later
         for effect in effects:
             if isinstance(effect, Granted):
                 watched = self._watched(effect.life.island)
@@ -217,6 +218,16 @@ class Measures:
             self._counts.troubles[what] = why
         else:
             self._counts.troubles.pop(what, None)
+
+    def came_back(self, memory: Any, damage: str | None) -> None:
+        """Count on from a memory, if there is one, and note the damage."""
+        if memory is not None:
+            self.remember(memory)
+        self.damaged(damage)
+
+    def damaged(self, what: str | None) -> None:
+        """Note which of the run's files could not be used when it came back; None: all could."""
+        self._counts.damage = what or ""
 
     def evaluated(self, t: int, loss: float | None) -> None:
         """Take in the held-out loss of the syncer's model, nats per token, as of syncer step `t`;

@@ -90,6 +90,7 @@ def _figures(
         trouble="; ".join(filter(None, [counts.not_finite, *counts.jumps.values()])),
         merges_lost=counts.merges_lost,
         not_durable="; ".join(f"{what}: {why}" for what, why in counts.troubles.items()),
+        damage=counts.damage,
         up_bytes=counts.up_bytes,
         down_bytes=counts.down_bytes,
         goodput=goodput(counts, now_s),

@@ -1,23 +1,30 @@
 """Where a syncer that comes back goes on: snapshot, then the tape from there, from the depot.
 
-What that costs follows what happened since the snapshot, however long the run is.
+What that costs follows what happened since the snapshot, however long the run is. A snapshot whose
+checksum holds is a beginning by itself, whatever the tape lacks. A run never goes back further than
+to what is retained: otherwise it is refused, with what is stored and how to go on from that.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from cluster.source import source_sha256
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
+from cluster.storage.fragments import Stored, stored_versions
 from cluster.storage.history import relive
 from cluster.storage.playback import Playback, TapeRow
-from cluster.storage.segments import generations
+from cluster.storage.runs import KEPT
+from cluster.storage.segments import Place, Segment, generations
 from cluster.storage.snapshots import (
     STATE,
+    STATES,
     Snapshot,
     beginning_of,
     beginnings,
@@ -26,15 +33,22 @@ from cluster.storage.snapshots import (
 )
 from cluster.syncer.journal import read_notes, retell
 from cluster.syncer.measures import Measures
+from coordinator.protocol import Fragment, Resume, Version
 from coordinator.state import Rule, State, initial
 
 log = logging.getLogger("archipelago.comeback")
+HINT = (
+    "nothing was deleted; bring back what is missing, or go on from the newest stored version of "
+    "each fragment, at t of the newest snapshot, with --resume --from-stored"
+)
+STORED = "--from-stored: each fragment goes on from its newest stored version"
 
 
 @dataclass(frozen=True, slots=True)
 class Comeback:
     """The rules' state after `seq` events, the last at `last_s`; `heard`: how many of them were
-    heard again. `generation`: the number of the one that begins now."""
+    heard again. `generation`: the number of the one that begins now. `wanted`: the version that
+    each fragment goes on from. `damage`: the files that could not be used."""
 
     state: State
     seq: int
@@ -42,6 +56,47 @@ class Comeback:
     generation: int
     heard: int
     damage: str | None
+    wanted: tuple[Version, ...] = ()
+
+
+Recover = Callable[[Mapping[Fragment, Version], int], Awaitable[Mapping[Fragment, Version]]]
+"""Has all shards go back to these versions, for this generation; returns those that they have.
+
+Errors: `Damaged` if one of them has none that is retained."""
+
+
+async def restore(
+    depot: Depot,
+    rule: Rule,
+    measures: Measures,
+    recover: Recover,
+    hears: Callable[[int], None] = lambda seq: None,
+    *,
+    from_stored: bool = False,
+) -> tuple[Comeback, Resume] | None:
+    """Bring back rules and shards: what `come_back` says, and the event that the new generation
+    begins with. The damage is in the measures.
+
+    Errors: as `come_back`, and `Damaged` if a version that is retained cannot be had.
+    """
+
+    def look() -> Comeback | None:
+        back = come_back(depot, rule, measures, hears, from_stored=from_stored)
+        if back is not None:
+            depot.tidy(STATE)
+        return back
+
+    if (back := await asyncio.to_thread(look)) is None:
+        return None
+    stored = await asyncio.to_thread(stored_versions, depot)
+    wanted = {Fragment(p): version for p, version in enumerate(back.wanted)}
+    try:
+        found = await recover(wanted, back.generation)
+    except Damaged as error:
+        raise refused(error, stored) from error
+    back = replace(back, damage=joined(back.damage, passed_over(stored, wanted, found)))
+    measures.damaged(back.damage)
+    return back, Resume(back.generation, tuple(found[p] for p in sorted(found)))
 
 
 def rules_sha256(rule: Rule) -> str:
@@ -54,17 +109,51 @@ def come_back(
     rule: Rule,
     measures: Measures,
     hears: Callable[[int], None] = lambda seq: None,
+    *,
+    from_stored: bool = False,
 ) -> Comeback | None:
-    """What the run had come to, also in `measures`; None if it has no tape yet. `hears` is told of
+    """What the run had come to, also in `measures`; None if it has not begun. `hears` is told of
     each event that is heard again.
 
     A snapshot that cannot be used costs time and nothing else: the one before it is taken, or the
-    whole tape is heard again.
-    Errors: `Damaged` if the tape is not this run's, `OtherRules` if it is answered otherwise now.
+    whole tape is heard again. `from_stored`: the newest stored version of each fragment is wanted,
+    whatever the tape knows of it, and a tape of no use is no reason to refuse.
+    Errors: `Damaged` if the tape is not this run's, or if neither it nor a snapshot can be used;
+    `OtherRules` if it is answered otherwise now.
     """
-    if not (known := generations(depot)):
+    stored = stored_versions(depot)
+    if not generations(depot) and not _has_begun(depot, stored):
         return None
-    kept, played = _start(depot, rule, measures)
+    try:
+        back = _relived(depot, rule, measures, hears, stored)
+    except Damaged as error:
+        if not from_stored:
+            raise refused(error, stored) from error
+        back = _without_tape(depot, rule, measures, stored, str(error))
+    if from_stored:
+        newest = {p: files[-1].version for p, files in stored.items()}
+        known = [each.version for each in back.state.fragments]
+        wanted = tuple(newest.get(Fragment(p), v) for p, v in enumerate(known))
+        back = replace(back, wanted=wanted, damage=joined(back.damage, STORED))
+    return back
+
+
+def _has_begun(depot: Depot, stored: Mapping[Fragment, list[Stored]]) -> bool:
+    """Whether there is more than what a run leaves before its syncer has opened: then a missing
+    tape is damage."""
+    if depot.has(STATE) or depot.names(STATES) or depot.has(KEPT):
+        return True
+    return any(len(files) > 1 for files in stored.values())
+
+
+def _relived(
+    depot: Depot,
+    rule: Rule,
+    measures: Measures,
+    hears: Callable[[int], None],
+    stored: Mapping[Fragment, list[Stored]],
+) -> Comeback:
+    kept, played, damage = _start(depot, rule, measures)
     if kept is None:
         state, last_s, notes = initial(rule), 0.0, read_notes(depot)
     else:
@@ -73,7 +162,43 @@ def come_back(
     if (last := retell(measures, history, notes)) is not None:
         state, last_s = last.after, last.now_s
     heard = played.length - (0 if kept is None else kept.seq)
-    return Comeback(state, played.length, last_s, known[-1] + 1, heard, played.damage)
+    damage = joined(damage, played.damage)
+    return _comeback(depot, state, played.length, last_s, heard, damage, stored)
+
+
+def _without_tape(
+    depot: Depot,
+    rule: Rule,
+    measures: Measures,
+    stored: Mapping[Fragment, list[Stored]],
+    why: str,
+) -> Comeback:
+    """The newest snapshot alone; the rules' initial state if there is none either."""
+    for kept in _snapshots(depot, rule, []):
+        try:
+            measures.remember(kept.measures)
+        except ValueError as error:
+            log.warning("%s", error)
+            continue
+        return _comeback(depot, kept.state, kept.seq, kept.now_s, 0, why, stored)
+    why = f"{why}; there is no snapshot either, t begins at 0"
+    return _comeback(depot, initial(rule), 0, 0.0, 0, why, stored)
+
+
+def _comeback(
+    depot: Depot,
+    state: State,
+    seq: int,
+    last_s: float,
+    heard: int,
+    damage: str | None,
+    stored: Mapping[Fragment, list[Stored]],
+) -> Comeback:
+    """What the run had come to, as a new generation: later than all that have left anything."""
+    of_files = [each.version.generation for files in stored.values() for each in files]
+    last = max(state.generation, *generations(depot), *of_files, -1)
+    wanted = tuple(each.version for each in state.fragments)
+    return Comeback(state, seq, last_s, last + 1, heard, damage, wanted)
 
 
 def _counted(played: Playback, hears: Callable[[int], None]) -> Iterator[TapeRow]:
@@ -82,36 +207,108 @@ def _counted(played: Playback, hears: Callable[[int], None]) -> Iterator[TapeRow
         yield row
 
 
-def _start(depot: Depot, rule: Rule, measures: Measures) -> tuple[Snapshot | None, Playback]:
+def _start(
+    depot: Depot, rule: Rule, measures: Measures
+) -> tuple[Snapshot | None, Playback, str | None]:
     """The newest snapshot that one can go on from, and the tape from there; `measures` are then
-    those of its moment."""
-    for name in (STATE, *map(name_of, reversed(beginnings(depot)))):
+    those of its moment. Beside it, the snapshots that are damaged.
+
+    Errors: `Damaged` if there is none, and nothing of the tape.
+    """
+    damaged: list[str] = []
+    for kept in _snapshots(depot, rule, damaged):
         try:
-            if (kept := load_snapshot(depot, rule.fingerprint, name)) is None:
-                continue
-            if kept.rules != rules_sha256(rule):  # the tape will tell whether that matters
-                raise Damaged(f"{name} is of other rules")
-            return _from(depot, rule, measures, kept)
+            return kept, _from(depot, rule, measures, kept), joined(*damaged)
         except (Damaged, ValueError) as error:
             log.warning("%s", error)
+    if not generations(depot):
+        raise Damaged(joined("the tape is not there, and no snapshot can be used", *damaged))
     if (kept := beginning_of(depot, rule.fingerprint)) is not None:
         log.warning("all of the tape that is left is heard again, from event %d on", kept.seq)
-        return _from(depot, rule, measures, kept)
+        return kept, _from(depot, rule, measures, kept), joined(*damaged)
     log.warning("the whole tape is heard again")
-    return None, Playback(depot, rule.fingerprint)
+    return None, Playback(depot, rule.fingerprint), joined(*damaged)
 
 
-def _from(
-    depot: Depot, rule: Rule, measures: Measures, kept: Snapshot
-) -> tuple[Snapshot, Playback]:
-    """Errors: `Damaged` if the tape does not reach so far; `ValueError` for the measures."""
-    layout = rule.fingerprint
-    if kept.place is None:
+def _snapshots(depot: Depot, rule: Rule, damaged: list[str]) -> Iterator[Snapshot]:
+    """The snapshots of these rules, newest first; those that cannot be read go to `damaged`."""
+    for name in (STATE, *map(name_of, reversed(beginnings(depot)))):
+        try:
+            kept = load_snapshot(depot, rule.fingerprint, name)
+        except Damaged as error:
+            log.warning("%s", error)
+            damaged.append(str(error))
+            continue
+        if kept is not None and kept.rules != rules_sha256(rule):
+            log.warning("%s is of other rules", name)  # the tape will tell whether that matters
+        elif kept is not None:
+            yield kept
+
+
+def _from(depot: Depot, rule: Rule, measures: Measures, kept: Snapshot) -> Playback:
+    """The tape from a snapshot on, as far as there is any.
+
+    Errors: `Damaged` if a later generation went on from before it; `ValueError` for the measures.
+    """
+    layout, place = rule.fingerprint, kept.place
+    if place is None and generations(depot):
         passed = Playback(depot, layout, kept.seq)
         for _ in passed:
             pass
         if passed.length < kept.seq:
-            raise Damaged(f"the tape ends at event {passed.length}, a snapshot is of {kept.seq}")
-    played = Playback(depot, layout, kept.seq, kept.place)
+            log.warning("the tape ends at event %d, a snapshot is of %d", passed.length, kept.seq)
+            place = _behind(kept)
+    elif place is None:
+        place = _behind(kept)
+    played = Playback(depot, layout, kept.seq, place)
     measures.remember(kept.measures)
-    return kept, played
+    return played
+
+
+def _behind(kept: Snapshot) -> Place:
+    """A place behind all that the generation of an old snapshot has on the tape."""
+    return Place(Segment(kept.state.generation, kept.seq), 0, 0)
+
+
+def refused(error: Damaged, stored: Mapping[Fragment, list[Stored]]) -> Damaged:
+    """Return the error with the versions of each fragment that are stored, and the way on."""
+    if not stored:
+        return error
+    return Damaged(f"{error}; {_inventory(stored)}; {HINT}")
+
+
+def _inventory(stored: Mapping[Fragment, list[Stored]]) -> str:
+    """The versions of each fragment that are stored; fragments with the same ones together."""
+    alike: dict[str, list[Fragment]] = defaultdict(list)
+    for p, files in stored.items():
+        alike[" ".join(_version(each) for each in files)].append(p)
+    said = (f"of fragment {', '.join(map(str, ps))}: {names}" for names, ps in alike.items())
+    return f"stored are {'; '.join(said)}"
+
+
+def _version(file: Stored) -> str:
+    aside = " (set aside)" if file.orphan else ""
+    return f"g{file.version.generation}-v{file.version.number}{aside}"
+
+
+def passed_over(
+    stored: Mapping[Fragment, list[Stored]],
+    wanted: Mapping[Fragment, Version],
+    found: Mapping[Fragment, Version],
+) -> str | None:
+    """Name the stored versions that were wanted and could not be used, since an earlier one was.
+
+    `stored`: as it was before the shards came back. Returns None if there is none.
+    """
+    words = [
+        f"{each.name} is damaged, v{found[p].number} is used"
+        for p, version in wanted.items()
+        for each in stored.get(p, [])
+        if found[p] < each.version <= version and not each.orphan
+    ]
+    return joined(*words)
+
+
+def joined(*words: str | None) -> str | None:
+    """Return what was said, in one line; None if that is nothing."""
+    return "; ".join(filter(None, words)) or None

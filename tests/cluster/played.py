@@ -7,23 +7,28 @@ a generator draws.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from cluster.config.load import load
 from cluster.config.rule import rule_of, wire_of_moments
+from cluster.config.schema import Config
+from cluster.names import group_name
 from cluster.shard.arrays import fresh
 from cluster.shard.build import shard_of
 from cluster.storage.contributions import save_contribution
 from cluster.storage.files import write, write_json
 from cluster.storage.folder import Folder
-from cluster.storage.fragments import FragmentStore
+from cluster.storage.fragments import Arrays, FragmentStore
 from cluster.storage.layout import save_layout
 from cluster.storage.model_file import fingerprint
 from cluster.storage.runs import SUMMARY
 from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_snapshot
 from cluster.storage.tape import Tape
+from cluster.syncer.journal import Notes
+from cluster.syncer.measures import Measures
 from cluster.syncer.restore import rules_sha256
 from coordinator.advance import advance
 from coordinator.codec import encode, joined
@@ -69,6 +74,17 @@ TOKENS = 100
 """Of one step."""
 
 
+def measures_of(config: Config) -> Measures:
+    islands = {island: group_name(island) for island in config.island_names}
+    down, moments = config.sync.wire_down, wire_of_moments(config)
+    return Measures("played", islands, LAYOUT.sizes, down, now_s=0.0, wire_moments=moments)
+
+
+def copied(arrays: Arrays) -> Arrays:
+    master, momentum = np.array(arrays.master), np.array(arrays.momentum)
+    return replace(arrays, master=master, momentum=momentum, public=np.array(arrays.public))
+
+
 class Played:
     """Two learners that take turns, and what they leave in `run_dir`."""
 
@@ -79,16 +95,20 @@ class Played:
         self._config = load(run_dir / "config.toml")
         self.rule = rule_of(self._config, LAYOUT)
         self.state: State = initial(self.rule)
+        self.kept: State | None = None  # of the newest snapshot
         self._rng = np.random.default_rng(0)
         self._store = FragmentStore(
             Folder(run_dir), LAYOUT, keep=self._config.durability.keep_snapshots
         )
         arrays = fresh([self._drawn(p) for p in range(2)])
+        self.history = {(p, each.version): copied(each) for p, each in arrays.items()}
         for p, each in arrays.items():
             self._store.save(p, each, first=True)
         self._shard = shard_of(self._config, LAYOUT, arrays)
         self._tape = Tape(Folder(run_dir), 0, LAYOUT.fingerprint)
         self._now_s = 0.0
+        self.measures = measures_of(self._config)
+        self.notes = Notes(Folder(run_dir), self.measures, lambda: self._now_s)
         self._steps: dict[Life, int] = {}
         self._given: dict[tuple[Life, Fragment], int] = {}
 
@@ -98,6 +118,16 @@ class Played:
     def to_the_end(self, steps: int, snapshot_every: int | None = None) -> None:
         """So many steps of each, then what a run does when it is asked to stop; a snapshot each so
         many steps, and one at the end."""
+        self.train(steps, snapshot_every)
+        self.feed(Stop("enough"))
+        self.keep_snapshot()
+        self.close()
+        flats = [flat for _, flat in self._shard.whole([Fragment(0), Fragment(1)])]
+        write_json(self.run_dir / SUMMARY, {"global_sha256": fingerprint(flats)})
+
+    def train(self, steps: int, snapshot_every: int | None = None) -> None:
+        """Let both join, and take so many steps."""
+        self._steps = {}
         for number in range(2):
             self.feed(Join(Island(f"local-{number}"), "local", LAYOUT.fingerprint))
         for step in range(1, steps + 1):
@@ -106,19 +136,25 @@ class Played:
                 self.feed(Report(life, self._progress(life), 1.0))
             if snapshot_every is not None and step % snapshot_every == 0:
                 self.keep_snapshot()
-        self.feed(Stop("enough"))
-        self.keep_snapshot()
+
+    @property
+    def lives(self) -> list[Life]:
+        """The present lives of the islands."""
+        return [*self._steps]
+
+    def close(self) -> None:
         self._tape.close()
-        flats = [flat for _, flat in self._shard.whole([Fragment(0), Fragment(1)])]
-        write_json(self.run_dir / SUMMARY, {"global_sha256": fingerprint(flats)})
+        self.notes.close()
 
     def keep_snapshot(self) -> None:
         """As the syncer's actor does it."""
         depot, layout, tape = Folder(self.run_dir), LAYOUT.fingerprint, self._tape
+        self.kept = self.state
         sealed = tape.seal()
         tape.sync()
         rules = rules_sha256(self.rule)
-        kept = Snapshot(self.state, tape.seq, self._now_s, None, 0, rules, tape.place)
+        memory, notes = self.measures.memory(), self.notes.length
+        kept = Snapshot(self.state, tape.seq, self._now_s, memory, notes, rules, tape.place)
         save_snapshot(depot, kept, layout)
         if sealed:
             save_snapshot(depot, kept, layout, name_of(tape.place.segment))
@@ -130,8 +166,10 @@ class Played:
         while coming:
             event = coming.popleft()
             self._now_s += 0.1
-            self.state, effects = advance(self.rule, self.state, event, self._now_s)
+            before = self.state
+            self.state, effects = advance(self.rule, before, event, self._now_s)
             self._tape.append(self._now_s, event, effects)
+            self.measures.saw(before, event, self.state, effects, self._now_s)
             for effect in effects:
                 match effect:
                     case Granted():
@@ -139,7 +177,8 @@ class Played:
                     case Ask():
                         coming.append(self._hand_in(effect))
                     case Merge():
-                        self._keep(effect)
+                        if self._config.durability.keep_contributions:
+                            self._keep(effect)
                         coming.append(self._shard.merge(effect))
                     case Store():
                         self._store.save(effect.fragment, self._shard.staged(effect.fragment))
@@ -147,6 +186,8 @@ class Played:
                     case Publish():
                         self._tape.sync()
                         self._shard.publish(effect)
+                        public = self._shard.arrays(effect.fragment)
+                        self.history[effect.fragment, effect.version] = copied(public)
                     case _:
                         pass
 

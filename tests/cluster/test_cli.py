@@ -469,3 +469,7 @@ def test_it_is_a_module_too(here: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[0] == "archipelago: run.toml: 1 problem"
     assert not (here / "runs").exists()
+
+
+def test_going_on_from_what_is_stored_is_a_way_to_resume(cli: Cli, here: Path) -> None:
+    assert "give --resume as well" in refused(cli, here, "--from-stored")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import subprocess
 import sys
 import threading
@@ -32,7 +31,7 @@ from cluster.syncer.measures import Measures
 from cluster.syncer.restore import come_back
 from coordinator.codec import Wire
 from coordinator.errors import UserMistake
-from coordinator.protocol import Event, Fragment
+from coordinator.protocol import Event, Fragment, Island
 from tests.cluster.played import LAYOUT, Played
 from tests.cluster.s3 import BUCKET, served
 from tests.cluster.test_runs import FILE, NOW, config
@@ -375,8 +374,16 @@ def test_a_run_goes_on_from_its_depot_alone(
     assert runs.resume(plain, here) == here
     with pytest.raises(UserMistake, match=r"depots/other is not the directory of a run"):
         runs.resume(plain, Path("runs/other"))
-    kept = {"desired": ["local-0"], "outcome": {"error": "the node is gone"}}
-    Folder(moved.run_dir).write(runs.KEPT, json.dumps(kept).encode())
+    kept = runs.FleetMemory(
+        desired=[Island("local-0")],
+        held={},
+        spares={},
+        stopping=None,
+        faults=[],
+        began=0.0,
+        outcome={"error": "the node is gone"},
+    )
+    runs.keep(Folder(moved.run_dir), kept)
     runs.reopen(here, plain)
     again = runs.kept_of(depot_of(plain, here))
     assert again is not None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cluster.actors.ranges import Range
 from cluster.actors.sharing import Sharing
 from cluster.sim.loop import VirtualLoop, running
 from cluster.syncer.shard_liveness import Attendance, Away
@@ -57,7 +58,8 @@ class Joining:
         self.rng, self.public, self.full = rng, dict.fromkeys(FRAGMENTS, 0), True
         self.sharing = Sharing(self.whole, lambda: dict.fromkeys(FRAGMENTS, 8))
 
-    def whole(self, p: Fragment) -> tuple[Version, Flat]:
+    def whole(self, p: Fragment, own: Range | None) -> tuple[Version, Flat]:
+        assert own is None
         if self.full and self.rng.random() < 0.3:
             raise Full
         return Version(0, self.public[p]), np.full(8, self.public[p], np.float32)
@@ -79,7 +81,7 @@ class Joining:
     async def _found(self, p: Fragment) -> bool:
         asked = self.public[p]
         try:
-            found = await self.sharing.fragment(p, 1e9)
+            found = await self.sharing.fragment(p, 1e9, least=Version(0, asked))
         except Full:
             return False
         array: Any = found.parts[0]

@@ -41,7 +41,7 @@ def a_full_status() -> Any:
         outer_cosine=0.5, outer_rate=0.6,
         merges_lost=3,
         unsound_merges=1, trouble="",
-        not_durable="", up_bytes=7, down_bytes=8, goodput=0.9, uptime=1.0,
+        not_durable="", damage="", up_bytes=7, down_bytes=8, goodput=0.9, uptime=1.0,
     )  # fmt: skip
     return status
 
@@ -117,7 +117,7 @@ def expressions() -> list[str]:
     panels = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     variables = [v["query"]["query"] for v in board["templating"]["list"] if v["type"] == "query"]
     alerts = re.findall(r"expr: (.+)", (DASHBOARDS / "alerts.yml").read_text())
-    assert len(alerts) == 7
+    assert len(alerts) == 8
     return [*panels, *variables, *alerts]
 
 

@@ -13,7 +13,7 @@ from cluster.failures import Failure, Reason, Unjudged
 from cluster.storage.folder import Folder
 from cluster.storage.history import Heard
 from cluster.syncer.clock import Clock
-from cluster.syncer.journal import NOTES, Notes, read_notes, retell
+from cluster.syncer.journal import NOTES, VITALS, Notes, read_notes, retell
 from cluster.syncer.measures import Measures
 from coordinator.advance import advance
 from coordinator.codec import Wire
@@ -152,6 +152,39 @@ def test_a_torn_line_and_one_of_another_version_are_passed_over(
     again = measures_from(notes[0].now_s)
     retell(again, story.heard, notes)
     assert again.summary(story.state, story.now_s)["faults"] == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '[99.0, "failed", [null, "a reason of a later version", "why"]]',
+        '[99.0, "vitals", [["a", 1], {"loss": 1.0, "of a later version": 2}]]',
+        '[99.0, "held", [3]]',
+        '["99.0", "fault", ["a"]]',
+        '[NaN, "fault", ["a"]]',
+        '[99.0, "fault", "a"]',
+        "[99.0]",
+        "7",
+    ],
+)
+def test_a_note_that_is_not_understood_is_passed_over(
+    story: Story, tmp_path: Path, line: str
+) -> None:
+    with (tmp_path / NOTES).open("a") as file:
+        file.write(line + "\n")
+    notes = read_notes(Folder(tmp_path))
+    again = measures_from(notes[0].now_s)
+    retell(again, story.heard, notes)
+    assert again.summary(story.state, story.now_s)["faults"] == 1
+
+
+@pytest.mark.parametrize("content", ["7", "[[1]]", '[["x", "vitals", []]]', '{"a": 1}', ""])
+def test_vitals_that_are_damaged_are_passed_over(
+    story: Story, tmp_path: Path, content: str
+) -> None:
+    (tmp_path / VITALS).write_text(content)
+    read_notes(Folder(tmp_path))
+    Notes(Folder(tmp_path), story.measures, lambda: story.now_s).close()
 
 
 def test_a_clock_goes_on_where_the_one_before_stopped() -> None:

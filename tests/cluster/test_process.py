@@ -157,6 +157,7 @@ def test_what_a_call_raises_ends_the_process_with_its_traceback(
     with pytest.raises(Ended):
         getattr(actor, call)(*arguments)
     ((failure, words),) = fleet.words
+    assert failure is not None
     said, _, place = failure.why.partition(" (cluster/test_process.py:")
     assert (failure.reason, failure.ends, said) == (
         reason, True, f"RuntimeError in {reason}: INTERNAL: ECC"

@@ -377,3 +377,14 @@ def test_judging_is_announced_with_its_cost_and_shown_while_the_last_model_is_ju
     after["evaluation"] |= {"done": 17, "wanted": 68}
     for shown in (text(render(after)), line(after)):
         assert "judging the last model: 17 of 68 batches, left 1:30" in shown
+
+
+def test_damage_that_was_found_when_the_run_came_back_is_said_once_and_shown() -> None:
+    before, after = a_status(), a_status()
+    before["figures"] = {"not_durable": ""}  # of an earlier version
+    after["figures"] = {"not_durable": "", "damage": "tape-0.arrow is not there"}
+    said = "damaged when the run came back: tape-0.arrow is not there"
+    assert announce(before, after) == [f"2:07  {said}"]
+    assert announce(after, after) == []
+    assert said in text(render(after))
+    assert "damaged" not in text(render(before))

@@ -17,6 +17,7 @@ from cluster.config.schema import Config
 from cluster.names import Seat
 from cluster.storage import runs
 from cluster.storage.folder import Folder
+from cluster.storage.format import Damaged
 from cluster.storage.ownership import me, take
 from cluster.storage.pids import born
 from cluster.storage.runs import Live
@@ -218,3 +219,69 @@ def test_reopened_it_wants_the_islands_it_had_unless_others_are_configured() -> 
     assert kept["desired"] == ["local-0", "local-1"]
     assert kept["faults"] == [0]
     assert load(folder / "config.toml").islands[0].count == 2
+
+
+def a_memory() -> runs.FleetMemory:
+    return runs.FleetMemory(
+        desired=[Island("local-0")],
+        held={},
+        spares={},
+        stopping=None,
+        faults=[2],
+        began=1.5,
+        outcome={"summary": {"loss": float("nan")}},
+    )
+
+
+def test_what_a_fleet_remembers_is_read_back_or_refused(elsewhere: Path) -> None:
+    """With a figure that is not finite; and without a checksum, as earlier versions wrote it."""
+    depot = Folder(elsewhere)
+    assert runs.kept_of(depot) is None
+    runs.keep(depot, a_memory())
+    path = elsewhere / runs.KEPT
+    kept, whole = runs.kept_of(depot), path.read_text()
+    assert kept is not None
+    assert (kept["faults"], kept["began"]) == ([2], 1.5)
+    path.write_text(whole.replace("local-0", "local-1"))
+    with pytest.raises(Damaged, match=r"fleet.json in .* cannot be used: it is not as it was"):
+        runs.kept_of(depot)
+    lines = [line for line in whole.splitlines() if "sha256" not in line]
+    path.write_text("\n".join(lines).replace("],\n}", "]\n}"))
+    assert runs.kept_of(depot) == kept
+    for content in ("", "[]", "7", "{}", whole[:-9]):
+        path.write_text(content)
+        with pytest.raises(Damaged, match="`archipelago run --resume` goes on without it"):
+            runs.kept_of(depot)
+
+
+def test_a_resume_goes_on_without_a_fleet_memory_that_is_damaged(elsewhere: Path) -> None:
+    (elsewhere / runs.KEPT).write_text("{")
+    runs.reopen(elsewhere, config())
+    assert runs.kept_of(Folder(elsewhere)) is None
+    assert (elsewhere / "fleet.json.damaged").read_text() == "{", "for people to look at"
+
+
+def test_only_the_owner_that_asked_for_it_goes_on_from_what_is_stored(elsewhere: Path) -> None:
+    depot = Folder(elsewhere)
+    assert not runs.asked_for_stored(depot, 3)
+    runs.reopen(elsewhere, config(), 3, from_stored=True)
+    assert [runs.asked_for_stored(depot, owner) for owner in (2, 3, 4)] == [False, True, False]
+    (elsewhere / runs.FROM_STORED).write_text("{")
+    assert not runs.asked_for_stored(depot, 3)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"run": 1}'])
+def test_a_live_file_that_is_damaged_is_passed_over(elsewhere: Path, content: str) -> None:
+    folder = begun(elsewhere / "first")
+    (folder / runs.LIVE).write_text(content)
+    assert runs.live_of(folder) is None
+
+
+@pytest.mark.parametrize("content", [b"[task", b"\xff\xfe", b"[task]\npreset = 3\n"])
+def test_a_configuration_that_cannot_be_read_is_no_reason_for_a_traceback(
+    elsewhere: Path, content: bytes
+) -> None:
+    folder = begun(elsewhere / "first")
+    (folder / "config.toml").write_bytes(content)
+    with pytest.raises(UserMistake, match=r"config\.toml in "):
+        runs.resume(config(), folder)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,9 +19,17 @@ from cluster.storage.contributions import load_contribution, save_contribution
 from cluster.storage.files import write, write_json
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
-from cluster.storage.fragments import Arrays, FragmentStore
+from cluster.storage.fragments import (
+    Arrays,
+    FragmentStore,
+    forget_orphans,
+    fragment_name,
+    stored_versions,
+)
+from cluster.storage.identity import IDENTITY, have_identity, identity_of
 from cluster.storage.model_file import ModelFiles, fingerprint
 from cluster.storage.playback import read_tape
+from cluster.storage.sealed import seal
 from cluster.storage.snapshots import Snapshot, load_snapshot, save_snapshot
 from cluster.storage.tape import FLUSH_EVENTS, Tape, checksum
 from coordinator.advance import advance
@@ -490,6 +499,119 @@ def test_a_damaged_version_is_passed_over_for_the_one_before(tmp_path: Path) -> 
     assert same(store.newest(F0), arrays(1))
     with pytest.raises(Damaged, match="no good version"):
         FragmentStore(Folder(tmp_path), cut([Leaf("other", (5,))], 1), keep=4).newest(F0)
+
+
+def stored(folder: Path, last: int) -> FragmentStore:
+    """Version 0, for replay, and the newest two up to `last`."""
+    store = FragmentStore(Folder(folder), MODEL, keep=2)
+    for number in range(last + 1):
+        store.save(F0, arrays(number), first=number == 0)
+    return store
+
+
+def path_of(folder: Path, number: int) -> Path:
+    return folder / fragment_name(F0, Version(0, number))
+
+
+def test_a_fragment_never_goes_back_further_than_to_what_is_retained(tmp_path: Path) -> None:
+    """The first version is there for replay: it is no beginning once there are trained ones."""
+    store = stored(tmp_path, 5)
+    with pytest.raises(
+        Damaged, match=r"up to v3 of generation 0 among the newest 2; stored are v0"
+    ):
+        store.newest(F0, Version(0, 3))
+    path_of(tmp_path, 5).write_bytes(b"")
+    assert same(store.newest(F0, Version(0, 5)), arrays(4))
+    path_of(tmp_path, 4).write_bytes(b"")
+    with pytest.raises(Damaged, match="no good version of fragment 0 up to v5") as raised:
+        store.newest(F0, Version(0, 5))
+    assert "v00000004" in str(raised.value)
+    assert "v00000005" in str(raised.value)
+    assert len(contents(tmp_path / "fragments")) == 3, "nothing is deleted"
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_run_that_has_just_begun_goes_on_from_its_first_version(
+    tmp_path: Path, last: int
+) -> None:
+    """The next one was stored and is not public yet, or is damaged."""
+    store = stored(tmp_path, last)
+    assert same(store.newest(F0, Version(0, 0)), arrays(0))
+    path_of(tmp_path, 1).write_bytes(b"")
+    assert same(store.newest(F0, Version(0, 1)), arrays(0))
+
+
+def test_what_is_later_is_set_aside_until_it_is_wanted_or_forgotten(tmp_path: Path) -> None:
+    store, depot = stored(tmp_path, 5), Folder(tmp_path)
+    store.forget_after(F0, Version(0, 4))
+    assert not store.has(F0, Version(0, 5))
+    assert path_of(tmp_path, 5).with_suffix(".safetensors.orphan").exists()
+    assert same(store.newest(F0), arrays(4))
+    assert same(store.newest(F0, Version(0, 5)), arrays(5)), "by a restore that knows more"
+    store.forget_after(F0, Version(0, 5))
+    assert same(store.load(F0, Version(0, 5)), arrays(5)), "it has its name again"
+    store.forget_after(F0, Version(0, 4))
+    forget_orphans(depot)
+    assert [each.version.number for each in stored_versions(depot)[F0]] == [0, 4]
+
+
+def test_a_file_under_the_name_of_another_is_refused(tmp_path: Path) -> None:
+    store = stored(tmp_path, 5)
+    shutil.copy(path_of(tmp_path, 4), path_of(tmp_path, 5))
+    with pytest.raises(Damaged, match=r"another file under this name: version 0\.4, not 0\.5"):
+        store.load(F0, Version(0, 5))
+    other = tmp_path / fragment_name(Fragment(7), Version(0, 4))
+    shutil.copy(path_of(tmp_path, 4), other)
+    with pytest.raises(Damaged, match="another file under this name: fragment 0, not 7"):
+        store.load(Fragment(7), Version(0, 4))
+
+
+def test_a_file_of_another_run_is_refused_and_one_that_names_none_is_read(tmp_path: Path) -> None:
+    stored(tmp_path / "other", 5)
+    mine = stored(tmp_path / "mine", 5)
+    old = FragmentStore(Folder(tmp_path / "old"), MODEL, keep=2)
+    old.save(F0, arrays(5))
+    shutil.copy(path_of(tmp_path / "other", 5), path_of(tmp_path / "mine", 5))
+    with pytest.raises(Damaged, match=r"another file under this name: run [0-9a-f]{32}, not"):
+        mine.load(F0, Version(0, 5))
+    (tmp_path / "mine" / IDENTITY).unlink()  # then it cannot be compared
+    anew = FragmentStore(Folder(tmp_path / "mine"), MODEL, keep=2)
+    assert same(anew.load(F0, Version(0, 5)), arrays(5))
+    shutil.copy(path_of(tmp_path / "old", 5), path_of(tmp_path / "mine", 5))
+    assert same(mine.load(F0, Version(0, 5)), arrays(5))
+
+
+def test_files_of_before_they_had_an_identity_are_read(tmp_path: Path) -> None:
+    parts = {"master": flats()[0], "momentum": flats()[0], "public": flats()[0]}
+    path_of(tmp_path, 3).parent.mkdir()
+    path_of(tmp_path, 3).write_bytes(
+        b"".join(bytes(each) for each in seal(parts, MODEL.fingerprint))
+    )
+    have_identity(Folder(tmp_path))
+    store = FragmentStore(Folder(tmp_path), MODEL, keep=2)
+    np.testing.assert_array_equal(store.newest(F0).master, flats()[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["f0000-old.safetensors", "f0000-g0-v00000005 (copy).safetensors", "README.txt"]
+)
+def test_a_copy_that_people_keep_is_in_nobodys_way(tmp_path: Path, name: str) -> None:
+    store = stored(tmp_path, 5)
+    shutil.copy(path_of(tmp_path, 0), tmp_path / "fragments" / name)
+    assert same(store.newest(F0), arrays(5))
+    store.save(F0, arrays(6))
+    store.forget_after(F0, Version(0, 5))
+    assert name in contents(tmp_path / "fragments")
+
+
+def test_an_identity_is_one_and_is_never_believed_wrongly(tmp_path: Path) -> None:
+    depot = Folder(tmp_path)
+    assert identity_of(depot) == ""
+    run = have_identity(depot)
+    assert have_identity(depot) == identity_of(depot) == run
+    assert len(run) == 32
+    for _ in flips(tmp_path / IDENTITY, 1):
+        assert identity_of(depot) in ("", run)
 
 
 def test_a_flipped_bit_in_a_fragment_is_noticed(tmp_path: Path) -> None:

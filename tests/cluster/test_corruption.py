@@ -1,0 +1,188 @@
+"""Whatever single thing happens to the files of a run: it costs no more than what is younger than
+the newest snapshot, or the resume is refused in words. Nothing trained is ever deleted.
+
+A product that always refused, one that took the initial weights, and one that took the right
+version numbers with other contents would each fail here: what may be refused is told from the harm
+alone, and contents are compared with what the run had in memory when it published them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster.storage.folder import Folder
+from cluster.storage.format import Damaged
+from cluster.storage.fragments import fragment_name, stored_versions
+from coordinator.errors import ArchipelagoError
+from coordinator.protocol import Fragment, Version
+from coordinator.state import State
+from tests.cluster.played import Played
+from tests.cluster.restored import Again, F, Harm, copy_of, harms, killed, kind_of
+
+KEPT = 2
+"""Versions of each fragment that are retained: `durability.keep_snapshots`."""
+NEEDED = ("config.toml", "layout.json")
+"""Files that no other file can stand in for."""
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every snapshot seals a segment. No machine crashes here, so nothing waits for a flush."""
+    monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("os.fsync", id)
+
+
+def fragments_in(run_dir: Path, harm: Harm | None = None) -> set[str]:
+    """The sha256 of each trained fragment file, but for those that were touched."""
+    touched = () if harm is None else harm.files
+    files = [run_dir / "fragments" / name for name in os.listdir(run_dir / "fragments")]
+    trained = [each for each in files if "-g0-v00000000" not in each.name]
+    mine = [each for each in trained if f"fragments/{each.name}" not in touched]
+    return {hashlib.sha256(each.read_bytes()).hexdigest() for each in mine}
+
+
+class Case:
+    """A killed run, and what its undamaged directory comes back with."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.kind, self.run_dir = kind, folder / kind
+        self.run: Played = killed(folder / f"{kind}-alive", kind)
+        copy_of(self.run.run_dir, self.run_dir)
+        self.run.close()
+        whole = Again(copy_of(self.run_dir, folder / f"{kind}-whole"), self.run)
+        assert (whole.damage, whole.merges_lost) == ("", 0)
+        assert whole.found == {p: self.run.state.fragments[p].version for p in F}
+        self.end: State = whole.back.state
+        self.check_contents(whole)
+        whole.close()
+        assert self.run.kept is not None
+        self.snapshot: State = self.run.kept
+
+    def check_contents(self, again: Again) -> None:
+        """What is recovered is what was published under these versions, to the last bit."""
+        for p, version in again.found.items():
+            wanted = self.run.history[p, version]
+            for name in ("master", "momentum", "public"):
+                mine = getattr(again.recovered[p], name)
+                np.testing.assert_array_equal(mine, getattr(wanted, name), f"{name} of {p}")
+
+    def intact(self, p: Fragment, harm: Harm) -> list[Version]:
+        """The retained versions of a fragment that were not touched, oldest first."""
+        retained = self.stored(p)[-KEPT:]
+        return [each for each in retained if fragment_name(p, each) not in harm.files]
+
+    def stored(self, p: Fragment) -> list[Version]:
+        """The versions that the killed run has left, oldest first."""
+        files = stored_versions(Folder(self.run_dir))[p]
+        return [each.version for each in files if not each.orphan]
+
+    def resumed(self, run_dir: Path) -> Again | ArchipelagoError:
+        """The run that goes on, or why it does not. Any other exception is a failure."""
+        try:
+            return Again(run_dir, self.run)
+        except ArchipelagoError as error:
+            return error
+
+    def check(self, run_dir: Path, harm: Harm) -> str:
+        """Resume, and judge what comes of it. Returns which of the outcomes it was."""
+        before = fragments_in(run_dir, harm)
+        again = self.resumed(run_dir)
+        if isinstance(again, ArchipelagoError):
+            assert fragments_in(run_dir) >= before, "a refusal deletes nothing"
+            assert self.may_be_refused(harm), f"refused: {again}"
+            named = any(name.rpartition("/")[2] in str(again) for name in harm.files)
+            offers = isinstance(again, Damaged) and "stored are" in str(again)
+            other = "was configured otherwise" in str(again) and "config.toml" in harm.files
+            assert named or offers or other, f"it does not say what is wrong: {again}"
+            return self.from_stored(run_dir, harm, again)
+        assert fragments_in(run_dir) >= before, "nothing is deleted at once"
+        self.check_contents(again)
+        costs = self.check_costs(again, harm)
+        again.close()
+        twice = Again(run_dir, self.run)  # the first one died before it had a snapshot
+        assert twice.found == again.found
+        assert twice.back.state.t == again.state.t
+        self.check_contents(twice)
+        twice.goes_on()
+        return "it costs something" if costs else "it costs nothing"
+
+    def check_costs(self, again: Again, harm: Harm) -> bool:
+        """Whether anything is gone; it is no more than may be, and it is said."""
+        kinds = {kind_of(name) for name in harm.files}
+        log_is_whole = not kinds & {"tape"} or not kinds & {"tape", "state.json", "states"}
+        least = self.end if log_is_whole else self.snapshot
+        state = again.back.state
+        assert state.t >= least.t
+        costs = state.t < self.end.t
+        for p in F:
+            version, intact = again.found[p], self.intact(p, harm)
+            assert version in intact, "what is recovered is retained, and was not touched"
+            touched = len(intact) < KEPT
+            assert version >= (intact[-1] if touched else least.fragments[p].version)
+            costs |= version < self.end.fragments[p].version
+            passed = [v for v in self.stored(p) if version < v <= self.end.fragments[p].version]
+            for name in {fragment_name(p, v) for v in passed} & {*harm.files}:
+                gone = harm.how == "deleted"
+                assert gone or name in again.damage, "what is passed over is named"
+        if costs:
+            assert again.damage or again.merges_lost, "what is gone is said"
+        return costs
+
+    def may_be_refused(self, harm: Harm) -> bool:
+        """Whether this harm leaves too little to go on from; told from the files alone."""
+        kinds = {kind_of(name) for name in harm.files}
+        if kinds & {*NEEDED} or any(not self.intact(p, harm) for p in F):
+            return True
+        if "tape" not in kinds:
+            return False
+        return self.kind != "at" or bool(kinds & {"state.json", "states"})
+
+    def from_stored(self, run_dir: Path, harm: Harm, error: ArchipelagoError) -> str:
+        """Go on from what is stored, where the refusal offers it and a version is intact."""
+        if "--resume --from-stored" not in str(error):
+            return "refused"
+        if any(not self.intact(p, harm) for p in F):
+            with pytest.raises(Damaged, match="no good version"):
+                Again(run_dir, self.run, from_stored=True)
+            return "refused"
+        again = Again(run_dir, self.run, from_stored=True)
+        self.check_contents(again)
+        assert again.found == {p: self.intact(p, harm)[-1] for p in F}
+        if not {kind_of(name) for name in harm.files} & {"state.json", "states"}:
+            assert again.back.state.t >= self.snapshot.t
+        assert "--from-stored" in again.damage
+        again.goes_on()
+        return "refused, and resumed from what is stored"
+
+
+@pytest.mark.parametrize("kind", ["at", "behind", "second"])
+def test_no_single_harm_costs_more_than_what_is_younger_than_the_newest_snapshot(
+    tmp_path: Path, kind: str
+) -> None:
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    chance, case = random.Random(seed), Case(tmp_path, kind)
+    came: Counter[str] = Counter()
+    for number, (harm, do) in enumerate(harms(case.run_dir, chance)):
+        run_dir = copy_of(case.run_dir, tmp_path / f"{kind}-{number}")
+        do(run_dir)
+        try:
+            came[case.check(run_dir, harm)] += 1
+        except BaseException:
+            print(f"{kind}: {harm}")
+            raise
+    print(dict(came))
+    assert came.total() >= 60
+    assert came["it costs nothing"] > came["refused"]
+    assert came["it costs something"] >= 4, "each newest fragment that is gone costs a version"
+    assert came["refused"] >= 4
+    if kind != "at":
+        assert came["refused, and resumed from what is stored"] >= 1

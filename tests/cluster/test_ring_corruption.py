@@ -1,0 +1,233 @@
+"""Whatever single thing happens to the files of a data-parallel run: it costs no more than the
+state that was touched, or the resume is refused in words.
+
+What may be refused is told from the harm alone, and the leaves are compared with what the run had
+in memory when it stored them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import tomllib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from cluster.allreduce.keeping import (
+    Journal,
+    Memory,
+    RingState,
+    load_state,
+    name_of,
+    read_back,
+    save_memory,
+    save_state,
+)
+from cluster.allreduce.ring import (
+    Event,
+    Form,
+    Held,
+    Kept,
+    Ready,
+    Resume,
+    Ring,
+    Stage,
+    Turned,
+    advance,
+)
+from cluster.config.load import parse
+from cluster.storage.files import json_text, write
+from cluster.storage.folder import Folder
+from cluster.storage.format import Damaged
+from cluster.storage.layout import load_layout, save_layout
+from cluster.syncer.measures import Measures
+from coordinator.codec import Wire
+from coordinator.errors import ArchipelagoError
+from coordinator.protocol import Island
+from tests.cluster.played import LAYOUT
+from tests.cluster.restored import Harm, at_the_door, beside, copy_of, harms
+from tests.cluster.test_ring import A, B, C, Told, held
+
+CONFIG = """
+[task]
+preset = "byte-tiny"
+[run]
+mode = "{mode}"
+[[islands]]
+count = 3
+"""
+NEEDED = ("config.toml", "layout.json")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine crashes here, so nothing waits for a flush."""
+    monkeypatch.setattr("os.fsync", id)
+
+
+def drawn(step: int) -> RingState:
+    """A state of that step, other than that of any other."""
+    rng = np.random.default_rng(step)
+    params = [rng.normal(size=leaf.shape).astype(np.float32) for leaf in LAYOUT.leaves]
+    moments = [np.asarray(step, np.int32), *(2 * leaf for leaf in params)]
+    return RingState(held(step), params, moments if step else None)
+
+
+def same(a: RingState, b: RingState) -> None:
+    assert a.held == b.held
+    assert (a.moments is None) == (b.moments is None)
+    pairs = zip((*a.params, *(a.moments or ())), (*b.params, *(b.moments or ())), strict=True)
+    for mine, wanted in pairs:
+        np.testing.assert_array_equal(mine, wanted)
+        assert mine.dtype == wanted.dtype
+
+
+class Turning:
+    """A run of three islands that was killed at step 60, ten after its newest snapshot."""
+
+    def __init__(self, run_dir: Path, mode: str) -> None:
+        self.mode, depot = mode, Folder(run_dir)
+        self.config = CONFIG.format(mode=mode)
+        write(run_dir / "config.toml", self.config.encode())
+        save_layout(depot, LAYOUT)
+        beside(run_dir)
+        told = Told(elastic=mode.startswith("elastic"))
+        journal = Journal(depot, 0, lambda: None)
+        self.measures = Measures("r", {Island("a"): "a"}, LAYOUT.sizes, Wire.F32, now_s=0.0)
+        form = told.begun()
+        journal.note(0.0, Kept(held(0)), [form])
+        save_state(depot, drawn(0), keep=2)
+        events: list[Event] = []
+        for step in range(1, 61):
+            events.append(Turned(form.ring, held(step)))
+            if step % 25 == 0:
+                save_state(depot, drawn(step), keep=2)
+                events.append(Kept(held(step)))
+        for number, event in enumerate(events):
+            journal.note(float(number), event, told(event))
+        self.ring: Ring = told.ring
+        memory = Memory(told.ring, 60.0, self.measures.memory(), lives=3, events=journal.events)
+        save_memory(depot, memory)
+        journal.close()
+
+    def check(self, run_dir: Path, harm: Harm) -> str:
+        """Resume, and judge what comes of it. Returns which of the outcomes it was."""
+        states = [f"ring/state-{step:08d}.safetensors" for step in (25, 50)]
+        intact = [name for name in states if name not in harm.files]
+        found = self.resumed(run_dir)
+        if isinstance(found, ArchipelagoError):
+            assert not intact or set(NEEDED) & {*harm.files}, f"refused: {found}"
+            named = any(name.rpartition("/")[2] in str(found) for name in harm.files)
+            other = "was configured otherwise" in str(found) and "config.toml" in harm.files
+            assert named or other, f"it does not say what is wrong: {found}"
+            return "refused"
+        memory, state, damage = found
+        assert state is not None
+        assert memory is not None, "a run that was begun is not begun anew"
+        same(state, drawn(int(intact[-1][-20:-12])))
+        if {states[-1], "ring.json"} & {*harm.files}:
+            assert damage, "what is gone is said"
+        ring, _ = advance(Told(elastic=False).rules, memory.ring, Resume(1))
+        assert ring.kept == state.held, "islands begin from the state that is there"
+        if "ring.json" not in harm.files:
+            assert (ring.held, memory.lives) == (held(60), 3)
+        self.goes_on(memory, state.held)
+        return "it costs something" if state.held < held(50) else "it costs nothing"
+
+    def resumed(
+        self, run_dir: Path
+    ) -> tuple[Memory | None, RingState | None, str | None] | ArchipelagoError:
+        try:
+            config = parse(tomllib.loads(self.config))
+            at_the_door(run_dir, config)
+            load_layout(Folder(run_dir))
+            return read_back(Folder(run_dir))
+        except ArchipelagoError as error:
+            return error
+
+    def goes_on(self, memory: Memory, kept: Held) -> None:
+        """All join again, and the ring forms from the state that is kept."""
+        told = Told(elastic=self.mode.startswith("elastic"))
+        told.ring = memory.ring
+        effects = told(Resume(memory.ring.generation + 1), Ready(A), Ready(B), Ready(C))
+        form = next(each for each in effects if isinstance(each, Form))
+        assert (form.held, form.donor) == (kept, None)
+        assert told.ring.ring > 0
+
+
+@pytest.mark.parametrize("mode", ["data-parallel", "elastic-data-parallel"])
+def test_no_single_harm_costs_more_than_the_state_that_was_touched(
+    tmp_path: Path, mode: str
+) -> None:
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    chance, run = random.Random(seed), Turning(tmp_path / "run", mode)
+    came: Counter[str] = Counter()
+    for number, (harm, do) in enumerate(harms(tmp_path / "run", chance)):
+        run_dir = copy_of(tmp_path / "run", tmp_path / str(number))
+        do(run_dir)
+        try:
+            came[run.check(run_dir, harm)] += 1
+        except BaseException:
+            print(f"{mode}: {harm}")
+            raise
+    print(dict(came))
+    assert came.total() >= 30
+    assert came["it costs something"] >= 3, "each harm to the newest state"
+    assert came["refused"] >= 3
+    assert came["it costs nothing"] > came["refused"]
+
+
+def test_a_run_whose_end_is_gone_is_not_over(tmp_path: Path) -> None:
+    depot, told = Folder(tmp_path), Told(elastic=True, steps=50)
+    form = told.begun()
+    told(Turned(form.ring, held(50)))
+    ring = replace(told.ring, stage=Stage.OVER, kept=held(50), members={})
+    for step in (25, 50):
+        save_state(depot, drawn(step), keep=2)
+    measures = Measures("r", {}, LAYOUT.sizes, Wire.F32, now_s=0.0)
+    save_memory(depot, Memory(ring, 3.0, measures.memory(), lives=3, events=0))
+    memory, _, damage = read_back(depot)
+    assert memory is not None
+    assert (memory.ring.stage, damage) == (Stage.OVER, None)
+    depot.remove(name_of(held(50)))
+    memory, state, damage = read_back(depot)
+    assert memory is not None
+    assert state is not None
+    assert (memory.ring.stage, state.held) == (Stage.GATHERING, held(25))
+    assert damage == (
+        "ring/state-00000050.safetensors is not there; ring/state-00000025.safetensors is used"
+    )
+    again = Told(elastic=True, steps=50)
+    again.ring = memory.ring
+    (form,) = (e for e in again(Resume(1), Ready(A), Ready(B)) if isinstance(e, Form))
+    assert form.held == held(25)
+
+
+def test_states_of_before_there_was_a_checksum_are_read(tmp_path: Path) -> None:
+    depot, state = Folder(tmp_path), drawn(25)
+    arrays = {f"p{i:05d}": leaf for i, leaf in enumerate(state.params)}
+    arrays |= {f"m{i:05d}": leaf for i, leaf in enumerate(state.moments or ())}
+    told = {"held": json_text({"step": 25, "tokens": 250, "windows": 25}), "moments": "True"}
+    depot.write(name_of(state.held), save(arrays, told))
+    found = load_state(depot)
+    assert found is not None
+    same(found, state)
+    depot.write("ring/state-00000030.safetensors", save(arrays, told))
+    depot.write("ring/state-25-copy.safetensors", b"people keep copies")
+    found = load_state(depot)
+    assert found is not None
+    same(found, state)
+
+
+def test_a_ring_with_a_memory_and_no_state_is_refused(tmp_path: Path) -> None:
+    Turning(tmp_path, "data-parallel")
+    for step in (25, 50):
+        Folder(tmp_path).remove(name_of(held(step)))
+    with pytest.raises(Damaged, match="no state of the ring, and the last one was ring/state-0000"):
+        read_back(Folder(tmp_path))
