@@ -101,6 +101,8 @@ METRICS = (
              _figure("merges_lost")),
     Declared("not_durable", Kind.GAUGE, "1 while the disk does not take tape or fragments.",
              _one(lambda s: float(bool(s["figures"] and s["figures"]["not_durable"])))),
+    Declared("alerts", Kind.GAUGE, "What somebody must see to, in `status`: the fleet goes on.",
+             _one(lambda s: len(s.get("alerts", ())))),
     Declared("model_sound", Kind.GAUGE, "0 while the model's held-out loss is not finite, or the "
              "last step of a fragment was undone.",
              _one(lambda s: float(not (s["figures"] and s["figures"]["trouble"])))),
