@@ -16,7 +16,7 @@ from cluster.storage.files import json_bytes, write, write_json
 from cluster.storage.folder import Folder
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import lives_here
-from cluster.storage.pids import is_alive
+from cluster.storage.pids import born, is_alive
 from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ def resume(config: Config, run_dir: Path | None) -> Path:
 def _binding(config: Config) -> dict[str, object]:
     """What a run must keep to: each key of the tables that say what is trained and how."""
     plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
-    del plain["run"]["name"], plain["run"]["dir"], plain["durability"]["dir"]
+    del plain["run"]["name"], plain["run"]["dir"]
+    for key in ("dir", "hang_s", "restarts"):
+        del plain["durability"][key]
     return {f"{name}.{key}": value for name, table in plain.items() for key, value in table.items()}
 
 
@@ -190,6 +192,12 @@ def kept_of(depot: Depot) -> FleetMemory | None:
         return json.loads(depot.read(KEPT))
     except FileNotFoundError:
         return None
+
+
+def live_as(run_dir: Path, namespace: str, address: str, auth: str) -> Live:
+    """Return how a run is reached that this process keeps."""
+    me = os.getpid()
+    return Live(run_dir.name, namespace, address, me, auth, born(me))
 
 
 def announce(run_dir: Path, live: Live) -> None:
