@@ -118,6 +118,11 @@ class World(FakeCluster):
             self._said(Island(island), "left")
         return super().ask(actor, method, *arguments, meanwhile=meanwhile)
 
+    def tell(self, actor: str, method: str, *arguments: object) -> None:
+        """Ray sends words to an actor that has just been ended nowhere, and raises nothing."""
+        if actor in self.actors or self.scheduler.name == "keep":
+            super().tell(actor, method, *arguments)
+
     def tell_all(self, actors: Sequence[str], method: str, within_s: float) -> None:
         self._goes(method)
         super().tell_all(actors, method, within_s)
