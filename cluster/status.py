@@ -114,3 +114,5 @@ class RunStatus(TypedDict):
     unjudged: dict[str, int]  # evaluations of the model that came to nothing, by reason
     figures: Figures | None  # None: nothing measured yet
     evaluation: NotRequired[EvaluationStatus | None]  # None: no batch was judged yet
+    asked: NotRequired[str | None]  # who asked the run to end; None: nobody
+    alerts: NotRequired[list[str]]  # of the fleet: what somebody must see to

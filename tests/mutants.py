@@ -47,7 +47,10 @@ OF_ROOM = {
     "islands/lead.py": ("tests/cluster/test_gang.py", *SHELLS),
     "islands/": ("tests/islands/test_learner_state.py",),
     "cluster/shard/": ("tests/cluster/test_shard.py", "tests/cluster/test_fates.py"),
-    "cluster/fleet/": ("tests/cluster/test_controller.py", "tests/cluster/test_fleet.py"),
+    "cluster/fleet/": (
+        "tests/cluster/test_controller.py", "tests/cluster/test_fleet.py",
+        "tests/cluster/test_keeper.py", "tests/cluster/test_watch.py",
+    ),
     "cluster/allreduce/keeping.py": ("tests/cluster/test_ring_corruption.py",),
     "cluster/allreduce/": (
         "tests/cluster/test_ring.py", "tests/cluster/test_conducting.py",
@@ -1047,8 +1050,8 @@ MUTANTS = (
     Mutant(
         "a spare takes over what only begins",
         ISLANDS,
-        "if it.starts > 1 and ready and helps:",
-        "if ready and helps:",
+        "again = self.holding.incarnation if self.starts > 1 else self.holding.restarted",
+        "again = self.holding.incarnation",
     ),
     Mutant(
         "failures are never forgiven",
@@ -1059,14 +1062,14 @@ MUTANTS = (
     Mutant(
         "devices are not given back",
         ISLANDS,
-        "            it.place.give_back()\n",
-        "            pass\n",
+        "                place.give_back()\n",
+        "                pass\n",
     ),
     Mutant(
         "what breaks is not counted", ISLANDS, "breakages=it.holding.breakages + 1", "breakages=0"
     ),
     Mutant("fewer than the quorum may be left", WISHES, "if len(islands) < quorum:", "if False:"),
-    Mutant("a run that ends is scaled", WISHES, "if self.stopping is not None:", "if False:"),
+    Mutant("a run that ends is scaled", WISHES, "if self._now.stopping is not None:", "if False:"),
     Mutant(
         "the syncer is told to stop again and again",
         FLEET,
@@ -1083,8 +1086,29 @@ MUTANTS = (
     Mutant(
         "a run goes on without its quorum",
         FLEET,
-        "if aside and len(self._wishes.desired) - len(aside) < self._config.sync.quorum:",
+        "if aside and len(wanted.desired) - len(aside) < self._config.sync.quorum:",
         "if False:",
+    ),
+    Mutant(
+        "restarts of what hangs have no end",
+        "cluster/fleet/watch.py",
+        "if it.vital and it.restarts > self.most:",
+        "if False:",
+    ),
+    Mutant(
+        "time in which the fleet stood still counts",
+        "cluster/fleet/watch.py",
+        "min(now_s - self._looked_s, self.hang_s / OFTEN)",
+        "now_s - self._looked_s",
+    ),
+    Mutant(
+        "a model that was saved elsewhere does not end the run",
+        "cluster/fleet/ending.py",
+        "            self._waits = self._results\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "one defect ends the run", "cluster/fleet/stumbles.py", "if self._row >= MOST:", "if True:"
     ),
     Mutant(
         "a fault of the plan happens twice",

@@ -52,7 +52,7 @@ def failure_of(reason: Reason, error: RayError) -> Failure | str:
     return f"{type(error).__name__}: could not be asked"
 
 
-def answer(reference: ray.ObjectRef, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+def answer(reference: ray.ObjectRef, timeout_s: float | None = CALL_TIMEOUT_S) -> Any:
     """An answer of one of the run's actors.
 
     Errors: what it refuses; `RunFailed` if it has died for good; Ray's own if it is being restarted

@@ -6,7 +6,7 @@ do, so that `--help` and a refused configuration are there at once.
 
     main      the console script: registers the commands, turns errors into exit codes
     training  run, submit, and the job that a submitted run is
-    steering  scale, drain, chaos, stop
+    steering  scale, drain, chaos, save, stop
     watching  status and top
     proof     replay and simulate
     clusters  what is shown of clusters with no machines

@@ -51,6 +51,7 @@ def render(status: RunStatus) -> RenderableType:
         _islands(status["islands"]),
         Text(),
         _fragments(status),
+        *(Text(f"ALERT: {alert}", "bold red") for alert in status.get("alerts", ())),
     )
 
 
@@ -63,7 +64,7 @@ def line(status: RunStatus) -> str:
         f"t {status['t']}/{status['steps']}",
         f"held-out {number(heldout[-1][1], 3) if heldout else '-'}",
         f"merges {status['merges']}",
-        f"participants {status['participants']:.1f} of {status['alive']} alive",
+        f"participants {status['participants']:.1f}, {status['alive']} alive",
         f"tokens {amount(status['tokens_trained'])}, {amount(status['tokens_per_s'])}/s",
         "left -" if status["left_s"] is None else f"left {duration(status['left_s'])}",
     ]
@@ -71,6 +72,7 @@ def line(status: RunStatus) -> str:
         parts.append(judging)
     if away := [f"{i['island']} {i['state']}" for i in status["islands"] if i["state"] != "live"]:
         parts.append(", ".join(away))
+    parts.extend(f"ALERT {alert}" for alert in status.get("alerts", ()))
     return "  ".join(parts)
 
 
@@ -86,7 +88,7 @@ def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
         "starting": f"{after['run']} is starting {after['wanted']} islands",
         "running": f"{after['run']} is running",
         "stopping": "stopping: each fragment has its last round",
-        "finished": f"finished at t {after['t']} after {after['merges']} merges",
+        "finished": _end(after),
     }
     if before is None or before["phase"] != after["phase"]:
         yield phases[after["phase"]]
@@ -94,11 +96,30 @@ def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
     if (told := after.get("evaluation")) is not None and not known:
         look, last = duration(told["look_s"]), duration(told["last_s"])
         yield f"judging the model takes {look} at each look and {last} at the end"
+    yield from _of_the_alerts(before, after)
     was, now = _not_durable(before), _not_durable(after)
     if was != now:
         yield f"not durable: {now}" if now else "durable again"
     if (damage := _damage(after)) and damage != _damage(before):
         yield f"damaged when the run came back: {damage}"
+
+
+def _end(status: RunStatus) -> str:
+    """How the run ended: by itself, or because somebody asked for it."""
+    where = f"at t {status['t']} after {status['merges']} merges"
+    if (asked := status.get("asked")) is None:
+        return f"finished {where}"
+    return f"stopped {where}, before t {status['steps']}: {asked}"
+
+
+def _of_the_alerts(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
+    """What somebody must see to, once each; and that it is over."""
+    was, now = (before or {}).get("alerts", []), after.get("alerts", [])
+    for alert in now:
+        if alert not in was:
+            yield f"ALERT: {alert}"
+    if was and not now:
+        yield "what the alerts were about is over"
 
 
 def _not_durable(status: RunStatus | None) -> str:

@@ -11,13 +11,15 @@ from typing import NoReturn
 from cluster.cli.bench import bench
 from cluster.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
 from cluster.cli.proof import plan, replay, simulate
-from cluster.cli.steering import chaos, drain, scale, stop
+from cluster.cli.steering import chaos, drain, save, scale, stop
 from cluster.cli.studying import study
 from cluster.cli.training import job, run, submit
 from cluster.cli.watching import status, top
 from coordinator.errors import ArchipelagoError, UserMistake
 
-for command in (run, submit, status, top, scale, drain, chaos, replay, simulate, plan, study, stop):
+for command in (
+    run, submit, status, top, scale, drain, save, chaos, replay, simulate, plan, study, stop,
+):  # fmt: skip
     app.command()(command)
 app.command(hidden=True)(job)
 app.add_typer(bench, name="bench")

@@ -1,4 +1,4 @@
-"""The commands that steer a run that goes on: scale, drain, chaos, stop."""
+"""The commands that steer a run that goes on: scale, drain, chaos, save, stop."""
 
 from __future__ import annotations
 
@@ -111,6 +111,33 @@ def chaos(
         talk.print(f"{duration(each.at_s)}  {each.kind} {each.island}{because}")
     if as_json:
         print(json_text({"run": live.run, "faults": [each._asdict() for each in struck]}))
+
+
+def save(
+    name: NamedRun,
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="PATH", help="A folder, or a name that ends with .safetensors."),
+    ],
+    address: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Write the model of a live run, as it is now, to a path of its fleet's machine.
+
+    A run that waits at its end, since neither its directory nor its depot takes the model, ends
+    once the model is saved.
+
+    Example: archipelago save runs/demo /mnt/other/demo.safetensors
+    """
+    there = path.expanduser().absolute()
+    live = live_run(name, address)
+    from cluster.launch.client import save
+
+    where = save(live, there)
+    if as_json:
+        print(json_text({"run": live.run, "path": where}))
+    else:
+        Console().print(f"{live.run}: its model is in {where}")
 
 
 def stop(name: RunName = None, address: Cluster = None) -> None:

@@ -69,6 +69,8 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise UserMistake(f"{path}: no such file; examples are in examples/") from error
+    except IsADirectoryError as error:
+        raise UserMistake(_directory(path)) from error
     except OSError as error:
         raise UserMistake(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -76,6 +78,16 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
     except tomllib.TOMLDecodeError as error:
         raise UserMistake(f"{path} is not valid TOML: {error}") from error
     return draft(tables, origin=str(path), overrides=overrides)
+
+
+def _directory(path: Path) -> str:
+    """Return what to say where a configuration should be and a directory is."""
+    if not (path / "config.toml").exists():
+        return f"{path} is a directory: a configuration is a file, such as examples/demo.toml"
+    return (
+        f"{path} is the directory of a run: to go on with that run use "
+        f"`archipelago run {path / 'config.toml'} --resume --run-dir {path}`"
+    )
 
 
 def parse(

@@ -123,6 +123,11 @@ def load_cluster(path: Path) -> ClusterFile:
         raise UserMistake(f"{path} cannot be read: {error.strerror}; see examples/") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserMistake(f"{path} is not valid TOML: {error}") from error
+    if not tables.keys() & ClusterFile.model_fields.keys() and tables.keys() & {"run", "islands"}:
+        raise UserMistake(
+            f"{path} is the configuration of a run, where a cluster's is needed, such as "
+            f"examples/cluster.toml; to train it use `archipelago run {path}`"
+        )
     return parse_cluster(tables, str(path))
 
 

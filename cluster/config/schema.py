@@ -239,6 +239,8 @@ class DurabilityConfig(Table):
     keep_snapshots: Annotated[int, Field(ge=2)] = 2  # versions of each fragment
     keep_segments: Annotated[int, Field(ge=0)] = 0  # sealed ones of the tape; 0: all, for replay
     keep_contributions: bool = False  # what was merged, so that replay gives the same fragments
+    hang_s: Positive = 60.0  # syncer, shard or evaluator: killed after so long without a sign ...
+    restarts: Count = 10  # ... and the run ends after so many in a row without progress between
 
     @property
     def counted(self) -> int:

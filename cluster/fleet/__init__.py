@@ -7,6 +7,12 @@ pure; `controller` looks, asks it, and does what it says over `cluster.RayCluste
     controller  the loop that keeps a run: look, decide, do, to the end
     reconcile   the rules: islands that shall be there against those that are; pure
     wishes      what people want: which islands, and whether the run shall end
+    desk        what processes say until the keeper looks, and what they are answered
+    deeds       carries out what reconcile has decided for an island
+    memory      fleet.json, written by the keeper alone
+    stumbles    exceptions of the keeper: counted, and the step is made again
+    ending      the end of a run, tried until the model is somewhere
+    watch       which process of the core hangs, and is restarted
     islands     the table of islands, with what each one holds
     spares      warm processes that wait to take an island over
     services    syncer, shards and evaluator: started, asked, ended

@@ -69,6 +69,10 @@ class FleetActor(Breakable):
     def drain(self, island: Island) -> None:
         self._fleet.drain(island)
 
+    def save(self, path: str) -> str:
+        """Write the public model to this path of the fleet's machine; return where it is."""
+        return self._fleet.save(Path(path))
+
     def stop(self, why: str) -> None:
         self._fleet.stop(why)
 

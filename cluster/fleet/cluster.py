@@ -1,16 +1,16 @@
 """What the fleet needs of a Ray cluster, as protocols: `over_ray` is the real one, a fake in tests.
 
-Handles of actors are opaque here. Whatever is asked comes back, or is `Unavailable` for a while, or
-is an `ArchipelagoError` for good.
+Handles of actors are opaque here. A call is answered, or raises `Unavailable` for a while, or
+an `ArchipelagoError` for good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from cluster.config.schema import IslandGroup, Machines
-from cluster.fleet.judging import Evaluating
+from cluster.fleet.judging import Evaluating, Pending
 from cluster.fleet.placement import Node
 from cluster.names import Seat
 
@@ -78,12 +78,22 @@ class RayCluster(Protocol):
         """End its process for good."""
         ...
 
-    def ask(self, actor: Handle, method: str, *arguments: object) -> Any:
-        """What the actor answers.
+    def restart(self, actor: Handle) -> None:
+        """Kill its process; Ray starts another one in its place."""
+        ...
 
-        Errors: what it refuses; `RunFailed` if it has died for good, or does not answer in time;
-        `Unavailable`.
+    def ask(
+        self, actor: Handle, method: str, *arguments: object, meanwhile: Callable[[], None]
+    ) -> Any:
+        """Return what the actor answers, however long that takes.
+
+        `meanwhile` is called again and again while there is no answer; what it raises ends the
+        wait. Errors: what the actor refuses; `RunFailed` if it has died for good; `Unavailable`.
         """
+        ...
+
+    def sign(self, actor: Handle) -> Pending:
+        """Ask the actor for a sign of life, which says how far it has come; return at once."""
         ...
 
     def promise(self, actor: Handle, method: str, *arguments: object) -> object:

@@ -1,8 +1,8 @@
 """The fleet's shell: owns everything of one run, from its first actor to its summary.
 
-One thread keeps the run: it looks at what the syncer says and at what Ray holds, asks `reconcile`
-what to do, does it, and looks again. Others call `status`, `scale`, `drain`, `stop`; they leave a
-wish. What is there is in `islands`, the core actors in `services`, faults in `injection`.
+One thread, the keeper, keeps the run: it looks at what the syncer says and at what Ray holds, asks
+`reconcile` what to do, does it, and looks again. It alone changes `islands` and `fleet.json`.
+Other threads leave wishes (`wishes`) and words (`desk`) for it, and read what it has published.
 """
 
 from __future__ import annotations
@@ -11,34 +11,35 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
-from cluster.config.rule import group_of
 from cluster.config.schema import Config, Harm
 from cluster.fleet.cluster import RayCluster, Unavailable
+from cluster.fleet.deeds import Deeds
+from cluster.fleet.desk import Desk
+from cluster.fleet.ending import Ending
 from cluster.fleet.exporter import Exporter
 from cluster.fleet.injection import Injection
-from cluster.fleet.islands import HeldIsland, Islands
+from cluster.fleet.islands import Islands
+from cluster.fleet.memory import Memory
 from cluster.fleet.outcome import Outcome
-from cluster.fleet.placement import homeless, hosts, impossible, wish
-from cluster.fleet.reconcile import Action, Deed, Hold, Holding, reconcile
-from cluster.fleet.results import Results
+from cluster.fleet.placement import unplaceable
+from cluster.fleet.reconcile import reconcile
 from cluster.fleet.services import Services
 from cluster.fleet.shown import line_of, nothing_yet, shown
+from cluster.fleet.stumbles import Stumbles
 from cluster.fleet.tracebacks import keep_traceback
-from cluster.fleet.wishes import Wishes
-from cluster.names import FLEET, Seat, free_seat
+from cluster.fleet.wishes import Wanted, Wishes
+from cluster.names import FLEET, SYNCER, Seat
 from cluster.status import RunStatus
 from cluster.storage import ownership, runs
-from cluster.storage.files import write
 from cluster.storage.layout import load_layout
 from cluster.storage.looks import LOOKS, Looks
 from cluster.storage.open import depot_of, patiently
 from cluster.storage.ownership import Ownership
-from cluster.storage.pids import born
 from cluster.view import View
 from coordinator.errors import ArchipelagoError, UserMistake
 from coordinator.fragments import Layout
@@ -49,9 +50,11 @@ log = logging.getLogger("archipelago.fleet")
 
 UP_TIMEOUT_S = 20.0
 """So long a wish waits for a fleet that is only just there."""
-LEAVE_TIMEOUT_S = 5.0
+KEPT_TIMEOUT_S = 5.0
+"""So long a wish waits until the keeper has written it down."""
 LINGER_S = 30.0
 """So long a fleet that nobody follows can still be asked how its run ended."""
+T = TypeVar("T")
 
 
 class Fleet:
@@ -72,33 +75,39 @@ class Fleet:
     ) -> None:
         """`token`: the same for all processes that Ray starts of this fleet, and of no other's.
         `resumes`: a run that another fleet has begun; `from_stored`: from what is stored of it."""
-        self._token, self._resumes, self._cluster = token, resumes, cluster
-        self._from_stored = from_stored
-        self._own: Ownership | None = None
         self._config, self._run_dir, self._namespace = config, run_dir, namespace
+        self._token, self._cluster = token, cluster
+        self._resumes, self._from_stored = resumes, from_stored
         self._depot = depot_of(config, run_dir)
+        self._own: Ownership | None = None
         self._detached, self._auth = detached, auth
-        self._lock = threading.RLock()  # of the islands, and of the wishes below
-        self._keeping = threading.Lock()  # taken before the other one
-        self._islands = Islands(config, cluster, self._lock)
         self._wishes = Wishes(run_dir.name, config, cluster.nodes)
-        self._told_to_stop = False
-        self._up = threading.Event()  # brought up, or taken over
-        self._seen: RunStatus | None = None
-        self._began = time.time()
+        self._desk = Desk(config.faults.policy)
+        self._up, self._dismissed = threading.Event(), threading.Event()  # up: or taken over
         self._services = Services(config, cluster)
-        of_run = (run_dir.name, config, cluster, self._islands, self._services, self.drain)
-        self._injection = Injection(*of_run, outlives=detached)
-        self._layout: Layout
         self._exporter = Exporter(run_dir, config.monitor, self._shown_status)
-        self._dismissed = threading.Event()
+        self._ending = Ending(run_dir, self._depot, self._services)
         self.outcome: Outcome | None = None
+        # the keeper's own; other threads read `actors` of the islands, and what is published
+        self._islands = Islands(config, cluster, self._desk)
+        self._memory, self._stumbles = Memory(self._depot), Stumbles()
+        of_run = (run_dir.name, config, cluster, self._islands, self._services, self._wishes.drain)
+        self._injection = Injection(*of_run, outlives=detached)
+        self._deeds = Deeds(config, cluster, self._islands, self._services, self._keep_in_mind)
+        self._told_to_stop, self._pardons, self._t = False, 0, -1
+        self._told: Wanted | None = None  # the wishes that are written down
+        self._began = time.time()
+        self._layout: Layout
+        self._published: RunStatus | None = None
+        self._alerts: tuple[str, ...] = ()
 
     # --- called by others -------------------------------------------------------------------------
 
     def status(self) -> RunStatus:
-        """The run as it was when last looked at."""
-        return self._shown_status() or nothing_yet(self._run_dir.name, self._config)
+        """Return the run as it was when last looked at."""
+        if (seen := self._shown_status()) is not None:
+            return seen
+        return {**nothing_yet(self._run_dir.name, self._config), "alerts": [*self._alerts]}
 
     def scale(self, counts: Mapping[str, int]) -> None:
         """Have so many islands of each of these groups.
@@ -106,10 +115,7 @@ class Fleet:
         Errors: `UserMistake` if one is not there, or could never be; then nothing is changed.
         """
         self._up.wait(UP_TIMEOUT_S)  # a fleet that comes back does not know yet what it wants
-        with self._lock:
-            self._wishes.scale(counts)
-            self._islands.forgive()
-        self._keep_in_mind()
+        self._wished(self._wishes.scale(counts))
 
     def drain(self, island: Island) -> None:
         """Let this island hand in what it has and leave, and have none in its place.
@@ -117,10 +123,7 @@ class Fleet:
         Errors: `UserMistake` if there is no such island, or too few would be left.
         """
         self._up.wait(UP_TIMEOUT_S)
-        with self._lock:
-            self._wishes.drain(island)
-            self._islands.forgive()
-        self._keep_in_mind()
+        self._wished(self._wishes.drain(island))
 
     def harm(self, harm: Harm) -> None:
         """Break something on purpose, now.
@@ -131,31 +134,44 @@ class Fleet:
 
     def stop(self, why: str) -> None:
         """Have the run end."""
-        with self._lock:
-            self._wishes.stop(why)
-        self._keep_in_mind()
+        self._wished(self._wishes.stop(why))
+
+    def save(self, path: Path) -> str:
+        """Write the public model to this path; return where it is. A run that waits at its end,
+        since nothing takes its model, ends then.
+
+        Errors: `UserMistake` if the path does not take it, or there is no model yet.
+        """
+        if not self._up.wait(UP_TIMEOUT_S):
+            raise UserMistake(f"run {self._run_dir.name} is starting: it has no model yet")
+        return self._ending.save(path, self._layout)
 
     def starting(self, seat: Seat) -> float:
-        """A process begins here; for how many seconds it shall wait before it does."""
-        with self._lock:
-            wait_s, taken_over = self._islands.starting(seat, helps=self._wishes.stopping is None)
-        if taken_over:
-            self._keep_in_mind()
-        return wait_s
+        """Note that a process begins here; return for how many seconds it shall wait before."""
+        return self._desk.starting(seat, time.monotonic())
 
     def role(self, seat: Seat, *, warm: bool) -> Island | None:
-        """Which island the process that is here is; None for a spare. `warm`: it could be one."""
-        return self._islands.role(seat, warm=warm)
+        """Return which island the process here is; None for a spare. `warm`: it could be one."""
+        return self._desk.role(seat, time.monotonic(), warm=warm)
 
     def broke(self, seat: Seat, words: str) -> None:
-        """A process that was here ended with an exception; `words` is its traceback."""
-        name = keep_traceback(self._run_dir, seat, words)
+        """Note that a process that was here ended with an exception; `words`: its traceback."""
+        self._desk.broke(seat, words, name := keep_traceback(self._run_dir, seat, words))
         log.error("the process at %s broke (%s):\n%s", seat, name or "kept nowhere", words)
-        self._islands.broke(seat, words, name)
+
+    @property
+    def stumbles(self) -> int:
+        """Steps of the keeper that broke, in all."""
+        return self._stumbles.total
 
     def dismiss(self) -> None:
         """Whoever followed the run knows how it ended."""
         self._dismissed.set()
+
+    def _wished(self, number: int) -> None:
+        """Wait until a wish is written down, so that a fleet that dies now still knows it."""
+        if not self._wishes.wait_kept(number, KEPT_TIMEOUT_S):
+            log.warning("a wish is not written down after %g s: the keeper is busy", KEPT_TIMEOUT_S)
 
     # --- the keeper -------------------------------------------------------------------------------
 
@@ -180,6 +196,7 @@ class Fleet:
 
     def _let_go(self, outcome: Outcome) -> None:
         """End what is this fleet's, and nothing else; leave the run to whoever comes next."""
+        self._wishes.close()
         if (own := self._own) is None:
             return  # nothing was begun
         if own.relieved:
@@ -191,29 +208,52 @@ class Fleet:
         own.leave(begun=runs.CONFIG)
 
     def _to_the_end(self) -> Outcome:
-        run, mine = self._run_dir.name, ownership.me(self._token)
-        self._own = own = patiently(lambda: ownership.take(self._depot, run, mine))
+        mine = ownership.me(self._token)
+        again = self._cluster.find(SYNCER) is not None  # the run is there, and needs a keeper
+
+        def take() -> Ownership:
+            return patiently(lambda: ownership.take(self._depot, self._run_dir.name, mine))
+
+        self._own = own = self._steadily(take) if again else take()
         own.start()
         if self._resumes and own.life == 1:
-            stored = self._from_stored
-            runs.reopen(self._run_dir, self._config, own.number, from_stored=stored)
+            from_stored = self._from_stored
+            runs.reopen(self._run_dir, self._config, own.number, from_stored=from_stored)
         if (kept := patiently(lambda: runs.kept_of(self._depot))) is not None:
-            if (outcome := self._take_over(kept, own.number)) is not None:
-                return outcome
+            taken = self._steadily(lambda: self._take_over(kept, own.number))
+            if taken is not None:
+                return taken
         else:
             self._bring_up(own.number)
         self._up.set()
         self._keep_in_mind()
-        me, head = os.getpid(), self._cluster.address()
-        live = runs.Live(run, self._namespace, head, me, self._auth, born(me))
-        runs.announce(self._run_dir, live)
-        self._exporter.start()
+        head = self._cluster.address()
+        self._exporter.announce(runs.live_as(self._run_dir, self._namespace, head, self._auth))
+        self._exporter.start(needed=kept is None)
         with closing(Looks(self._run_dir / LOOKS, self._config.monitor.metrics_mb)) as metrics:
             while True:
                 time.sleep(self._config.monitor.refresh_s)
                 own.check()
-                if (outcome := self._look(metrics)) is not None:
+                if (outcome := self._steadily(lambda: self._look(metrics))) is not None:
                     return outcome
+
+    def _steadily(self, step: Callable[[], T]) -> T:
+        """Return what this step comes to; a step that breaks is made again, after a while.
+
+        Errors: what the step refuses; what it raises if it breaks again and again.
+        """
+        while True:
+            try:
+                came = step()
+            except ArchipelagoError:
+                raise
+            except Exception as error:  # noqa: BLE001 - counted, and raised in the end
+                pause_s = self._stumbles.count(error)  # raises the error if it is one too many
+                self._publish_alerts()
+                time.sleep(pause_s)
+                continue
+            self._stumbles.over()
+            return came
 
     def _look(self, metrics: Looks) -> Outcome | None:
         """Look at the run once and do what follows; how it ended, None while it goes on."""
@@ -222,32 +262,32 @@ class Fleet:
         except Unavailable as error:  # what was not done is decided anew next time
             log.warning("the syncer cannot be heard at present: %s", error)
             return None
+        finally:
+            if self._wishes.wanted != self._told:
+                self._keep_in_mind()
+            self._publish_alerts()
         if (status := self._shown_status()) is not None:
             metrics.write(line_of(status))
         if view.phase is not Phase.FINISHED:
+            self._ending.not_yet()
             return None
-        try:
-            return self._end()
-        except Unavailable as error:  # one of them is back at the next look
-            log.warning("the end is tried again: %s", error)
-            return None
+        own = self._own
+        assert own is not None
+        outcome = self._ending.attempt(
+            self._layout,
+            [actor for actor in self._islands.actors.values() if actor is not None],
+            self._cluster,
+            check=lambda: own.check(again=True),
+            began=self._began,
+            asked=lambda: self._wishes.stopping,
+        )
+        self._publish_alerts()
+        return outcome
 
     def _bring_up(self, owner: int) -> None:
-        config, nodes = self._config, self._cluster.nodes()
-        problems = [
-            problem
-            for g in config.islands
-            if (problem := impossible(g, g.count, nodes)) is not None
-        ]
-        if (problem := homeless(config.monitor.evaluator, nodes)) is not None:
-            problems.append(problem)
-        labels = config.sync.shard_labels
-        if labels is not None and not hosts(labels, nodes):
-            has = "; ".join(map(str, nodes))
-            problems.append(f"sync.shard_labels: no node has {labels}; the cluster has {has}")
-        if problems:
+        if problems := unplaceable(self._config, self._cluster.nodes()):
             raise UserMistake("\n".join(problems))
-        runs.leave(self._depot, self._run_dir, runs.CONFIG, config.toml().encode())
+        runs.leave(self._depot, self._run_dir, runs.CONFIG, self._config.toml().encode())
         self._services.start(owner)
         self._layout = self._services.begin()
 
@@ -258,14 +298,11 @@ class Fleet:
         """
         log.warning("back; taking over %d islands", len(kept["held"]))
         self._depot.tidy(runs.KEPT)
-        with self._lock:
-            self._wishes.desired = frozenset(map(Island, kept["desired"]))
-            self._wishes.stopping = self._wishes.stopping or kept["stopping"]
-            self._began = kept["began"]
+        self._wishes.restore(frozenset(map(Island, kept["desired"])), kept["stopping"])
+        self._began = kept["began"]
         self._injection.remember(kept["faults"])
         self._layout = patiently(lambda: load_layout(self._depot))
-        if not (self._run_dir / runs.CONFIG).exists():  # on another node, where nobody has been
-            write(self._run_dir / runs.CONFIG, self._config.toml().encode())
+        self._exporter.describe(self._config)
         self._islands.find(kept["held"], kept["spares"], time.monotonic())
         if kept["outcome"] is None:
             self._services.start(owner)
@@ -273,23 +310,32 @@ class Fleet:
         return Outcome(**kept["outcome"])
 
     def _look_and_act(self) -> View:
-        view, status = self._services.look(self._islands.with_devices())
+        islands = self._islands
+        view, status = self._services.look(islands.with_devices())
         now_s = time.monotonic()
-        self._islands.note_learners(view)
-        self._islands.note_devices()
-        with self._lock:
-            stopping = self._wishes.stopping
-            desired = self._wishes.desired if stopping is None else frozenset(self._islands.all())
+        if view.t > self._t:
+            self._t = view.t
+            self._services.watch.progressed()
+        islands.note_processes()
+        islands.note_learners(view)
+        islands.note_devices()
+        wanted = self._wishes.wanted
+        if wanted.pardons != self._pardons:
+            self._pardons = wanted.pardons
+            islands.forgive()
+        stopping = wanted.stopping
+        desired = wanted.desired if stopping is None else frozenset(islands.all())
         if stopping is None:
-            changed = self._islands.use_spares(desired, now_s)
-            if self._islands.spares.tend(self._islands.taken(), now_s) or changed:
+            changed = islands.use_spares(desired, now_s)
+            if islands.spares.tend(islands.taken(), now_s) or changed:
+                islands.post()
                 self._keep_in_mind()
         policy = self._config.faults.policy
-        for action in reconcile(desired, self._islands.holdings(), now_s, policy):
-            self._do(action, now_s)
-        self._seen = status
+        for action in reconcile(desired, islands.holdings(), now_s, policy):
+            self._deeds.do(action, now_s)
+        self._publish(status, wanted)
         if view.phase is Phase.RUNNING:
-            self._hope()
+            self._hope(wanted)
             if stopping is not None and not self._told_to_stop:
                 self._services.stop(stopping)
                 self._told_to_stop = True
@@ -297,63 +343,14 @@ class Fleet:
             self._services.judge()
         return view
 
-    def _do(self, action: Action, now_s: float) -> None:
-        """Carry one action out; the next look goes on from what has come of it."""
-        island, islands = action.island, self._islands
-        log.info("%s %s: %s", action.deed, island, action.why)
-        match action.deed:
-            case Deed.PLACE:
-                group = group_of(self._config, island)
-                seat = free_seat(group.group, islands.taken(), island)
-                place, why = self._cluster.reserve(group, seat), f"waits for {wish(group)}"
-                holding = Holding(island, Hold.WAITING, now_s)
-                islands.put(island, HeldIsland(holding, seat, place, why=why))
-                self._keep_in_mind()
-            case Deed.START:
-                it = islands[island]
-                assert it.place is not None
-                group = group_of(self._config, island)
-                it.actor = self._cluster.start_island(group, it.seat, it.place)
-                islands.move(island, Hold.RUNNING, action.why)
-            case Deed.DRAIN:
-                self._services.drain(island, action.why)
-                islands.move(island, Hold.DRAINING, action.why)
-            case Deed.GIVE_BACK:
-                islands.free(islands[island])
-                islands.remove(island)
-                self._keep_in_mind()
-            case Deed.SET_ASIDE:
-                it = islands[island]
-                islands.free(it)
-                islands.move(island, Hold.ASIDE, action.why)
-                if self._config.faults.policy.then == "stop":
-                    raise it.given_up()
-
-    def _hope(self) -> None:
+    def _hope(self, wanted: Wanted) -> None:
         """Can enough islands still be had?
 
         Errors: `RunFailed` with the last words of one that was set aside, if not.
         """
         aside = self._islands.aside()
-        if aside and len(self._wishes.desired) - len(aside) < self._config.sync.quorum:
+        if aside and len(wanted.desired) - len(aside) < self._config.sync.quorum:
             raise max(aside, key=lambda it: bool(it.last_words)).given_up()
-
-    # --- the end ----------------------------------------------------------------------------------
-
-    def _end(self) -> Outcome:
-        """Let the islands go, judge and save the result, sum up."""
-        measured, own = self._services.close(), self._own
-        assert own is not None
-        running = [it.actor for it in self._islands.all().values() if it.actor is not None]
-        self._cluster.tell_all(running, "leave", LEAVE_TIMEOUT_S)
-        return Results(self._run_dir, self._depot).leave(
-            self._services,
-            self._layout,
-            measured,
-            check=lambda: own.check(again=True),
-            began=self._began,
-            asked=lambda: self._wishes.stopping,
-        )
 
     def _clean_up(self) -> None:
         """End everything that belongs to the run; nothing else."""
@@ -367,35 +364,37 @@ class Fleet:
 
     def _keep_in_mind(self, outcome: Outcome | None = None) -> None:
         """Write down what a process that comes after this one must know; before there is anything
-        to take over, there is nothing to keep. A depot that does not answer holds nobody up who
-        only looks, so the islands' lock is not held."""
+        to take over, there is nothing to keep."""
         if not self._up.is_set() or not self._writes():
             return
-        with self._keeping:
-            with self._lock:
-                kept = runs.FleetMemory(
-                    desired=sorted(self._wishes.desired),
-                    held={island: it.seat for island, it in self._islands.all().items()},
-                    spares=self._islands.spares.seats,
-                    stopping=self._wishes.stopping,
-                    faults=self._injection.done,
-                    began=self._began,
-                    outcome=None if outcome is None else asdict(outcome),
-                )
-            try:
-                runs.keep(self._depot, kept)
-            except OSError as error:  # the run goes on; only a fleet that died now would not know
-                log.error("what the fleet must remember could not be written: %s", error)
+        wanted = self._wishes.wanted
+        done = self._injection.done
+        self._memory.keep(self._islands, wanted, done, self._began, outcome)
+        self._told = wanted
+        self._wishes.kept(wanted)
 
     def _writes(self) -> bool:
         """Is the run this process's still?"""
         return self._own is not None and self._own.lost is None
 
+    def _publish(self, status: RunStatus, wanted: Wanted) -> None:
+        """Show people what the syncer said, with what the fleet knows of islands on top."""
+        warm = sum(map(len, self._islands.spares.warm(time.monotonic()).values()))
+        self._published = shown(
+            {**status, "asked": wanted.stopping},
+            self._islands.all(),
+            wanted=len(wanted.desired),
+            spares=warm,
+            evaluation=self._services.judging.told,
+        )
+
+    def _publish_alerts(self) -> None:
+        keeper, end = self._stumbles.trouble, self._ending.trouble
+        said = (keeper, end, self._memory.trouble, self._exporter.tend())
+        self._alerts = tuple(each for each in said if each is not None)
+
     def _shown_status(self) -> RunStatus | None:
-        """What the syncer said last, with what the fleet knows of islands on top."""
-        if (seen := self._seen) is None:
+        """Return what was published last, with what somebody must see to."""
+        if (seen := self._published) is None:
             return None
-        with self._lock:
-            warm = sum(map(len, self._islands.spares.warm(time.monotonic()).values()))
-            wanted, told = len(self._wishes.desired), self._services.judging.told
-            return shown(seen, self._islands.all(), wanted=wanted, spares=warm, evaluation=told)
+        return {**seen, "alerts": [*self._alerts]}

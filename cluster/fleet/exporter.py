@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -12,12 +13,12 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.config.schema import MonitorConfig
-from cluster.fleet.http_port import application, make_token, serve
+from cluster.config.schema import Config, MonitorConfig
+from cluster.fleet.http_port import application, make_token, serve, write_token
 from cluster.fleet.metrics import METRICS, PREFIX, Kind
 from cluster.status import RunStatus
-from cluster.storage.files import write_json
-from cluster.storage.runs import TARGET, TOKEN
+from cluster.storage.files import write, write_json
+from cluster.storage.runs import CONFIG, TARGET, TOKEN, Live, announce
 from coordinator.errors import UserMistake
 
 
@@ -44,7 +45,10 @@ class _OfRun(Collector):
 
 
 class Exporter:
-    """A run's HTTP port, and the files by which it is found."""
+    """A run's HTTP port, and the files by which port and run are found.
+
+    Files that cannot be written are tried again at each `tend`; the run goes on without them.
+    """
 
     def __init__(
         self, run_dir: Path, monitor: MonitorConfig, status: Callable[[], RunStatus | None]
@@ -55,29 +59,64 @@ class Exporter:
         self._registry = CollectorRegistry()
         self._registry.register(_OfRun(status))
         self._server: tuple[WSGIServer, Thread] | None = None
+        self._token = make_token()
+        self._wanted = False
+        self._left: list[Callable[[], None]] = []  # write a file each, and have not yet
 
-    def start(self) -> None:
-        """Listen, and say where.
+    def start(self, *, needed: bool = True) -> None:
+        """Listen, and say where. `needed`: the run is only just starting, and a port that is not
+        to be had is refused; else it is tried again at each `tend`.
 
-        Errors: `UserMistake` if the port is not to be had.
+        Errors: `UserMistake` if it is refused.
         """
+        self._wanted = self._monitor.metrics
+        problem = self.tend()
+        if needed and self._wanted and self._server is None:
+            raise UserMistake(problem)
+
+    def describe(self, config: Config) -> None:
+        """Leave the configuration in the run directory of a node where nobody has been."""
+        file, content = self._run_dir / CONFIG, config.toml().encode()
+        self._left.append(lambda: None if file.exists() else write(file, content))
+
+    def announce(self, live: Live) -> None:
+        """Say how the run is reached, in `live.json`; at the next `tend` that can."""
+        self._left.append(partial(announce, self._run_dir, live))
+
+    def tend(self) -> str | None:
+        """Do what could not be done yet; return why it cannot be."""
+        problem = None
+        if self._wanted and self._server is None:
+            problem = self._listen()
+        for write_it in [*self._left]:
+            try:
+                write_it()
+                self._left.remove(write_it)
+            except OSError as error:
+                said = f"other terminals or Prometheus cannot find the run: {error}"
+                problem = problem or said
+        return problem
+
+    def _listen(self) -> str | None:
+        """Begin to listen; return why that cannot be."""
         host, port = self._monitor.metrics_host, self._monitor.metrics_port
-        if not self._monitor.metrics:
-            return
+        metrics: Any = make_wsgi_app(self._registry)
         try:
-            metrics: Any = make_wsgi_app(self._registry)
-            token = make_token(self._run_dir)
-            self._server = serve(application(metrics, self._status, token), host, port)
+            self._server = serve(application(metrics, self._status, self._token), host, port)
         except OSError as error:
-            raise UserMistake(
+            return (
                 f"monitor.metrics_port: {host}:{port} cannot be listened at: {error.strerror}; "
                 "0 takes a free one"
-            ) from error
+            )
         address = f"{host}:{self._server[0].server_port}"
-        for file in self._files:
-            write_json(file, [{"targets": [address], "labels": {"job": "archipelago"}}])
+        said = [{"targets": [address], "labels": {"job": "archipelago"}}]
+        self._left.append(partial(write_token, self._run_dir, self._token))
+        self._left += [partial(write_json, file, said) for file in self._files]
+        return None
 
     def stop(self) -> None:
+        """Stop listening, and remove the files."""
+        self._wanted, self._left = False, []
         if self._server is None:
             return
         for file in (*self._files, self._run_dir / TOKEN):

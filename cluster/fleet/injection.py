@@ -11,8 +11,8 @@ from cluster.config.schema import Config, Harm
 from cluster.fleet.cluster import Handle, RayCluster, Unavailable
 from cluster.fleet.fault_plan import FaultPlan
 from cluster.fleet.islands import Islands
-from cluster.fleet.services import Services
-from cluster.names import FLEET
+from cluster.fleet.services import Services, patience
+from cluster.names import CALL_TIMEOUT_S, FLEET
 from cluster.view import View
 from coordinator.errors import Unreachable, UserMistake
 from coordinator.protocol import Island
@@ -30,7 +30,7 @@ class Injection:
         cluster: RayCluster,
         islands: Islands,
         services: Services,
-        drain: Callable[[Island], None],
+        drain: Callable[[Island], object],
         *,
         outlives: bool,
     ) -> None:
@@ -69,12 +69,12 @@ class Injection:
         Errors: `UserMistake` if it is not there, or would take the fleet with it; `Unreachable` if
         nobody can count it at present.
         """
-        why = harm.misfit([*self._islands.all()]) or misfit(self._config, harm)
+        why = harm.misfit([*self._islands.actors]) or misfit(self._config, harm)
         if why is not None:
             raise UserMistake(f"run {self._run}: {why}")
         if harm.kind == "node":
-            actor = self._islands.actor_of(Island(harm.island))
-            if actor is None or self._cluster.ask(actor, "node") == self._cluster.here():
+            actor = self._islands.actors.get(Island(harm.island))
+            if actor is None or self._node_of(actor) == self._cluster.here():
                 raise UserMistake(f"run {self._run}: the node of {harm.island} is the fleet's own")
         if harm.island == FLEET and not self._outlives:
             raise UserMistake(f"run {self._run} ends with its fleet: it is not submitted")
@@ -97,11 +97,21 @@ class Injection:
         if harm.island in SERVICES:
             actor = self._cluster.find(harm.island)
         else:
-            actor = self._islands.actor_of(Island(harm.island))
+            actor = self._islands.actors.get(Island(harm.island))
         if actor is not None:
             log.warning("%s %s on purpose", harm.kind, harm.island)
             self._services.count_fault(harm.island)
         return actor
+
+    def _node_of(self, island: Handle) -> object:
+        """Return the node of an island's process.
+
+        Errors: `Unreachable` if it cannot be heard.
+        """
+        try:
+            return self._cluster.ask(island, "node", meanwhile=patience(CALL_TIMEOUT_S))
+        except Unavailable as error:
+            raise Unreachable(f"run {self._run}: the island cannot be heard: {error}") from error
 
     def _break(self, victim: Handle, harm: Harm) -> None:
         row = FAULTS[harm.kind]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from cluster.config.schema import Config
 from cluster.fleet.cluster import Handle, Place, RayCluster
-from cluster.fleet.reconcile import Hold, Holding, delay_s, failing, relief
+from cluster.fleet.desk import Began, Broke, Desk, Posting
+from cluster.fleet.reconcile import Hold, Holding, relief
 from cluster.fleet.spares import Spare, Spares
 from cluster.names import Seat, group_name
 from cluster.view import View
@@ -37,7 +38,10 @@ class HeldIsland:
     def begins(self) -> None:
         """Count one more process of this island that begins."""
         self.starts += 1
-        self.holding = replace(self.holding, failures=self.starts - 1, silent_since_s=None)
+        again = self.holding.incarnation if self.starts > 1 else self.holding.restarted
+        self.holding = replace(
+            self.holding, failures=self.starts - 1, silent_since_s=None, restarted=again
+        )
 
     def move(self, hold: Hold, why: str) -> None:
         """It has got there, for this reason."""
@@ -53,155 +57,134 @@ class HeldIsland:
 class Islands:
     """All islands of a run by name, with the spares that may take one over.
 
-    Every method takes the fleet's lock, since processes that begin ask from threads of their own;
-    none waits for Ray with it held but those that say so.
+    The keeper's thread alone calls these methods. Other threads read `actors`, which is replaced
+    and never changed, and what is posted on the desk.
     """
 
-    def __init__(self, config: Config, cluster: RayCluster, lock: threading.RLock) -> None:
-        self._policy, self._cluster, self._lock = config.faults.policy, cluster, lock
+    def __init__(self, config: Config, cluster: RayCluster, desk: Desk) -> None:
+        self._policy, self._cluster, self._desk = config.faults.policy, cluster, desk
         self._held: dict[Island, HeldIsland] = {}
         self.spares = Spares(config, cluster)
-
-    # --- what processes say -----------------------------------------------------------------------
-
-    def starting(self, seat: Seat, *, helps: bool) -> tuple[float, bool]:
-        """A process begins here: for how many seconds it shall wait before it does, and whether a
-        spare has taken its island over. `helps`: islands may still be taken over."""
-        now_s = time.monotonic()
-        with self._lock:
-            if (it := self._at(seat)) is None:
-                return self.spares.starting(seat, now_s), False
-            it.begins()
-            island, holding = it.holding.island, it.holding
-            ready = self.spares.warm(now_s).get(group_name(island))
-            helps = helps and failing(self._policy, holding) is None
-            if it.starts > 1 and ready and helps:  # it is quicker than this one
-                self._relieve(island, ready[0], now_s)
-                return self.spares.starting(seat, now_s), True
-        return delay_s(self._policy, holding.failures), False
-
-    def role(self, seat: Seat, *, warm: bool) -> Island | None:
-        """Which island the process that is here is; None for a spare. `warm`: it could be one."""
-        with self._lock:
-            if (it := self._at(seat)) is not None:
-                return it.holding.island
-            self.spares.heard(seat, time.monotonic(), warm=warm)
-        return None
-
-    def broke(self, seat: Seat, words: str, traceback: str = "") -> None:
-        """A process that was here ended with an exception; `words` is its traceback, and
-        `traceback` the file of the run directory that has it."""
-        with self._lock:
-            if (it := self._at(seat)) is not None:
-                it.last_words, it.traceback = words, traceback
-                it.holding = replace(it.holding, breakages=it.holding.breakages + 1)
-
-    def _at(self, seat: Seat) -> HeldIsland | None:
-        """The island that is here. The lock is held."""
-        return next((it for it in self._held.values() if it.seat == seat), None)
+        self.actors: Mapping[Island, Handle | None] = MappingProxyType({})
 
     # --- what is there ----------------------------------------------------------------------------
 
     def __contains__(self, island: object) -> bool:
-        with self._lock:
-            return island in self._held
+        return island in self._held
 
     def __getitem__(self, island: Island) -> HeldIsland:
-        with self._lock:
-            return self._held[island]
+        return self._held[island]
 
     def all(self) -> dict[Island, HeldIsland]:
-        """Every island, in order."""
-        with self._lock:
-            return dict(sorted(self._held.items()))
-
-    def actor_of(self, island: Island) -> Handle | None:
-        with self._lock:
-            it = self._held.get(island)
-        return None if it is None else it.actor
+        """Return every island, in order."""
+        return dict(sorted(self._held.items()))
 
     def holdings(self) -> dict[Island, Holding]:
-        with self._lock:
-            return {island: it.holding for island, it in self._held.items()}
+        """Return what `reconcile` decides from."""
+        return {island: it.holding for island, it in self._held.items()}
 
     def taken(self) -> set[Seat]:
-        """Seats that an island or a spare has."""
-        with self._lock:
-            return {it.seat for it in self._held.values()} | self.spares.seats.keys()
+        """Return the seats that an island or a spare has."""
+        return {it.seat for it in self._held.values()} | self.spares.seats.keys()
 
     def with_devices(self) -> dict[Island, str]:
-        """The islands that have devices, or have asked for them, with their groups."""
-        with self._lock:
-            return {i: group_name(i) for i, it in self._held.items() if it.place is not None}
+        """Return the islands that have devices, or have asked for them, with their groups."""
+        return {i: group_name(i) for i, it in self._held.items() if it.place is not None}
 
     def aside(self) -> list[HeldIsland]:
-        """Those that failed again and again."""
-        with self._lock:
-            return [it for it in self._held.values() if it.holding.hold is Hold.ASIDE]
+        """Return those that failed again and again."""
+        return [it for it in self._held.values() if it.holding.hold is Hold.ASIDE]
+
+    def post(self) -> None:
+        """Let processes and other threads know what is there now."""
+        postings = {it.seat: Posting(island, it.starts) for island, it in self._held.items()}
+        postings |= {seat: Posting(None, starts) for seat, starts in self.spares.starts.items()}
+        self._desk.post(postings)
+        self.actors = MappingProxyType({i: it.actor for i, it in self.all().items()})
 
     # --- what changes -----------------------------------------------------------------------------
 
     def put(self, island: Island, it: HeldIsland) -> None:
-        with self._lock:
-            self._held[island] = it
+        """Add an island."""
+        self._held[island] = it
+        self.post()
 
     def remove(self, island: Island) -> None:
-        with self._lock:
-            del self._held[island]
+        """Forget an island."""
+        del self._held[island]
+        self.post()
 
     def move(self, island: Island, hold: Hold, why: str) -> None:
-        with self._lock:
-            self._held[island].move(hold, why)
+        """Note that an island has got there, for this reason."""
+        self._held[island].move(hold, why)
+        self.post()
 
     def forgive(self) -> None:
         """Forget which islands failed again and again: they get another chance."""
-        with self._lock:
-            for it in self.aside():
-                del self._held[it.holding.island]
+        for it in self.aside():
+            del self._held[it.holding.island]
+        self.post()
+
+    def note_processes(self) -> None:
+        """Take in what processes have said since the last look."""
+        said = self._desk.take()
+        for word in said.words:
+            it = None if word.island is None else self._held.get(word.island)
+            match word:
+                case Began(seat, None, at_s):
+                    self.spares.starting(seat, at_s)
+                case Began(seat) if it is not None and it.seat == seat:
+                    it.begins()
+                case Broke(seat, _, words, traceback) if it is not None and it.seat == seat:
+                    it.last_words, it.traceback = words, traceback
+                    it.holding = replace(it.holding, breakages=it.holding.breakages + 1)
+                case _:
+                    pass  # another process is this island by now
+        for seat, heard in said.heard.items():
+            self.spares.heard(seat, heard.at_s, warm=heard.warm)
+        self.post()
 
     def note_learners(self, view: View) -> None:
         """Take in what the syncer says of the learners."""
-        with self._lock:
-            for island, said in view.islands.items():
-                if (it := self._held.get(island)) is None:
-                    continue
-                if it.holding.hold in (Hold.RUNNING, Hold.DRAINING):
-                    silent_s = it.holding.silent_since_s
-                    if said.learner != "lost":
-                        silent_s = None
-                    elif it.holding.learner not in ("starting", "lost"):  # nor was before it began
-                        silent_s = time.monotonic()
-                    it.holding = replace(
-                        it.holding,
-                        learner=said.learner,
-                        silent_since_s=silent_s,
-                        incarnation=said.incarnation,
-                    )
-                if said.contributions > it.contributions:
-                    it.contributions, it.starts, it.traceback = said.contributions, 1, ""
-                    it.holding = replace(it.holding, failures=0, breakages=0)
+        for island, said in view.islands.items():
+            if (it := self._held.get(island)) is None:
+                continue
+            if it.holding.hold in (Hold.RUNNING, Hold.DRAINING):
+                silent_s = it.holding.silent_since_s
+                if said.learner != "lost":
+                    silent_s = None
+                elif it.holding.learner not in ("starting", "lost"):  # nor was before it began
+                    silent_s = time.monotonic()
+                it.holding = replace(
+                    it.holding,
+                    learner=said.learner,
+                    silent_since_s=silent_s,
+                    incarnation=said.incarnation,
+                )
+            if said.contributions > it.contributions:
+                it.contributions, it.starts, it.traceback = said.contributions, 1, ""
+                it.holding = replace(it.holding, failures=0, breakages=0)
+        self.post()
 
     def note_devices(self) -> None:
-        """Take in what Ray says of devices, which may take a while; the lock is free meanwhile."""
-        with self._lock:
-            waiting = [it for it in self._held.values() if it.holding.hold is Hold.WAITING]
-        for it in waiting:  # the keeper's thread alone moves them on
-            if it.place is not None and it.place.ready():
-                with self._lock:
-                    it.move(Hold.PLACED, "its devices are there")
+        """Take in what Ray says of devices, which may take a while."""
+        for island, it in self.all().items():
+            if it.holding.hold is Hold.WAITING and it.place is not None and it.place.ready():
+                self.move(island, Hold.PLACED, "its devices are there")
 
     def use_spares(self, desired: frozenset[Island], now_s: float) -> bool:
-        """Have warm spares take over what is lost; True if one has."""
-        with self._lock:
-            warm = self.spares.warm(now_s)
-            pairs = relief(desired, self.holdings(), warm, self._policy)
-            for island, seat in pairs:
-                self._held[island].begins()
-                self._relieve(island, seat, now_s)
+        """Have warm spares take over what is lost, or begins again; return whether one has."""
+        pairs = relief(desired, self.holdings(), self.spares.warm(now_s), self._policy)
+        for island, seat in pairs:
+            it = self._held[island]
+            if it.holding.restarted < it.holding.incarnation:
+                it.begins()  # the spare is the process that begins; else that one is counted
+            self._relieve(island, seat, now_s)
+        self.post()
         return bool(pairs)
 
     def _relieve(self, island: Island, seat: Seat, now_s: float) -> None:
-        """This spare is the island from now on, and whoever was it is a spare. The lock is held."""
+        """Make this spare the island from now on, and the process at its seat a spare."""
         it, spare = self._held[island], self.spares.take(seat)
         log.warning("the spare %s is %s from now on; %s is a spare", seat, island, it.seat)
         if it.place is not None:
@@ -211,11 +194,14 @@ class Islands:
 
     def free(self, it: HeldIsland) -> None:
         """End an island's process and return its devices."""
-        if it.actor is not None:
-            self._cluster.end(it.actor)
-        if it.place is not None:
-            it.place.give_back()
-        it.actor = it.place = None
+        actor, place = it.actor, it.place
+        it.actor = it.place = None  # before the calls below, which may raise: never twice
+        try:
+            if actor is not None:
+                self._cluster.end(actor)
+        finally:
+            if place is not None:
+                place.give_back()
 
     def free_all(self) -> None:
         """End all processes of islands and spares."""
@@ -230,5 +216,6 @@ class Islands:
             if actor is None and place is None:
                 continue
             hold = Hold.WAITING if actor is None else Hold.RUNNING
-            self.put(island, HeldIsland(Holding(island, hold, now_s), seat, place, actor))
+            self._held[island] = HeldIsland(Holding(island, hold, now_s), seat, place, actor)
         self.spares.find(spares, now_s)
+        self.post()

@@ -104,6 +104,8 @@ METRICS = (
     Declared("restore_damage", Kind.GAUGE, "1 if a file of the run could not be used when it came "
              "back.",
              _one(lambda s: float(bool(s["figures"] and s["figures"].get("damage"))))),
+    Declared("alerts", Kind.GAUGE, "What somebody must see to, in `status`: the fleet goes on.",
+             _one(lambda s: len(s.get("alerts", ())))),
     Declared("model_sound", Kind.GAUGE, "0 while the model's held-out loss is not finite, or the "
              "last step of a fragment was undone.",
              _one(lambda s: float(not (s["figures"] and s["figures"]["trouble"])))),

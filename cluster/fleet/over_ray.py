@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, GetTimeoutError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayTaskError
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -33,16 +32,13 @@ from cluster.config.schema import Config, IslandGroup, Machines
 from cluster.fleet.cluster import Handle, Place, RayCluster, Unavailable
 from cluster.fleet.judging import Evaluating, Pending
 from cluster.fleet.placement import Node, bundle, selector
-from cluster.fleet.tpu_slice import PlacedSlice
+from cluster.fleet.tpu_slice import PlacedSlice, head_of
 from cluster.names import Seat, island_actor
-from coordinator.errors import RunFailed
 
-ANSWER_TIMEOUT_S = 120.0
-"""For an answer of the run's own actors, imports and compilation included, or for a sign that they
-have come further with it."""
-SIGN_TIMEOUT_S = 10.0
-log = logging.getLogger("archipelago.fleet")
-T = TypeVar("T")
+MEANWHILE_S = 0.5
+"""Between two times that whoever waits for an answer looks at other things."""
+SIGNS = ("progress", "judged", "__ray_ready__")
+"""Calls that say how far an actor has come; the first of them that it has is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +51,8 @@ class PlacedGroup:
     """
 
     group: PlacementGroup
+    head: PlacementGroup | None = None
+    """What reserves the head of a slice that an earlier life of the fleet asked for."""
 
     def ready(self) -> bool:
         """`group.wait(0)` would be a race: it gives up before it can be answered, every other
@@ -66,28 +64,8 @@ class PlacedGroup:
 
     def give_back(self) -> None:
         remove_placement_group(self.group)
-
-
-def patient(wait: Callable[[], T], heard: Callable[[], object], each_s: float) -> T:
-    """An answer, waited for as long as whoever owes it comes further: `wait` gives up with
-    `GetTimeoutError` after `each_s`, then `heard` says how far it is.
-
-    Errors: `RunFailed` if it says the same as before, or nothing; what `wait` raises else.
-    """
-    before: object = None
-    while True:
-        try:
-            return wait()
-        except GetTimeoutError as error:
-            try:
-                now = heard()
-            except GetTimeoutError:
-                now = before
-            if now == before:
-                words = f"an actor of the run has not answered for {each_s:g} s"
-                raise RunFailed(words) from error
-            log.warning("an answer takes long; its actor is at %s", now)
-            before = now
+        if self.head is not None:
+            remove_placement_group(self.head)
 
 
 def cluster_nodes() -> list[Node]:
@@ -129,9 +107,10 @@ def reserve(
 def reserved(seat: Seat, namespace: str) -> PlacedGroup | None:
     """The devices that an earlier life of the fleet asked for; None if there are none."""
     try:
-        return PlacedGroup(ray.util.get_placement_group(f"{namespace}/{seat}"))
+        group = ray.util.get_placement_group(f"{namespace}/{seat}")
     except ValueError:
         return None
+    return PlacedGroup(group, head_of(group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,19 +161,27 @@ class OverRay(RayCluster):
     def end(self, actor: Handle) -> None:
         end_actor(actor)
 
-    def ask(self, actor: Handle, method: str, *arguments: object) -> Any:
+    def restart(self, actor: Handle) -> None:
+        ray.kill(actor, no_restart=False)
+
+    def ask(
+        self, actor: Handle, method: str, *arguments: object, meanwhile: Callable[[], None]
+    ) -> Any:
         reference = getattr(actor, method).remote(*arguments)
+        while True:
+            try:
+                return answer(reference, MEANWHILE_S)
+            except (ActorUnavailableError, *STORE_FULL) as error:
+                raise Unavailable(type(error).__name__) from error
+            except RayTaskError:  # what the actor raised, which may be a timeout of its own
+                raise
+            except GetTimeoutError:
+                meanwhile()
 
-        def heard() -> object:
-            """How far it is; the same again says that it hangs, as does an actor that has nothing
-            to say."""
-            sign = getattr(actor, "progress", None)
-            return None if sign is None else answer(sign.remote(), SIGN_TIMEOUT_S)
-
-        try:
-            return patient(lambda: answer(reference, ANSWER_TIMEOUT_S), heard, ANSWER_TIMEOUT_S)
-        except (ActorUnavailableError, *STORE_FULL) as error:
-            raise Unavailable(type(error).__name__) from error
+    def sign(self, actor: Handle) -> Pending:
+        call = next(each for name in SIGNS if (each := getattr(actor, name, None)) is not None)
+        reference = call.remote()
+        return lambda wait_s: ray.get(reference, timeout=wait_s)
 
     def promise(self, actor: Handle, method: str, *arguments: object) -> object:
         return getattr(actor, method).remote(*arguments)
@@ -222,4 +209,5 @@ class RayEvaluator(Evaluating):
         return lambda wait_s: ray.get(reference, timeout=wait_s)
 
     def restart(self) -> None:
+        """End its process; Ray begins it anew."""
         ray.kill(self.actor, no_restart=False)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.actors.start import NODE_ID
-from cluster.config.schema import EvaluatorConfig, IslandGroup, Machines
+from cluster.config.schema import Config, EvaluatorConfig, IslandGroup, Machines
 
 ACCELERATOR_TYPE = "ray.io/accelerator-type"
 """The label that Ray gives a node with accelerators."""
@@ -115,6 +115,17 @@ def impossible(group: IslandGroup, count: int, nodes: Sequence[Node]) -> str | N
         f"group {group.group}: {count} {what}, each of {wish(group)}, can never be placed: "
         f"there is room for {fits} at most; the cluster has {has}"
     )
+
+
+def unplaceable(config: Config, nodes: Sequence[Node]) -> list[str]:
+    """Return everything of a configuration that can never be placed on these nodes."""
+    problems = [impossible(group, group.count, nodes) for group in config.islands]
+    problems.append(homeless(config.monitor.evaluator, nodes))
+    labels = config.sync.shard_labels
+    if labels is not None and not hosts(labels, nodes):
+        has = "; ".join(map(str, nodes))
+        problems.append(f"sync.shard_labels: no node has {labels}; the cluster has {has}")
+    return [problem for problem in problems if problem is not None]
 
 
 def matches(wanted: str, has: str | None) -> bool:

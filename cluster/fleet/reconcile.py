@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cluster.config.schema import FailurePolicy
@@ -47,6 +47,8 @@ class Holding:
     silent_since_s: float | None = None
     incarnation: int = 0
     relieved: int = -1
+    restarted: int = -1
+    """Incarnation of its learner when its process was seen to begin again; -1: it was not."""
 
 
 class Deed(StrEnum):
@@ -62,6 +64,8 @@ class Action:
     deed: Deed
     island: Island
     why: str
+    holding: Holding | None = None
+    """The holding that this was decided on; None: the island was not there."""
 
 
 def reconcile(
@@ -77,7 +81,7 @@ def reconcile(
     wanted = set(desired)
     new = [Action(Deed.PLACE, island, "wanted") for island in sorted(wanted - actual.keys())]
     known = [
-        action
+        replace(action, holding=actual[island])
         for island in sorted(actual)
         if (action := _next(actual[island], policy, wanted=island in wanted, now_s=now_s))
         is not None
@@ -121,12 +125,13 @@ def relief(
     warm: Mapping[str, Sequence[Seat]],
     policy: FailurePolicy,
 ) -> list[tuple[Island, Seat]]:
-    """Which warm spare takes which island over: one of its group that is lost, once for each loss,
-    as long as another start might help."""
+    """Return which warm spare takes which island over: one of its group that is lost, or whose
+    process begins again, once for each loss, as long as another start might help."""
     left = {group: [*seats] for group, seats in warm.items()}
     pairs: list[tuple[Island, Seat]] = []
     for island, holding in sorted(actual.items()):
-        lost = holding.hold is Hold.RUNNING and holding.learner == "lost"
+        again = holding.restarted >= holding.incarnation  # a spare is quicker than it
+        lost = holding.hold is Hold.RUNNING and (holding.learner == "lost" or again)
         helps = holding.incarnation > holding.relieved and failing(policy, holding) is None
         if lost and helps and island in desired and (seats := left.get(group_name(island))):
             pairs.append((island, seats.pop(0)))

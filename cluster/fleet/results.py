@@ -1,10 +1,17 @@
-"""What a run leaves for people at its end: its model and its summary."""
+"""The results of a run: its model and its summary, written where there is room for them.
+
+The model goes to the run directory, and to the depot if that is elsewhere; one of the two is
+enough. While neither takes it the end is tried again, and `archipelago save` can take it.
+"""
 
 from __future__ import annotations
 
+import errno
 import logging
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,68 +21,175 @@ from cluster.storage import runs
 from cluster.storage.depot import Depot
 from cluster.storage.files import json_bytes, write
 from cluster.storage.folder import Folder
-from cluster.storage.model_file import ModelFiles
-from coordinator.fragments import Layout
+from cluster.storage.model_file import NAME, ModelFiles
+from cluster.storage.sealed import SUFFIX
+from coordinator.fragments import Flat, Layout
+from coordinator.protocol import Version
 
 log = logging.getLogger("archipelago.fleet")
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    """Where they go: the run directory, and the depot if that is elsewhere and will have them."""
+class SavedModel:
+    """The public model of a run, as it was written."""
 
-    run_dir: Path
-    depot: Depot
+    where: str
+    versions: Sequence[Version]
+    fingerprint: str
+
+
+def save_model(
+    folder: Path,
+    layout: Layout,
+    public: Iterable[tuple[Version, Flat]],
+    *,
+    name: str = NAME,
+    check: Callable[[], None] | None = None,
+    then: Callable[[Path], None] | None = None,
+) -> SavedModel:
+    """Write the model into a folder, fragment by fragment.
+
+    `check` is called before anything is put in its place; `then` with each file that was.
+    Errors: `OSError`, and nothing is left; `Unavailable`; what `check` and `then` raise.
+    """
+    files = ModelFiles(folder, layout, name=name)
+    try:
+        for version, flat in public:
+            files.add(version, flat)
+        if check is not None:
+            check()
+        for path in files.publish():
+            if then is not None:
+                then(path)
+    finally:
+        files.discard()
+    return SavedModel(str(folder), files.versions, files.fingerprint)
+
+
+def save_to(path: Path, layout: Layout, public: Iterable[tuple[Version, Flat]]) -> SavedModel:
+    """Write the model to a path: a folder, or a file if its name ends with `.safetensors`.
+
+    Errors: as `save_model`.
+    """
+    if path.suffix == SUFFIX:
+        return save_model(path.parent, layout, public, name=path.stem)
+    return save_model(path, layout, public)
+
+
+class Results:
+    """The results of one run. What is written already is not written again by the next attempt."""
+
+    def __init__(self, run_dir: Path, depot: Depot, layout: Layout) -> None:
+        self._run_dir, self._depot, self._layout = run_dir, depot, layout
+        self._model: SavedModel | None = None
+        self._judged: tuple[dict[str, float | None], str | None] | None = None
 
     def leave(
         self,
         services: Services,
-        layout: Layout,
-        measured: dict[str, object],
+        measured: Mapping[str, object],
         *,
         check: Callable[[], None],
         began: float,
         asked: Callable[[], str | None],
+        rescued: SavedModel | None = None,
     ) -> Outcome:
-        """Save the public model, have it judged, sum up.
+        """Save the public model, have it judged, sum up; to be called again after an error.
 
         `measured`: the syncer's figures. `check`: is the run ours still? `began`: in seconds since
         1970. `asked`: who wants it to end; if nobody does as yet, who comes to want that while the
-        model is judged has the end without the verdict.
+        model is judged has the end without the verdict. `rescued`: the same model, saved elsewhere.
 
-        Errors: `Unavailable`; what `check` raises.
+        Errors: `OSError` if nothing takes the model; `Unavailable`; what `check` raises.
         """
-        files = ModelFiles(self.run_dir, layout)
+        missing: list[str] = []
+        if self._model is None:
+            self._model = self._saved(services, check, rescued)
+        if (model := self._model).where != str(self._run_dir):
+            missing.append(f"the run directory did not take the model: it is in {model.where}")
+        figures = dict.fromkeys(SUMMARY_KEYS) | dict(measured)
+        figures["global_sha256"] = model.fingerprint
+        if self._judged is None:
+            self._sum_up(figures, began, rescued)  # whoever waits for no verdict has all but that
+            before = asked()
+            self._judged = services.verdict(model.versions, lambda: asked() != before)
+        losses, why = self._judged
+        summary, problem = self._sum_up(figures | losses, began, rescued)
+        said = [each for each in (why, *missing, problem) if each is not None]
+        return Outcome(summary, asked=asked(), missing="; ".join(said) or None)
+
+    def _saved(
+        self, services: Services, check: Callable[[], None], rescued: SavedModel | None
+    ) -> SavedModel:
+        layout, depot = self._layout, self._depot
         try:
-            for version, flat in services.public():
-                files.add(version, flat)
-            check()  # what another one trains on has no model yet
-            for path in files.publish():
-                self._copy(path)
-        finally:
-            files.discard()
-        figures = dict.fromkeys(SUMMARY_KEYS) | measured
-        figures["global_sha256"] = files.fingerprint
-        self._sum_up(figures, began)  # whoever does not wait for the verdict has all but that
-        before = asked()
-        losses, missing = services.judging.verdict(files.versions, lambda: asked() != before)
-        summary = self._sum_up(figures | losses, began)
-        return Outcome(summary, asked=asked(), missing=missing)
+            return save_model(
+                self._run_dir, layout, services.public(), check=check, then=self._copy
+            )
+        except OSError as error:
+            refused = error
+        if depot != Folder(self._run_dir):
+            log.error("%s does not take the model: %s", self._run_dir, refused)
+            try:
+                with _folder_of(depot) as folder:
+                    saved = save_model(folder, layout, services.public(), check=check)
+                    if not isinstance(depot, Folder):
+                        for path in sorted(folder.iterdir()):
+                            depot.copy(path)
+                return SavedModel(str(depot), saved.versions, saved.fingerprint)
+            except OSError as error:
+                log.error("%s does not take the model: %s", depot, error)
+        if rescued is not None:
+            return rescued
+        raise refused
 
-    def _sum_up(self, figures: Mapping[str, object], began: float) -> dict[str, object]:
+    def _sum_up(
+        self, figures: Mapping[str, object], began: float, rescued: SavedModel | None
+    ) -> tuple[dict[str, object], str | None]:
+        """Write the summary; return it, and why it is not in the run directory if it is not.
+
+        Errors: `OSError` if nothing takes it, unless the model was rescued.
+        """
         summary = {key: figures[key] for key in SUMMARY_KEYS} | {"wall_s": time.time() - began}
-        self._write(runs.SUMMARY, json_bytes(summary))
-        return summary
-
-    def _write(self, name: str, content: bytes) -> None:
-        write(self.run_dir / name, content)
-        self._copy(self.run_dir / name)
+        content, problem = json_bytes(summary), None
+        try:
+            write(self._run_dir / runs.SUMMARY, content)
+            self._copy(self._run_dir / runs.SUMMARY)
+        except OSError as error:
+            problem = f"the run directory did not take {runs.SUMMARY}: {error}"
+            try:
+                if self._depot == Folder(self._run_dir):
+                    raise
+                self._depot.write(runs.SUMMARY, content)
+            except OSError:
+                if rescued is None:
+                    raise error from None
+        return summary, problem
 
     def _copy(self, path: Path) -> None:
-        """To the depot, if that is elsewhere."""
-        if self.depot == Folder(self.run_dir):
+        """Copy a file to the depot, if that is elsewhere."""
+        if self._depot == Folder(self._run_dir):
             return
         try:
-            self.depot.copy(path)
+            self._depot.copy(path)
         except OSError as error:
-            log.error("%s is not in %s: %s", path.name, self.depot, error)
+            log.error("%s is not in %s: %s", path.name, self._depot, error)
+
+
+@contextmanager
+def _folder_of(depot: Depot) -> Generator[Path]:
+    """The depot's own folder, or one for the time being from which files are copied there."""
+    if isinstance(depot, Folder):
+        yield depot.path
+        return
+    with tempfile.TemporaryDirectory(prefix="archipelago-") as folder:
+        yield Path(folder)
+
+
+def no_room(error: OSError, run: str, place: str) -> str:
+    """Return what people are told while the end of a run cannot be written."""
+    what = "there is no room" if error.errno == errno.ENOSPC else str(error.strerror or error)
+    return (
+        f"the end of the run cannot be written to {place}: {what}; make room there, or take the "
+        f"model with `archipelago save {run} PATH`, and the run ends"
+    )

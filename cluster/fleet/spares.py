@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from cluster.config.schema import Config
 from cluster.fleet.cluster import Handle, Place, RayCluster
-from cluster.fleet.reconcile import delay_s
 from cluster.names import Seat, free_seat
 
 log = logging.getLogger("archipelago.fleet")
@@ -36,8 +35,7 @@ class Spare:
 
 
 class Spares:
-    """All of a run, by seat. One thread alone calls `tend`, the only call that may take long; the
-    others are called with the fleet's lock held."""
+    """All of a run, by seat; the keeper's thread alone calls these methods."""
 
     def __init__(self, config: Config, cluster: RayCluster) -> None:
         self._config, self._cluster, self._policy = config, cluster, config.faults.policy
@@ -48,6 +46,11 @@ class Spares:
         """Every spare's seat, with its group."""
         return {seat: spare.group for seat, spare in self._there.items()}
 
+    @property
+    def starts(self) -> dict[Seat, int]:
+        """Processes that have begun at each spare's seat since it was warm last."""
+        return {seat: spare.starts for seat, spare in self._there.items()}
+
     def warm(self, now_s: float) -> dict[str, list[Seat]]:
         """Those that could take an island over now, by group."""
         found: dict[str, list[Seat]] = {}
@@ -56,12 +59,10 @@ class Spares:
                 found.setdefault(spare.group, []).append(spare.seat)
         return found
 
-    def starting(self, seat: Seat, now_s: float) -> float:
-        """A process begins here; how long it shall wait before it does, in seconds."""
-        if (spare := self._there.get(seat)) is None:
-            return 0.0
-        spare.starts, spare.warm, spare.heard_s = spare.starts + 1, False, now_s
-        return delay_s(self._policy, spare.starts - 1)
+    def starting(self, seat: Seat, now_s: float) -> None:
+        """Count a process that begins here."""
+        if (spare := self._there.get(seat)) is not None:
+            spare.starts, spare.warm, spare.heard_s = spare.starts + 1, False, now_s
 
     def heard(self, seat: Seat, now_s: float, *, warm: bool) -> None:
         if (spare := self._there.get(seat)) is not None:
@@ -104,11 +105,12 @@ class Spares:
 
     def give_back(self, spare: Spare) -> None:
         """End its process, return its devices."""
-        if self._there.pop(spare.seat, None) is None:
-            return  # it is an island now
-        if spare.actor is not None:
-            self._cluster.end(spare.actor)
-        spare.place.give_back()
+        del self._there[spare.seat]
+        try:
+            if spare.actor is not None:
+                self._cluster.end(spare.actor)
+        finally:
+            spare.place.give_back()
 
     def give_all_back(self) -> None:
         for spare in [*self._there.values()]:

@@ -10,10 +10,13 @@ would give it to somebody else, who then waits for hosts that are taken.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
+from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ray.util.tpu import SlicePlacementGroup, slice_placement_group
@@ -27,6 +30,9 @@ ASKED_S = 10.0
 PLACED_S, LOOK_S = 15.0, 0.2
 """A slice whose head is free and whose other hosts are not there after so long is given up; between
 two looks."""
+
+_HEAD = re.compile(r"TPU-.+-head")
+"""The resource that the first host of a slice has, once."""
 
 
 class PlacedSlice(Place):
@@ -110,6 +116,26 @@ class PlacedSlice(Place):
             found, self._slice = self._slice, None
         if found is not None:
             found.shutdown()
+
+
+def head_of(group: PlacementGroup) -> PlacementGroup | None:
+    """Return what reserves the head of the slice that a group has; None if it has no slice.
+
+    Ray gives that reservation no name, so a fleet that comes back finds it by its place: the head
+    of a slice is on one of the group's hosts, and nobody else can have it.
+    """
+    tables: Any = placement_group_table()
+    mine = tables.get(group.id.hex(), {})
+    bundles = [*mine.get("bundles", {}).values()]
+    if len(bundles) < 2 or not all(bundle.get("TPU") for bundle in bundles):
+        return None
+    hosts = set(mine["bundles_to_node_id"].values())
+    for number, other in tables.items():
+        resources = [name for bundle in other["bundles"].values() for name in bundle]
+        is_head = other["state"] == PLACED and any(map(_HEAD.fullmatch, resources))
+        if is_head and set(other["bundles_to_node_id"].values()) <= hosts:
+            return PlacementGroup(PlacementGroupID(bytes.fromhex(number)))
+    return None
 
 
 def _group_of(found: SlicePlacementGroup) -> PlacementGroup:

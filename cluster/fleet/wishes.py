@@ -1,8 +1,14 @@
-"""What people want of a run: which islands shall be there, and whether it shall end."""
+"""The wishes of people for a run: which islands shall be there, and whether it shall end.
+
+Calls from other threads leave wishes here. The keeper takes them over at its next look, and says
+when they are written down.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from cluster.config.modes import fixed_islands
 from cluster.config.schema import Config
@@ -13,52 +19,114 @@ from coordinator.errors import UserMistake
 from coordinator.protocol import Island
 
 
-class Wishes:
-    """One run's. A wish that cannot be granted is refused, and changes nothing.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """All wishes at one moment."""
 
-    `desired`: islands that shall be there. `stopping`: why the run shall end; None: it shall not.
-    """
+    desired: frozenset[Island]
+    """Islands that shall be there."""
+    stopping: str | None = None
+    """Why the run shall end; None while it shall go on."""
+    pardons: int = 0
+    """How often islands that are set aside were given another chance."""
+    number: int = 0
+    """Wishes granted so far."""
+
+
+class Wishes:
+    """One run's wishes. A wish that cannot be granted is refused, and changes nothing."""
 
     def __init__(self, run: str, config: Config, nodes: Callable[[], Sequence[Node]]) -> None:
         """`nodes`: of the cluster, asked for where more islands are wanted."""
         self._run, self._config, self._nodes = run, config, nodes
-        self.desired: frozenset[Island] = frozenset(config.island_names)
-        self.stopping: str | None = None
+        self._now = Wanted(frozenset(config.island_names))
+        self._kept = 0  # number of the last wish that the keeper has written down
+        self._over = False
+        self._changed = threading.Condition()
 
-    def scale(self, counts: Mapping[str, int]) -> None:
-        """Have so many islands of each of these groups.
+    def scale(self, counts: Mapping[str, int]) -> int:
+        """Have so many islands of each of these groups; return the wish's number.
 
         Errors: `UserMistake` if one is not there, or could never be.
         """
-        groups, nodes = {each.group: each for each in self._config.islands}, None
-        wanted = self.desired
-        for group, count in counts.items():
-            if group not in groups:
-                known = ", ".join(sorted(groups))
-                raise UserMistake(f"run {self._run} has no group {group!r}; it has {known}")
-            if count > sum(group_name(island) == group for island in self.desired):
-                nodes = nodes or self._nodes()
-                if (no := impossible(groups[group], count, nodes)) is not None:
+        groups = {each.group: each for each in self._config.islands}
+        before, nodes = self.wanted.desired, list[Node]()
+        if any(count > _count(before, group) for group, count in counts.items()):
+            nodes = [*self._nodes()]  # may take a while, so without the lock
+        with self._changed:
+            wanted = self._now.desired
+            for group, count in counts.items():
+                if group not in groups:
+                    known = ", ".join(sorted(groups))
+                    raise UserMistake(f"run {self._run} has no group {group!r}; it has {known}")
+                more = count > max(_count(before, group), _count(wanted, group))
+                if more and (no := impossible(groups[group], count, nodes)) is not None:
                     raise UserMistake(no)
-            wanted = resized(wanted, group, count)
-        self._want(wanted)
+                wanted = resized(wanted, group, count)
+            return self._want(wanted)
 
-    def drain(self, island: Island) -> None:
-        """Have this island no more, and none in its place.
+    def drain(self, island: Island) -> int:
+        """Have this island no more, and none in its place; return the wish's number.
 
         Errors: `UserMistake` if there is no such island, or too few would be left.
         """
-        if island not in self.desired:
-            known = ", ".join(sorted(self.desired))
-            raise UserMistake(f"run {self._run} has no island {island!r}; it has {known}")
-        self._want(self.desired - {island})
+        with self._changed:
+            desired = self._now.desired
+            if island not in desired:
+                known = ", ".join(sorted(desired))
+                raise UserMistake(f"run {self._run} has no island {island!r}; it has {known}")
+            return self._want(desired - {island})
 
-    def stop(self, why: str) -> None:
-        """Have the run end; the first reason counts."""
-        self.stopping = self.stopping or why
+    def stop(self, why: str) -> int:
+        """Have the run end; the first reason counts. Return the wish's number."""
+        with self._changed:
+            return self._grant(replace(self._now, stopping=self._now.stopping or why))
 
-    def _want(self, islands: frozenset[Island]) -> None:
-        if islands != self.desired and (why := fixed_islands(self._config)) is not None:
+    def wait_kept(self, number: int, within_s: float) -> bool:
+        """Wait until this wish is written down; return False if that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._kept >= number or self._over, within_s)
+
+    @property
+    def desired(self) -> frozenset[Island]:
+        """Islands that shall be there."""
+        return self.wanted.desired
+
+    @property
+    def stopping(self) -> str | None:
+        """Why the run shall end; None while it shall go on."""
+        return self.wanted.stopping
+
+    @property
+    def wanted(self) -> Wanted:
+        """All wishes at this moment."""
+        with self._changed:
+            return self._now
+
+    # --- called by the keeper ---------------------------------------------------------------------
+
+    def restore(self, desired: frozenset[Island], stopping: str | None) -> None:
+        """Take over what an earlier process of the fleet has written down."""
+        with self._changed:
+            stopping = self._now.stopping or stopping
+            self._now = replace(self._now, desired=desired, stopping=stopping)
+
+    def kept(self, wanted: Wanted) -> None:
+        """Say that these wishes are written down, or that it was tried."""
+        with self._changed:
+            self._kept = max(self._kept, wanted.number)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Grant no wish from now on: the run is over."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    # --- helpers, called with the lock held -------------------------------------------------------
+
+    def _want(self, islands: frozenset[Island]) -> int:
+        if islands != self._now.desired and (why := fixed_islands(self._config)) is not None:
             raise UserMistake(f"run {self._run}: {why}")
         quorum = self._config.sync.quorum
         if len(islands) < quorum:
@@ -66,6 +134,16 @@ class Wishes:
                 f"{len(islands)} islands would be left and sync.quorum is {quorum}: no round could "
                 "close; to end the run use `archipelago stop`"
             )
-        if self.stopping is not None:
-            raise UserMistake(f"run {self._run} is ending: {self.stopping}")
-        self.desired = islands
+        if self._now.stopping is not None:
+            raise UserMistake(f"run {self._run} is ending: {self._now.stopping}")
+        if self._over:
+            raise UserMistake(f"run {self._run} is over")
+        return self._grant(replace(self._now, desired=islands, pardons=self._now.pardons + 1))
+
+    def _grant(self, wanted: Wanted) -> int:
+        self._now = replace(wanted, number=self._now.number + 1)
+        return self._now.number
+
+
+def _count(islands: frozenset[Island], group: str) -> int:
+    return sum(group_name(island) == group for island in islands)

@@ -9,6 +9,7 @@ stopped, and nothing else is.
     ray_cluster  an embedded Ray, or one that is there already
     connect      joins a Ray cluster that is there already
     interrupts   Ctrl-C and SIGTERM, heard and passed on
+    last_words   says how to go on if this process is ended by Ray
     client       speaks to a run from another terminal: status, stop, scale, drain
     look         the status of a run of this machine, by its HTTP port
     chaos        breaks a run from another terminal, by a plan or by chance

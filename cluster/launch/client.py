@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -15,7 +16,7 @@ from ray.exceptions import RayError
 from cluster.actors.calls import answer
 from cluster.actors.directory import Actor
 from cluster.launch.connect import connect
-from cluster.names import FLEET
+from cluster.names import CALL_TIMEOUT_S, FLEET
 from coordinator.errors import RunFailed, Unreachable, UserMistake
 
 if TYPE_CHECKING:
@@ -47,22 +48,31 @@ def drain(live: Live, island: Island) -> None:
     _ask(live, lambda fleet: fleet.drain.remote(island))
 
 
+def save(live: Live, path: Path) -> str:
+    """Have the fleet write the public model to a path of its machine; return where it is.
+
+    Errors: `UserMistake` if the path does not take it.
+    """
+    with reached(live, within_s=None) as ask:
+        return ask(lambda fleet: fleet.save.remote(str(path)))
+
+
 def _ask(live: Live, call: Callable[[Actor], ray.ObjectRef]) -> Any:
     with reached(live) as ask:
         return ask(call)
 
 
 @contextmanager
-def reached(live: Live) -> Generator[Asking]:
+def reached(live: Live, within_s: float | None = CALL_TIMEOUT_S) -> Generator[Asking]:
     """A run's fleet, to be asked more than once; each time for its answer to a call, or
-    `Unreachable` if it is being restarted.
+    `Unreachable` if it is being restarted. `within_s`: of each answer; None: however long it takes.
 
     Errors: `UserMistake` if it is not there, cannot be heard, or refuses.
     """
     with redirect_stdout(sys.stderr):  # Ray prints what it hears of nodes, also as it leaves
         connect(live.address, live.namespace)
         try:
-            yield _asking(ray.get_actor(FLEET, namespace=live.namespace))
+            yield _asking(ray.get_actor(FLEET, namespace=live.namespace), within_s)
         except ValueError as error:
             raise UserMistake(
                 f"no run named {live.run} goes on in the cluster at {live.address}"
@@ -73,7 +83,7 @@ def reached(live: Live) -> Generator[Asking]:
             ray.shutdown()
 
 
-def _asking(fleet: Actor) -> Asking:
+def _asking(fleet: Actor, within_s: float | None = CALL_TIMEOUT_S) -> Asking:
     def ask(call: Callable[[Actor], ray.ObjectRef]) -> Any:
         try:
             reference = call(fleet)
@@ -83,7 +93,7 @@ def _asking(fleet: Actor) -> Asking:
                 "it is of another version than the run's, or cannot import cluster.fleet"
             ) from error
         try:
-            return answer(reference)
+            return answer(reference, within_s)
         except RayError as error:
             raise Unreachable(type(error).__name__) from error
 

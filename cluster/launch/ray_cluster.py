@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,9 @@ RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+STARTS = 2
+"""Attempts to start an embedded Ray."""
+log = logging.getLogger("archipelago")
 STORE_FLOOR_BYTES = 128 * 2**20
 """The smallest object store that an embedded Ray is given."""
 STORE_SLACK = 1.5
@@ -77,7 +80,8 @@ def cluster_of(
         cpus = sum(g.processes * bundle(g).get("CPU", 0.0) for g in config.islands)
         cpus += _of_evaluator(config).get("CPU", 0.0)
         _fits_here(stores.shards)
-        try:
+
+        def start() -> None:
             ray.init(
                 address="local",
                 num_cpus=max(os.cpu_count() or 1, math.ceil(cpus)),
@@ -88,11 +92,8 @@ def cluster_of(
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-        except Exception as error:  # Ray has none narrower for "not within 30 s"
-            reason = str(error).strip() or repr(error)
-            raise RunFailed(
-                f"Ray does not start here: {reason}; is the machine very busy, or short of memory?"
-            ) from error
+
+        begun(start)
     else:
         connect(address, namespace)
         here = ray.get_runtime_context().get_node_id()
@@ -106,6 +107,27 @@ def cluster_of(
         yield ray.get_runtime_context().gcs_address
     finally:
         ray.shutdown()
+
+
+def begun(start: Callable[[], object], clear: Callable[[], object] = ray.shutdown) -> None:
+    """Start an embedded Ray; on a busy machine that takes longer than Ray waits, now and then, so
+    it is tried again.
+
+    Errors: `RunFailed` if it does not start.
+    """
+    for attempt in range(1, STARTS + 1):
+        try:
+            start()
+            return
+        except Exception as error:  # Ray has none narrower for "not within 30 s"
+            reason = str(error).strip() or repr(error)
+            if attempt == STARTS:
+                raise RunFailed(
+                    f"Ray does not start here, tried {STARTS} times: {reason}; is the machine very "
+                    "busy, or short of memory?"
+                ) from error
+            log.warning("Ray does not start, and is started again: %s", reason.splitlines()[0])
+            clear()
 
 
 def lack(sync: SyncConfig, stores: Stores, nodes: Sequence[Node], here: str) -> str | None:

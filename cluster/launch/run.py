@@ -23,6 +23,7 @@ from cluster.config.schema import Config
 from cluster.fleet.actor import start_fleet
 from cluster.fleet.outcome import Outcome
 from cluster.launch.interrupts import Interrupts
+from cluster.launch.last_words import last_words, resume_hint
 from cluster.launch.ray_cluster import Stores, cluster_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, namespace_of
 from cluster.status import RunStatus
@@ -31,6 +32,7 @@ from coordinator.errors import RunFailed, UserMistake
 from coordinator.fragments import Layout
 
 log = logging.getLogger("archipelago")
+LOST = "the fleet of the run has died with its node"
 
 
 def _name_is_free(run: str, namespace: str) -> None:
@@ -73,7 +75,8 @@ def run(
         # shows a table nor where a script reads JSON
         words = stack.enter_context((run_dir / "ray.log").open("a", buffering=1))
         stack.enter_context(redirect_stdout(words))
-        home = Home(namespace, detached=False)
+        home, hint = Home(namespace, detached=False), resume_hint(run_dir)
+        stack.enter_context(last_words(f"archipelago: the run has ended with its Ray node; {hint}"))
         fleet = start_fleet(
             config,
             run_dir.absolute(),
@@ -82,7 +85,7 @@ def run(
             resumes=resumes,
             from_stored=from_stored,
         )
-        return follow(fleet, config, show, interrupts)
+        return follow(fleet, config, show, interrupts, f"{LOST}; {hint}")
 
 
 def keep_as_job(
@@ -112,9 +115,14 @@ def _auth() -> str:
 
 
 def follow(
-    fleet: Actor, config: Config, show: Callable[[RunStatus], None], interrupts: Interrupts
+    fleet: Actor,
+    config: Config,
+    show: Callable[[RunStatus], None],
+    interrupts: Interrupts,
+    lost: str = LOST,
 ) -> Outcome:
-    """Look on until the run is over; pass on who asks it to stop.
+    """Look on until the run is over; pass on who asks it to stop. `lost`: what to say if the fleet
+    dies for good.
 
     Errors: `UserMistake` or `RunFailed`, as the run ended.
     """
@@ -131,6 +139,8 @@ def follow(
                 break
         except (ActorUnavailableError, GetTimeoutError, *STORE_FULL) as error:
             log.warning("the fleet cannot be heard at present: %s", type(error).__name__)
+        except RunFailed as error:
+            raise RunFailed(lost) from error
     with suppress(RayActorError, GetTimeoutError):  # it may be gone before it has answered
         ray.get(fleet.dismiss.remote(), timeout=CALL_TIMEOUT_S)
     if outcome.error is not None:

@@ -7,12 +7,14 @@ up to 2**24. JAX is imported when it is used, on the shard's CPUs.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from cluster.config.values import nearest
 from coordinator.errors import UserMistake
 from coordinator.fragments import Flat
 
@@ -22,6 +24,20 @@ if TYPE_CHECKING:
 
 Moved: TypeAlias = "tuple[jax.Array, jax.Array]"
 """The newer master and state."""
+
+
+def _unknown(make: Callable[..., object], options: Mapping[str, Any]) -> str:
+    """Say which options `make` does not know, and which it does; empty if it knows all."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # it does not say; the call will
+        return ""
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return ""
+    known = [each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY]
+    wrong = [name for name in options if name not in known]
+    said = [f"{name} is no option of it; {nearest(name, known)}" for name in wrong]
+    return "; ".join([*said, f"it has {', '.join(known)}"]) if wrong else ""
 
 
 class OptaxOuter:
@@ -34,7 +50,10 @@ class OptaxOuter:
         module, _, attribute = target.partition(":")
         said = f"sync.outer.target = {target!r} with options {dict(options)}"
         try:
-            made = getattr(importlib.import_module(module), attribute)(**options)
+            make = getattr(importlib.import_module(module), attribute)
+            if unknown := _unknown(make, options):
+                raise UserMistake(f"{said}: {unknown}")
+            made = make(**options)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise UserMistake(f"{said}: {error}") from error
         if not isinstance(made, optax.GradientTransformation):

@@ -59,18 +59,25 @@ class ModelFiles:
     which tensor lies in which file. Errors of all: `OSError`.
     """
 
-    def __init__(self, folder: Path, layout: Layout, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self, folder: Path, layout: Layout, part_bytes: int = PART_BYTES, *, name: str = NAME
+    ) -> None:
+        """`name`: of the file, without its ending."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._layout = folder, layout
+        self._folder, self._layout, self._name = folder, layout, name
         self._versions: list[Version] = []
         self._digest = hashlib.sha256()
         self._room = 256 + VERSION_CHARACTERS * len(layout.fragments)
         self._parts: list[_Part] = []
         self._place: dict[int, tuple[_Part, int]] = {}  # of each leaf: its file, and where in it
         in_parts = _packed(layout, part_bytes)
-        for number, leaves in enumerate(in_parts, 1):
-            several = f"-{number:05d}-of-{len(in_parts):05d}" if len(in_parts) > 1 else ""
-            self._begin(folder / f"{NAME}{several}{SUFFIX}", leaves)
+        try:
+            for number, leaves in enumerate(in_parts, 1):
+                several = f"-{number:05d}-of-{len(in_parts):05d}" if len(in_parts) > 1 else ""
+                self._begin(folder / f"{name}{several}{SUFFIX}", leaves)
+        except OSError:
+            self.discard()
+            raise
 
     def _begin(self, path: Path, leaves: Sequence[int]) -> None:
         shapes = {self._layout.leaves[i].path: (F32, self._layout.leaves[i].shape) for i in leaves}
@@ -137,7 +144,7 @@ class ModelFiles:
         sync_folder(self._folder)
         paths = [part.path for part in self._parts]
         if len(paths) > 1:
-            index = self._folder / f"{NAME}{SUFFIX}.index.json"
+            index = self._folder / f"{self._name}{SUFFIX}.index.json"
             size = F32.itemsize * self._layout.parameters
             weights = {name: part.path.name for part in self._parts for name in part.shapes}
             write_json(index, {"metadata": {"total_size": size, **metadata}, "weight_map": weights})
@@ -147,7 +154,8 @@ class ModelFiles:
     def discard(self) -> None:
         """What is not published is nobody's."""
         for part in self._parts:
-            part.file.close()
+            with suppress(OSError):  # what a full disk has not taken yet
+                part.file.close()
             with suppress(OSError):
                 aside_of(part.path).unlink(missing_ok=True)
 

@@ -259,7 +259,12 @@ def take(
     before = _parsed(content)
     if before is not None and before.token == owner.token:
         owner = replace(owner, life=before.life + 1, beat=before.beat + 1)
-        depot.write(name_of(number), _bytes(owner))
+        try:
+            depot.write(name_of(number), _bytes(owner))
+        except (
+            OSError
+        ) as error:  # a full disk keeps nobody from a run that is his; the beat says so
+            log.error("that the run has another process is not to be written: %s", error)
         return Ownership(depot, number, owner)
     if number and (before is None or not before.left):
         here = before is not None and before.host == owner.host

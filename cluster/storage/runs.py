@@ -21,7 +21,7 @@ from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
 from cluster.storage.open import depot_of
 from cluster.storage.ownership import lives_here
-from cluster.storage.pids import is_alive
+from cluster.storage.pids import born, is_alive
 from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ def resume(config: Config, run_dir: Path | None) -> Path:
 def _binding(config: Config) -> dict[str, object]:
     """What a run must keep to: each key of the tables that say what is trained and how."""
     plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
-    del plain["run"]["name"], plain["run"]["dir"], plain["durability"]["dir"]
+    del plain["run"]["name"], plain["run"]["dir"]
+    for key in ("dir", "hang_s", "restarts"):
+        del plain["durability"][key]
     return {f"{name}.{key}": value for name, table in plain.items() for key, value in table.items()}
 
 
@@ -254,6 +256,12 @@ def _unreadable(depot: Depot, why: str) -> str:
         f"{KEPT} in {depot} cannot be used: {why}; `archipelago run --resume` goes on without it, "
         "with the islands of the configuration"
     )
+
+
+def live_as(run_dir: Path, namespace: str, address: str, auth: str) -> Live:
+    """Return how a run is reached that this process keeps."""
+    me = os.getpid()
+    return Live(run_dir.name, namespace, address, me, auth, born(me))
 
 
 def announce(run_dir: Path, live: Live) -> None:

@@ -20,6 +20,7 @@ from cluster.config.words import problem_of
 from cluster.study.cells import Cell
 from cluster.virtual.average import PREFIX
 from cluster.virtual.door import enter, read_tables, refuse
+from coordinator.errors import UserMistake
 
 Point = Mapping[str, object]
 """What a row of a study has set: configuration paths and their values."""
@@ -102,7 +103,18 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Study:
 
     Errors: `UserMistake` with every problem.
     """
-    return planned(read_tables(path), origin=str(path), name=path.stem, overrides=overrides)
+    tables = read_tables(path)
+    if not tables.keys() & {*OURS} and not any(map(_is_ours, overrides)):
+        raise UserMistake(
+            f"{path} has none of the tables {', '.join(f'[{name}]' for name in OURS)}: it is the "
+            f"configuration of one run; to train it use `archipelago run {path}`, for a study see "
+            "examples/studies/"
+        )
+    return planned(tables, origin=str(path), name=path.stem, overrides=overrides)
+
+
+def _is_ours(override: str) -> bool:
+    return override.strip().startswith(("study.", "axes."))
 
 
 def planned(
@@ -114,7 +126,7 @@ def planned(
     """
     base = copy.deepcopy(dict(tables))
     own_tables = {key: base.pop(key) for key in OURS if key in base}
-    ours = [text for text in overrides if text.strip().startswith(("study.", "axes."))]
+    ours = [text for text in overrides if _is_ours(text)]
     overrides = [text for text in overrides if text not in ours]
     unclear = [str(problem) for text in ours for problem in override(own_tables, text)]
     file, problems = _file(own_tables)

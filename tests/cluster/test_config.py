@@ -360,7 +360,14 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match="cannot be read: Is a directory"):
+    with pytest.raises(UserMistake, match="is a directory: a configuration is a file, such as"):
+        load(tmp_path)
+
+
+def test_the_directory_of_a_run_is_told_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    way = rf"config\.toml --resume --run-dir {tmp_path}`"
+    with pytest.raises(UserMistake, match=way):
         load(tmp_path)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -95,6 +95,7 @@ class FakeCluster(RayCluster):
     said: list[tuple[str, str, tuple[object, ...]]] = field(default_factory=list)
     looks: int = 0
     reserved_once: list[Seat] = field(default_factory=list)
+    restarted: list[str] = field(default_factory=list)
 
     def nodes(self) -> list[Node]:
         return [Node("here", {"CPU": 8.0}, {})]
@@ -141,7 +142,20 @@ class FakeCluster(RayCluster):
     def end(self, actor: str) -> None:
         del self.actors[actor]
 
-    def ask(self, actor: str, method: str, *arguments: object) -> Any:
+    def restart(self, actor: str) -> None:
+        assert actor in self.actors
+        self.restarted.append(actor)
+
+    def sign(self, actor: str) -> Pending:
+        return lambda wait_s: None
+
+    def ask(
+        self,
+        actor: str,
+        method: str,
+        *arguments: object,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Any:
         assert actor in self.actors, f"{method} of {actor}, which is not there"
         if actor == SYNCER and self.away:
             self.away -= 1
@@ -221,15 +235,23 @@ def seen(
 FINISHED = seen(phase=Phase.FINISHED)
 
 
+STEADY: list[Fleet] = []
+"""Fleets of the test whose keepers must not have broken: what a look refutes does not end a run."""
+
+
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     monkeypatch.setattr(controller, "LINGER_S", 0.0)
     monkeypatch.setattr(controller, "UP_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(controller, "KEPT_TIMEOUT_S", 0.0)  # the keeper's own thread wishes here
+    STEADY.clear()
+    yield
+    assert [fleet.status().get("alerts") for fleet in STEADY if fleet.stumbles] == []
 
 
 def fleet_of(config: Config, cluster: FakeCluster, run_dir: Path, token: str = "a") -> Fleet:
     cluster.run_dir = run_dir
-    return Fleet(
+    fleet = Fleet(
         config,
         run_dir,
         "there",
@@ -239,6 +261,8 @@ def fleet_of(config: Config, cluster: FakeCluster, run_dir: Path, token: str = "
         token=token,
         resumes=False,
     )
+    STEADY.append(fleet)
+    return fleet
 
 
 def run(config: Config, cluster: FakeCluster, run_dir: Path) -> Outcome:
@@ -294,11 +318,17 @@ def test_a_shard_that_dies_while_it_is_given_the_initial_model_is_given_all_of_i
     class Dying(FakeCluster):
         has: list[Fragment]
 
-        def ask(self, actor: str, method: str, *arguments: Any) -> Any:
+        def ask(
+            self,
+            actor: str,
+            method: str,
+            *arguments: Any,
+            meanwhile: Callable[[], None] = lambda: None,
+        ) -> Any:
             if method != "seed":
-                return super().ask(actor, method, *arguments)
+                return super().ask(actor, method, *arguments, meanwhile=meanwhile)
             seeds = len(self.heard("seed"))
-            super().ask(actor, method, *arguments)
+            super().ask(actor, method, *arguments, meanwhile=meanwhile)
             if seeds == 1:
                 self.has = []
                 raise Unavailable("ActorUnavailableError")
@@ -644,6 +674,7 @@ def test_a_call_that_is_never_answered_ends_the_run(tmp_path: Path) -> None:
 def test_who_only_looks_is_answered_while_the_depot_takes_no_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(controller, "KEPT_TIMEOUT_S", 60.0)
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     writing, go, was = threading.Event(), threading.Event(), runs.keep
@@ -656,17 +687,20 @@ def test_who_only_looks_is_answered_while_the_depot_takes_no_word(
 
     monkeypatch.setattr(runs, "keep", keep)
 
-    def stops() -> View:
-        with ThreadPoolExecutor(2) as pool:
-            stopping = pool.submit(fleet.stop, "Ctrl-C")
-            assert writing.wait(60)
-            assert pool.submit(fleet.status).result(60)["run"] == "run"
-            assert pool.submit(fleet.starting, Seat("eu-0")).result(60) >= 0
-            assert not stopping.done(), "that it is to stop is not written down yet"
-            go.set()
-        return seen(eu_0="live", eu_1="live")()
+    def goes_on() -> View:
+        over = FINISHED if go.is_set() else seen(eu_0="live", eu_1="live")
+        return over()
 
-    cluster.script = [seen(), seen(), stops, FINISHED]
-    fleet.keep()
+    cluster.script = [goes_on]
+    with ThreadPoolExecutor(3) as pool:
+        keeping = pool.submit(fleet.keep)
+        stopping = pool.submit(fleet.stop, "Ctrl-C")
+        assert writing.wait(60)
+        assert fleet.status()["run"] == "run"
+        assert fleet.starting(Seat("eu-0")) >= 0
+        assert not stopping.done(), "that it is to stop is not written down yet"
+        go.set()
+        stopping.result(60)
+        keeping.result(60)
     assert fleet.outcome is not None
     assert fleet.outcome.asked == "Ctrl-C"

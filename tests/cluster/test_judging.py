@@ -255,14 +255,14 @@ def test_a_last_evaluation_that_is_cut_short_leaves_model_and_summary(
 ) -> None:
     evaluator.does["sample"] = [Cut()]
     layout = cut([Leaf("w", (3,))], 1)
-    services: Any = SimpleNamespace(public=lambda: iter(PUBLIC), judging=judging)
+    services: Any = SimpleNamespace(public=lambda: iter(PUBLIC), verdict=judging.verdict)
     measured: dict[str, object] = {
         key: 7 for key in SUMMARY_KEYS if "loss" not in key and key not in ("wall_s",)
     }
 
     def leave() -> None:
-        Results(tmp_path, Folder(tmp_path)).leave(
-            services, layout, measured, check=lambda: None, began=0.0, asked=lambda: None
+        Results(tmp_path, Folder(tmp_path), layout).leave(
+            services, measured, check=lambda: None, began=0.0, asked=lambda: None
         )
 
     with pytest.raises(Cut):
@@ -295,10 +295,10 @@ def test_who_presses_ctrl_c_while_the_last_model_is_judged_has_model_and_summary
         return before or ("Ctrl-C" if evaluator.now_s > 3 else None)
 
     layout = cut([Leaf("w", (3,))], 1)
-    services: Any = SimpleNamespace(public=lambda: iter(PUBLIC), judging=judging)
+    services: Any = SimpleNamespace(public=lambda: iter(PUBLIC), verdict=judging.verdict)
     measured: dict[str, object] = {key: 7 for key in SUMMARY_KEYS if "loss" not in key}
-    outcome = Results(tmp_path, Folder(tmp_path)).leave(
-        services, layout, measured, check=lambda: None, began=0.0, asked=asked
+    outcome = Results(tmp_path, Folder(tmp_path), layout).leave(
+        services, measured, check=lambda: None, began=0.0, asked=asked
     )
     assert load_file(tmp_path / MODEL).keys() == {"w"}
     summary = json.loads((tmp_path / SUMMARY).read_text())

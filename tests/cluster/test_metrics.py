@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import socketserver
 import threading
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.cli.watching import looks
 from cluster.config.schema import MonitorConfig
+from cluster.fleet import http_port
 from cluster.fleet.exporter import Exporter
 from cluster.fleet.http_port import application
 from cluster.fleet.metrics import METRICS, PREFIX
@@ -151,7 +154,8 @@ def test_a_run_of_this_machine_is_looked_at_by_its_port(tmp_path: Path) -> None:
         assert status_at(run_dir) is None, "there is nothing to see yet"
         seen[0] = status
         assert get(f"http://{target}/healthz") == (200, "ok\n")
-        assert get(f"http://{target}/status")[0] == 200
+        assert get(f"http://{target}/status")[0] == 401
+        assert get(f"http://{target}/status", (run_dir / TOKEN).read_text())[0] == 200
         assert json_text(status_at(run_dir)) == json_text(status)
         assert "archipelago_merges_total" in get(f"http://{target}/metrics")[1]
         assert (run_dir / TOKEN).stat().st_mode & 0o777 == 0o600
@@ -220,26 +224,117 @@ def test_another_service_on_the_port_of_a_run_is_not_taken_for_it(
         thread.join()
 
 
+TOKEN_TEXT = "s3cret"
+OPEN, NEEDED = "200 OK", "401 Unauthorized"
+
+
+def answered(path: str, address: str, host: str | None, header: str | None = None) -> str:
+    states: list[str] = []
+
+    def metrics(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [b"metrics"]
+
+    answer = application(metrics, lambda: a_status(islands=1), TOKEN_TEXT)
+    environ = {"PATH_INFO": path, "REMOTE_ADDR": address}
+    environ |= {"HTTP_AUTHORIZATION": header} if header else {}
+    environ |= {"HTTP_HOST": host} if host else {}
+    list(answer(environ, lambda state, headers: states.append(state)))
+    (state,) = states
+    return state
+
+
 @pytest.mark.parametrize(
-    ("address", "header", "code"),
+    ("address", "host", "metrics"),
     [
-        ("127.0.0.1", None, "200 OK"),
-        ("::1", None, "200 OK"),
-        ("::ffff:127.0.0.1", None, "200 OK"),
-        ("192.0.2.7", None, "401 Unauthorized"),
-        ("192.0.2.7", "Bearer guessed", "401 Unauthorized"),
-        ("192.0.2.7", "Bearer s3cret", "200 OK"),
-        ("fe80::1%eth0", "Bearer s3cret", "200 OK"),
-        ("", None, "401 Unauthorized"),
+        ("127.0.0.1", "127.0.0.1:9101", OPEN),
+        ("127.0.0.1", "localhost:9101", OPEN),
+        ("::1", "[::1]:9101", OPEN),
+        ("::ffff:127.0.0.1", None, OPEN),
+        ("127.0.0.1", "evil.example:9101", NEEDED),  # a name that leads here: DNS rebinding
+        ("127.0.0.1", "192.0.2.7", NEEDED),  # by a proxy
+        ("192.0.2.7", "192.0.2.8:9101", NEEDED),
+        ("fe80::1%eth0", None, NEEDED),
+        ("", None, NEEDED),
+        ("127.0.0.1", "[", NEEDED),
     ],
 )
-def test_from_elsewhere_the_status_needs_the_token(
-    address: str, header: str | None, code: str
+def test_the_token_is_needed_for_all_but_metrics_on_the_loopback_and_health(
+    address: str, host: str | None, metrics: str
 ) -> None:
-    states: list[str] = []
-    answer = application(lambda *_: [b"metrics"], lambda: a_status(islands=1), "s3cret")
-    environ = {"PATH_INFO": "/status", "REMOTE_ADDR": address}
-    environ |= {"HTTP_AUTHORIZATION": header} if header else {}
-    list(answer(environ, lambda state, headers: states.append(state)))
-    assert states == [code]
-    assert list(answer({**environ, "PATH_INFO": "/metrics"}, lambda *_: None)) == [b"metrics"]
+    assert answered("/healthz", address, host) == OPEN
+    assert answered("/status", address, host) == NEEDED
+    assert answered("/status", address, host, "Bearer guessed") == NEEDED
+    assert answered("/status", address, host, f"Bearer {TOKEN_TEXT}") == OPEN
+    assert answered("/metrics", address, host) == metrics
+    assert answered("/", address, host) == metrics
+    assert answered("/metrics", address, host, f"Bearer {TOKEN_TEXT}") == OPEN
+
+
+def ended(connection: socket.socket) -> bool:
+    """Return whether the other side has closed; wait for its word."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_connections_have_a_limit_and_an_end(
+    tmp_path: Path, monitor: MonitorConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half requests take no more threads than there are places, and not for ever."""
+    monkeypatch.setattr(http_port, "LONGEST_S", 1.0)
+    run_dir, status = tmp_path / "demo-1", a_status(islands=1)
+    status["run"] = "demo-1"
+    exporter = Exporter(run_dir, monitor, lambda: status)
+    exporter.start()
+    try:
+        (target,) = json.loads((run_dir / TARGET).read_text())[0]["targets"]
+        host, port = target.split(":")
+        threads = threading.active_count()
+        with ExitStack() as stack:
+            half = [
+                stack.enter_context(socket.create_connection((host, int(port)), 60))
+                for _ in range(http_port.CONNECTIONS + 10)
+            ]
+            for each in half[: http_port.CONNECTIONS]:
+                each.sendall(b"GET /status HTTP/1.1\r\n")
+            assert all(ended(each) for each in half[http_port.CONNECTIONS :])
+            assert threading.active_count() <= threads + http_port.CONNECTIONS
+            assert all(ended(each) for each in half)
+        assert status_at(run_dir) is not None, "there is room again"
+    finally:
+        exporter.stop()
+
+
+def test_files_that_cannot_be_written_are_written_later(
+    tmp_path: Path, monitor: MonitorConfig
+) -> None:
+    """The port listens meanwhile, and what is the matter is said."""
+    run_dir = tmp_path / "demo-1"
+    run_dir.write_text("a file where the run directory shall be")
+    exporter = Exporter(run_dir, monitor, lambda: a_status(islands=1))
+    exporter.start()
+    try:
+        assert "cannot find the run" in str(exporter.tend())
+        run_dir.unlink()
+        assert exporter.tend() is None
+        assert scraped(run_dir)
+        assert (run_dir / TOKEN).stat().st_mode & 0o777 == 0o600
+    finally:
+        exporter.stop()
+
+
+def test_a_port_in_use_is_tried_again_where_the_run_goes_on_already(
+    tmp_path: Path, monitor: MonitorConfig
+) -> None:
+    first = Exporter(tmp_path / "one", monitor, lambda: None)
+    first.start()
+    port = int(json.loads((tmp_path / "one" / TARGET).read_text())[0]["targets"][0].split(":")[1])
+    taken = monitor.model_copy(update={"metrics_port": port})
+    second = Exporter(tmp_path / "two", taken, lambda: None)
+    second.start(needed=False)
+    assert "cannot be listened at" in str(second.tend())
+    first.stop()
+    assert second.tend() is None
+    second.stop()

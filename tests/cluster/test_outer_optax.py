@@ -72,6 +72,7 @@ def test_nesterov_of_optax_is_our_own() -> None:
     ("target", "options", "why"),
     [
         ("optax:nadam", {"learning_rat": 1.0}, "learning_rat"),
+        ("optax:adam", {"lr": 1.0}, "lr is no option of it; .*it has learning_rate, b1, b2, eps"),
         ("optax:nobody", {}, "nobody"),
         ("nowhere:adam", {"learning_rate": 1.0}, "No module named 'nowhere'"),
         ("builtins:dict", {}, "is dict, not an optax transformation"),

@@ -253,3 +253,11 @@ def test_odd_clusters_are_planned_too(
     assert said["hours"] == pytest.approx(made.best.hours)
     for replay in made.replays:
         assert replay.rounds_goodput == pytest.approx(replay.chips_goodput, abs=1.0)
+
+
+def test_the_configuration_of_a_run_is_no_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "demo.toml"
+    path.write_text("[run]\nsteps = 4\n[[islands]]\ncount = 2\n")
+    with pytest.raises(UserMistake, match=r"is the configuration of a run") as refused:
+        load_cluster(path)
+    assert len(str(refused.value).splitlines()) == 1

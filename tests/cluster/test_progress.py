@@ -195,7 +195,7 @@ def test_a_plain_line_is_ascii() -> None:
     status = a_status()
     status["islands"][2]["state"] = "lost"
     assert line(status) == (
-        "2:07  running  t 150/300  held-out 2.450  merges 47  participants 3.6 of 4 alive  "
+        "2:07  running  t 150/300  held-out 2.450  merges 47  participants 3.6, 4 alive  "
         "tokens 1.24M, 9.71k/s  left 2:05  local-2 lost"
     )
     assert line(status).isascii()
@@ -261,6 +261,19 @@ def test_the_phases_of_a_run() -> None:
     assert announce(None, starting) == ["2:07  demo-1 is starting 4 islands"]
     assert announce(a_status(), stopping) == ["2:07  stopping: each fragment has its last round"]
     assert announce(stopping, finished) == ["2:07  finished at t 150 after 47 merges"]
+    finished["asked"] = "Ctrl-C"
+    stopped = "2:07  stopped at t 150 after 47 merges, before t 300: Ctrl-C"
+    assert announce(stopping, finished) == [stopped], "nobody takes it for finished"
+
+
+def test_what_somebody_must_see_to_is_told_once_and_when_it_is_over() -> None:
+    well, full = a_status(), a_status()
+    full["alerts"] = ["there is no room"]
+    assert announce(well, full) == ["2:07  ALERT: there is no room"]
+    assert announce(full, full) == []
+    assert announce(full, well) == ["2:07  what the alerts were about is over"]
+    assert "ALERT: there is no room" in text(render(full))
+    assert line(full).endswith("ALERT there is no room")
 
 
 # --- on a console ---------------------------------------------------------------------------------

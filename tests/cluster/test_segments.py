@@ -10,10 +10,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from ray.exceptions import GetTimeoutError
 
 from cluster.checks.replay import replay
-from cluster.fleet.over_ray import patient
 from cluster.storage.depot import Grown
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
@@ -23,7 +21,7 @@ from cluster.storage.segments import Place, Segment, segments
 from cluster.storage.snapshots import STATE, beginnings, load_snapshot, save_snapshot
 from cluster.storage.tape import Tape
 from cluster.syncer.restore import come_back
-from coordinator.errors import RunFailed, UserMistake
+from coordinator.errors import UserMistake
 from coordinator.tape import freeze
 from tests.cluster.played import CONFIG, Played
 from tests.cluster.played import LAYOUT as CUT
@@ -241,37 +239,3 @@ def test_a_run_from_before_there_were_segments_is_read_and_replayed(
 def test_what_is_kept_of_contributions_needs_the_whole_tape() -> None:
     with pytest.raises(UserMistake, match=r"durability.keep_segments: lets the beginning"):
         config("durability.keep_segments=4", "durability.keep_contributions=true")
-
-
-# --- the fleet's patience -------------------------------------------------------------------------
-
-
-class Slow:
-    """Answers the fourth time."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __call__(self) -> str:
-        self.asked += 1
-        if self.asked < 4:
-            raise GetTimeoutError
-        return "back"
-
-
-def test_who_comes_further_is_waited_for() -> None:
-    events = iter((100, 200, 300))
-    assert patient(Slow(), lambda: next(events), 120.0) == "back"
-
-
-@pytest.mark.parametrize("says", [[None], [100, 100], [100, 200, 200]])
-def test_who_does_not_is_given_up(says: list[int | None]) -> None:
-    events, slow = iter(says), Slow()
-    with pytest.raises(RunFailed, match="has not answered for 120 s"):
-        patient(slow, lambda: next(events), 120.0)
-    assert slow.asked == len(says)
-
-
-def test_who_does_not_even_say_so_is_given_up() -> None:
-    with pytest.raises(RunFailed, match="has not answered for 120 s"):
-        patient(Slow(), Slow(), 120.0)

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,7 +133,7 @@ def test_json_is_for_people_too(tmp_path: Path) -> None:
 # --- the model ------------------------------------------------------------------------------------
 
 
-def saved(folder: Path, versions: list[Version], **options: int) -> list[Path]:
+def saved(folder: Path, versions: list[Version], **options: Any) -> list[Path]:
     files = ModelFiles(folder, MODEL, **options)
     for version, flat in zip(versions, flats(), strict=True):
         assert not [*folder.glob("model*")]

@@ -438,3 +438,12 @@ def test_a_study_is_made_once_and_says_what_came_to_nothing(
     assert again == told
     assert "6 of them are there already" in err
     assert {each: each.read_bytes() for each in (folder / "cells").iterdir()} == before
+
+
+def test_the_configuration_of_a_run_is_no_study(tmp_path: Path) -> None:
+    path = tmp_path / "demo.toml"
+    path.write_text("[run]\nsteps = 4\n[[islands]]\ncount = 2\n")
+    with pytest.raises(
+        UserMistake, match=r"none of the tables \[study\], \[axes\], \[arms\]: it is"
+    ):
+        read(path)

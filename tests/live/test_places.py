@@ -113,6 +113,8 @@ one.give_back()
 told["wide_then"] = ready(three, 60)
 taken_over = over_ray.reserved(Seat("wide-1"), "places")
 told["taken_over"] = [taken_over.ready(), hosts_of(taken_over)[0][1]]
+taken_over.give_back()
+told["taken_over_then"] = ready(reserve(wide, 5), 60)
 reserve(wide, 4).give_back()  # nobody waits for that one any more
 told["not_found"] = over_ray.reserved(Seat("eu-7"), "places") is None
 print(json.dumps(told))
@@ -150,5 +152,6 @@ def test_islands_wait_for_the_slice_or_the_label_that_they_need() -> None:
         "wide_hosts": [[["slice-8", "0"], ["slice-8", "1"]], [["slice-9", "0"], ["slice-9", "1"]]],
         "wide_then": True,
         "taken_over": [True, "0"],
+        "taken_over_then": True,
         "not_found": True,
     }

@@ -1,0 +1,48 @@
+"""The stumbles of the keeper: exceptions that are no answer of ours, and how often it may go on.
+
+A defect in one look must not end a run of weeks: the keeper makes the step again, after a pause
+that grows. Only a step that breaks again and again, with no good one between, ends the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+log = logging.getLogger("archipelago.fleet")
+
+MOST = 10
+"""Steps in a row that may break."""
+FIRST_S, LONGEST_S = 0.25, 30.0
+"""Pauses after the first one that broke, and at most; each is twice as long as the one before."""
+
+
+class Stumbles:
+    """The exceptions of one keeper."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._row = 0
+        self.trouble: str | None = None
+        """What broke last, for people; None once a step has gone well again."""
+
+    def count(self, error: Exception) -> float:
+        """Log what broke; return for how many seconds to pause before the step is made again.
+
+        Errors: the error itself if too many steps in a row have broken.
+        """
+        self._row, self.total = self._row + 1, self.total + 1
+        log.error("the keeper broke (%d of %d in a row)", self._row, MOST, exc_info=error)
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        self.trouble = (
+            f"the keeper of the fleet broke {self._row} times in a row and goes on: "
+            f"{type(error).__name__}: {error}{where}"
+        )
+        if self._row >= MOST:
+            raise error
+        return min(LONGEST_S, FIRST_S * 2.0 ** (self._row - 1))
+
+    def over(self) -> None:
+        """Note that a step has gone well."""
+        self._row, self.trouble = 0, None

@@ -1,0 +1,241 @@
+"""The fleet over a fake cluster: its keeper, the island processes, and people who want things.
+
+Each call to the cluster takes a time that the seed chooses, and each process of an island or spare
+is a thread that speaks to the fleet as a real one does. Everything that is real: the fleet with its
+wishes, desk, islands, spares, watch, results, files and ownership.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ray.exceptions import GetTimeoutError
+
+from cluster.config.schema import Harm, IslandGroup, Machines
+from cluster.fleet import controller, desk, ending, islands, results, services, wishes
+from cluster.fleet.cluster import Unavailable
+from cluster.fleet.controller import Fleet
+from cluster.fleet.judging import Pending
+from cluster.names import SYNCER, Seat, island_actor
+from cluster.status import IslandState
+from cluster.storage import ownership, runs
+from cluster.storage.folder import Folder
+from cluster.view import IslandView, View
+from coordinator.errors import RunFailed, Unreachable, UserMistake
+from coordinator.protocol import Island
+from coordinator.state import Phase
+from tests.cluster.test_controller import FakeCluster, FakePlace, config_of
+from tests.shells.scheduler import Scheduler
+
+CALL_S = 0.05
+"""The longest call to Ray or to an actor."""
+QUICK_S = 0.5
+"""Bound of an answer to a process, which waits for nobody."""
+WISH_S = 40.0
+"""Bound of an answer to people, who wait until the fleet is up and has written it down."""
+LIVES_S = 3.0
+"""The longest life of an island's process."""
+LOOKS = 60
+"""Looks of the keeper until the run finishes by itself."""
+HANG_S = 4.0
+
+
+@dataclass
+class World(FakeCluster):
+    """The cluster as a scheduler plays it, and what the syncer would know of the learners."""
+
+    scheduler: Scheduler = field(kw_only=True)
+    fleet: Fleet = field(init=False)
+    learners: dict[Island, IslandView] = field(default_factory=dict)
+    begun: dict[str, int] = field(default_factory=dict)
+    stands: bool = False  # the syncer gives no sign
+    stopping: bool = False
+    over: bool = False
+
+    def _goes(self, call: str) -> None:
+        self.scheduler.nap(call, CALL_S)
+
+    # --- places and actors ------------------------------------------------------------------------
+
+    def reserve(self, machines: Machines, seat: Seat) -> FakePlace:
+        self._goes(f"reserve {seat}")
+        return super().reserve(machines, seat)
+
+    def start_island(self, group: IslandGroup, seat: Seat, place: Any) -> str:
+        self._goes(f"start {seat}")
+        assert place is self.places.get(seat), f"{seat} is started on devices of another seat"
+        actor = super().start_island(group, seat, place)
+        self._begin(seat)
+        return actor
+
+    def _begin(self, seat: Seat) -> None:
+        name = island_actor(seat)
+        self.begun[name] = self.begun.get(name, 0) + 1
+        number = self.begun[name]
+        self.scheduler.spawn(lambda: self._live(seat, number), f"{name} {number}", daemon=True)
+
+    def end(self, actor: str) -> None:
+        self._goes(f"end {actor}")
+        super().end(actor)
+        self.begun[actor] = self.begun.get(actor, 0) + 1
+
+    def restart(self, actor: str) -> None:
+        super().restart(actor)
+        self.stands = False
+
+    def sign(self, actor: str) -> Pending:
+        def pending(wait_s: float) -> object:
+            if actor == SYNCER and self.stands:
+                raise GetTimeoutError
+            return None
+
+        return pending
+
+    def ask(
+        self,
+        actor: str,
+        method: str,
+        *arguments: object,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Any:
+        self._goes(f"{method} of {actor}")
+        if actor not in self.actors and self.scheduler.name != "keep":
+            raise RunFailed(f"{actor} has died")  # the run is over for who asks
+        while actor == SYNCER and self.stands:
+            self.scheduler.sleep(0.5)
+            meanwhile()
+        if actor == SYNCER and method in ("look", "close") and self.scheduler.rng.random() < 0.05:
+            raise Unavailable("by chance")
+        if method == "stop":
+            self.stopping = True
+        if method == "drain":
+            island = arguments[0]
+            assert isinstance(island, str)
+            self._said(Island(island), "left")
+        return super().ask(actor, method, *arguments, meanwhile=meanwhile)
+
+    def tell(self, actor: str, method: str, *arguments: object) -> None:
+        """Ray sends words to an actor that has just been ended nowhere, and raises nothing."""
+        if actor in self.actors or self.scheduler.name == "keep":
+            super().tell(actor, method, *arguments)
+
+    def tell_all(self, actors: Sequence[str], method: str, within_s: float) -> None:
+        self._goes(method)
+        super().tell_all(actors, method, within_s)
+
+    # --- a process of an island or a spare --------------------------------------------------------
+
+    def _live(self, seat: Seat, number: int) -> None:
+        s, fleet = self.scheduler, self.fleet
+
+        def gone() -> bool:
+            return self.begun.get(island_actor(seat)) != number
+
+        with s.within(QUICK_S, "the start of a process"):
+            wait_s = fleet.starting(seat)
+        s.sleep(wait_s)
+        s.nap("imports", 1.0)
+        with s.within(QUICK_S, "a role"):
+            island = fleet.role(seat, warm=False)
+        while island is None and not gone():
+            s.sleep(0.2)
+            with s.within(QUICK_S, "a role"):
+                island = fleet.role(seat, warm=True)
+        if island is None or gone():
+            return
+        before = self.learners.get(island, IslandView("starting"))
+        self.learners[island] = IslandView("live", before.incarnation + 1, before.contributions)
+        s.nap("trains", LIVES_S)
+        if gone() or fleet.role(seat, warm=False) != island:
+            return
+        if s.rng.random() < 0.5:
+            mine = self.learners[island]
+            more = mine.contributions + 1
+            self.learners[island] = IslandView(mine.learner, mine.incarnation, more)
+        if s.rng.random() < 0.3:
+            with s.within(QUICK_S, "last words"):
+                fleet.broke(seat, "Traceback:\nValueError: by chance")
+        self._said(island, "lost")
+        s.nap("Ray restarts it", 0.5)
+        if not gone() and island_actor(seat) in self.actors:
+            self._begin(seat)
+
+    def _said(self, island: Island, learner: IslandState) -> None:
+        if (was := self.learners.get(island)) is not None:
+            self.learners[island] = IslandView(learner, was.incarnation, was.contributions)
+
+    # --- the syncer and people --------------------------------------------------------------------
+
+    def look(self) -> View:
+        if self.scheduler.rng.random() < 0.02:
+            self.stands = True
+        if self.looks > LOOKS or (self.stopping and self.scheduler.rng.random() < 0.2):
+            self.over = True
+        phase = Phase.FINISHED if self.over else Phase.RUNNING
+        return View(self.looks, phase, dict(self.learners))
+
+    def people(self) -> None:
+        """Want something now and then, also after the end."""
+        s, fleet = self.scheduler, self.fleet
+        for _ in range(4):
+            s.nap("thinks", 8.0)
+            with s.within(WISH_S, "an answer to people"):
+                try:
+                    match s.rng.randrange(6):
+                        case 0 | 1:
+                            fleet.scale({"eu": s.rng.randint(1, 4)})
+                        case 2 | 3:
+                            fleet.drain(Island(f"eu-{s.rng.randrange(4)}"))
+                        case 4:
+                            whom = s.rng.choice(("eu-0", "eu-1", "syncer"))
+                            fleet.harm(Harm.model_validate({"kind": "kill", "island": whom}))
+                        case _:
+                            fleet.stop("by chance")
+                except (UserMistake, Unreachable, RunFailed):
+                    pass  # said to whoever asked
+            with s.within(QUICK_S, "a status"):
+                fleet.status()
+
+
+def play(scheduler: Scheduler) -> None:
+    """Bring a run up, keep it and end it, under one schedule."""
+    policy = {"exceptions": 3, "deaths": 4, "first_delay_s": 0.1, "longest_delay_s": 1.0}
+    policy |= {"hang_s": 5.0, "drain_s": 2.0}
+    config = config_of(
+        scheduler.rng.randint(1, 3),
+        islands={"spares": scheduler.rng.choice((0, 1)), "opportunistic": True},
+        faults={"policy": policy},
+        durability={"hang_s": HANG_S},
+        monitor={"refresh_s": 0.25, "metrics": False, "evaluate_every_s": 1000.0},
+    )
+    modules = (controller, desk, ending, islands, ownership, results, services, wishes)
+    with TemporaryDirectory() as folder, scheduler.controls(*modules):
+        run_dir = Path(folder) / "run"
+        world = World(config, run_dir=run_dir, scheduler=scheduler)
+        world.script = [world.look]
+        world.fleet = fleet = Fleet(
+            config,
+            run_dir,
+            "there",
+            world,
+            detached=True,
+            auth="disabled",
+            token="a",
+            resumes=False,
+        )
+        scheduler.spawn(fleet.keep, "keep")
+        for number in range(2):
+            scheduler.spawn(world.people, f"people {number}")
+        scheduler.run()
+        assert fleet.stumbles == 0, "the keeper broke"
+        assert fleet.outcome is not None
+        if fleet.outcome.error is not None:
+            assert "without a contribution between" in fleet.outcome.error
+        assert (world.actors, world.places) == ({}, {}), "something is left"
+        kept = runs.kept_of(Folder(run_dir))
+        assert kept is not None
+        assert kept["outcome"] is not None, "an ended run would be taken up again"
