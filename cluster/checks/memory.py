@@ -34,6 +34,8 @@ AGAINST, AGAIN, SIGMAS = 5, 5, 4.0
 far away counts, in deviations."""
 STALENESS_OF_PACE = 3
 """With a staler bound a learner that keeps pace can be late by no fault of its own."""
+MOST_SHARE = 4.0
+"""Of the steps of a merge: no contribution has more than so many times its share of them."""
 ALMOST = 1e-9
 
 

@@ -6,7 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from cluster.checks.memory import AGAIN, AGAINST, PASSING, REFUSALS, SIGMAS, Memory
+from cluster.checks.memory import (
+    AGAIN,
+    AGAINST,
+    ALMOST,
+    MOST_SHARE,
+    PASSING,
+    REFUSALS,
+    SIGMAS,
+    Memory,
+)
 from cluster.checks.rounds import closes
 from cluster.checks.truth import Poison, Violation
 from coordinator.membership import SPEAKING, Status
@@ -45,9 +54,8 @@ def merged(
     keys = [(c.id.life.island, c.id.life.incarnation, c.id.from_step) for c in contributions]
     if keys != sorted(keys):
         raise Violation("merges are in order", f"{keys}")
-    raw = [c.tokens**2 / (c.id.to_step - c.id.from_step) for c in contributions]
-    for weight, item in zip(raw, merge.items, strict=True):
-        if not math.isclose(weight / sum(raw), item.weight):
+    for share, item in zip(_shares(memory, contributions), merge.items, strict=True):
+        if not math.isclose(share, item.weight, abs_tol=ALMOST):
             raise Violation("weights are tokens^2/steps", f"{merge}")
     if not isinstance(event, Unsound):
         closes(memory, p, after, now_s)
@@ -61,6 +69,23 @@ def merged(
         {c.id for c in contributions}
     ):
         raise Violation("a window is merged once", f"f{p} {version}: {windows}")
+
+
+def _shares(memory: Memory, contributions: Sequence[Contribution]) -> list[float]:
+    """Return tokens^2/steps of each, as shares; none of them over MOST_SHARE times its share of the
+    steps. Those over it are found from the most excessive one on, one at a time."""
+    steps = [c.id.to_step - c.id.from_step for c in contributions]
+    raw = [c.tokens**2 / over for c, over in zip(contributions, steps, strict=True)]
+    most = [MOST_SHARE * over / sum(steps) for over in steps]
+    shares = [each / sum(raw) for each in raw]
+    if memory.rule.edition == 0:
+        return shares
+    free, left = sorted(range(len(raw)), key=lambda i: most[i] / raw[i]), 1.0
+    while free and raw[i := free[0]] / sum(raw[j] for j in free) * left > most[i]:
+        shares[i], left, free = most[i], left - most[i], free[1:]
+    for i in free:
+        shares[i] = raw[i] / sum(raw[j] for j in free) * left
+    return shares
 
 
 def _item(memory: Memory, p: Fragment, onto: Version, c: Contribution) -> None:
