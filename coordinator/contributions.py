@@ -12,7 +12,6 @@ from coordinator.membership import (
     Status,
     live,
     speaking,
-    suspended,
 )
 from coordinator.protocol import (
     Adopted,

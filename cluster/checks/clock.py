@@ -14,8 +14,8 @@ from coordinator.state import Phase, State
 
 
 def look(memory: Memory, before: State, event: Event, after: State, now_s: float) -> None:
-    """t never falls, and is the K-th largest clock of the live learners; none is silent. Whose clock
-    leaps to the end of the run does not count until it has said so twice."""
+    """t never falls, and is the K-th largest clock of the live learners; none is silent. A clock
+    that leaps to the end of the run does not count until its learner has said so twice."""
     k = memory.rule.min_quorum
     steps_count = memory.rule.overlap > 0 and after.phase is Phase.RUNNING
     clocks: list[int] = []
