@@ -9,6 +9,8 @@ where nobody knows how many tokens a window has.
 
 from __future__ import annotations
 
+import math
+
 from coordinator import leases
 from coordinator.frozen import replace
 from coordinator.membership import Member, Members
@@ -18,10 +20,10 @@ from coordinator.state import Rule
 SHARE_OF_FASTEST = 0.5
 """A step is taken to last at least this share of the fastest one that its learner has reported."""
 CREDIT_S, CREDIT_STEPS = 120.0, 4.0
-"""A learner that was not heard for a while may claim steps of so many seconds at once, or of so many
-of its own steps if that is longer: reports that waited for a syncer that stood still come together.
-A moving average that begins with one slow step (the first one) overrates those after it by less than
-three times that step in all."""
+"""A learner that was not heard for a while may claim steps of so many seconds at once, or of so
+many of its own steps if that is longer: reports that waited for a syncer that stood still come
+together. A moving average that begins with one slow step (the first one) overrates those after it
+by less than three times that step in all."""
 DENSER = 16.0
 """Where nobody knows how many tokens a window has, a learner may claim this many times as many as
 it, or any other learner, has trained in a window so far."""
@@ -51,8 +53,8 @@ def impossible(
     steps, needed_s = progress.steps - member.progress.steps, _needed_s(member, progress, step_s)
     if steps > 0 and needed_s > (credit_s := _credit_s(member, now_s)):
         return (
-            f"it claims {steps} more steps, which take {needed_s:.3g} s at twice its fastest speed; "
-            f"it had {credit_s:.3g} s"
+            f"it claims {steps} more steps, which take {needed_s:.3g} s at twice its fastest "
+            f"speed; it had {credit_s:.3g} s"
         )
     return None
 
@@ -76,23 +78,18 @@ def _beyond_its_leases(rule: Rule, member: Member, progress: Progress) -> str | 
 def _too_many_tokens(
     rule: Rule, members: Members, member: Member, progress: Progress
 ) -> str | None:
-    steps, tokens = progress.steps, progress.tokens
-    if tokens <= member.progress.tokens or tokens <= _most_tokens(rule, member, steps):
+    """Say why it cannot have trained so many tokens in its steps."""
+    steps, tokens, batch = progress.steps, progress.tokens, rule.batch_of(member.group)
+    if tokens <= member.progress.tokens or batch == 0:
         return None
-    if rule.window_tokens or not any(m.progress.tokens for m in members.values()):
-        most = rule.window_tokens * rule.batch_of(member.group) * steps
-        return f"{tokens} tokens in {steps} steps, at most {most} are possible" if most else None
-    density = max(_density(rule, each) for each in members.values())
-    most = DENSER * density * rule.batch_of(member.group) * steps
-    if tokens <= most:
+    if rule.window_tokens:
+        most = float(rule.window_tokens * batch * steps)
+    elif tokens <= (most := DENSER * _density(rule, member) * batch * steps):
         return None
-    return f"{tokens} tokens in {steps} steps, {DENSER:g} times the usual number are {most:.0f}"
-
-
-def _most_tokens(rule: Rule, member: Member, steps: int) -> float:
-    """Return the most tokens in so many of its steps, as far as its own history tells."""
-    per_window = rule.window_tokens or DENSER * _density(rule, member)
-    return per_window * rule.batch_of(member.group) * steps
+    else:  # seldom must all be looked through
+        density = max(_density(rule, each) for each in members.values())
+        most = DENSER * density * batch * steps if density > 0 or steps == 0 else math.inf
+    return None if tokens <= most else f"{tokens} tokens in {steps} steps, the most is {most:.0f}"
 
 
 def _density(rule: Rule, member: Member) -> float:
@@ -103,9 +100,8 @@ def _density(rule: Rule, member: Member) -> float:
 
 def too_dense(rule: Rule, member: Member, c: Contribution) -> bool:
     """Whether a contribution claims more tokens than its steps can have had."""
-    if not rule.bounded:
-        return False
-    return 0 < _most_tokens(rule, member, c.steps) < c.tokens
+    per_window = rule.window_tokens or DENSER * _density(rule, member)
+    return rule.bounded and 0 < per_window * rule.batch_of(member.group) * c.steps < c.tokens
 
 
 def _needed_s(member: Member, progress: Progress, step_s: float | None) -> float:

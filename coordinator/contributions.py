@@ -182,9 +182,8 @@ def adopted(rule: Rule, state: State, event: Adopted, now_s: float) -> Step:
         why = f"steps from {event.from_step} on are overwritten after {event.progress.steps}"
     if why is not None:
         return distrust(rule, state, member, f"what it adopted is not possible: {why}", now_s)
-    if member.progress.steps < event.progress.steps:  # only a report moves the clock past the end
-        if not member.doubted and claims.leaps_to_the_end(rule, member, event.progress):
-            member = replace(member, doubted=True)
+    if claims.leaps_to_the_end(rule, member, event.progress):
+        member = replace(member, doubted=True)
     state = progressed(rule, state, member, event.progress, now_s)
     span = (event.from_step, event.progress.steps)
     if ledger.overlaps(state.ledger, event.life, event.fragment, span):

@@ -18,9 +18,10 @@ Number = TypeVar("Number", int, float)
 class Roster(Mapping[Island, Member]):
     """Members by island, as a value: `put` answers with another one and changes nothing.
 
-    Of live learners, ascending: `clocks`; `steps_s`, seconds a step takes, of those that have
-    stepped. `living`: their lives. `doubted`: those of `clocks` that are not believed yet. `silences_s`, ascending: when each that speaks will be given up
-    if it says nothing more, where learners must advance.
+    Of live learners, ascending: `clocks`; `doubted`, those clocks that are not believed yet;
+    `steps_s`, seconds a step takes, of those that have stepped. `living`: their lives.
+    `silences_s`, ascending: when each that speaks will be given up if it says nothing more, where
+    learners must advance.
     """
 
     __slots__ = ("_by_island", "clocks", "doubted", "living", "silences_s", "steps_s")

@@ -29,8 +29,8 @@ from coordinator.roster import Roster
 from coordinator.schedule import Schedule
 
 EDITION = 1
-"""The newest edition of the rules. Edition 0 believes what an island says of its own progress; a tape
-names the edition that answered its events, and a run keeps the edition that it began with."""
+"""The newest edition of the rules. Edition 0 believes what an island says of its own progress. A
+tape names the edition that answered its events, and a run keeps the one that it began with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ class Rule:
     learners wait for adoption; if `overlap_follows`, that is the least of what a round takes.
     `lease_windows`: length of a lease. `watch`: what follows from a learner's direction.
     `edition`: which rules answer (`EDITION`). `batches`: windows that a learner of each group reads
-    in one step, 0 if its cursor is not to be looked at; `window_tokens`: the most tokens that a window can have, 0 if that is not known.
+    in one step, 0 if its cursor is not to be looked at. `window_tokens`: the most tokens that a
+    window can have, 0 if that is not known.
     """
 
     schedule: Schedule
