@@ -63,9 +63,13 @@ def _beyond_its_leases(rule: Rule, member: Member, progress: Progress) -> str | 
     """Say why its leases do not hold so many steps, or not up to this place."""
     batch, lease = rule.batch_of(member.group), progress.lease
     wanted = progress.steps * batch
+    if batch == 0:
+        return None
     if lease.start > rule.lease_windows:
         return f"it has read {lease.start} windows of a lease, which has {rule.lease_windows}"
     read = leases.consumed(member.held, member.passed, lease, rule.lease_windows)
+    if read is None and progress.steps > member.vouched:
+        return f"it reads lease {lease.number}, which it does not hold"
     there = member.granted if read is None else read
     if wanted <= there <= member.granted:
         return None

@@ -95,7 +95,8 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     held = leases.keep_unread(member.held, covered)
     if rule.bounded:
         gone = leases.windows_in(member.held[: -len(held) or None], rule.lease_windows)
-        member = replace(member, passed=member.passed + gone)
+        vouched = max(member.vouched, c.id.to_step)
+        member = replace(member, passed=member.passed + gone, vouched=vouched)
     member = replace(member, refusals=0, quarantines=0, covered=covered, held=held)
     of = life.island if rule.bounded else None
     fragment = replace(

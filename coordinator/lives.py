@@ -221,13 +221,12 @@ def drain(state: State, event: Drain) -> Step:
 
 
 def left(rule: Rule, state: State, event: Left, now_s: float) -> Step:
-    """A drained learner is gone: what no admitted contribution vouches for goes back."""
+    """A drained learner is gone: what no admitted contribution vouches for goes back. It says how
+    far it came, which is left out if that is not possible: it may be of the life before."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
-    why = claims.impossible(rule, state.members, member, event.progress, now_s)
-    if why is not None:
-        return distrust(rule, state, member, f"it left, which is not possible: {why}", now_s)
-    state = progressed(rule, state, member, event.progress, now_s)
+    if claims.impossible(rule, state.members, member, event.progress, now_s) is None:
+        state = progressed(rule, state, member, event.progress, now_s)
     return lose(rule, state, event.life, member.why, Status.LEFT), ()
 
 

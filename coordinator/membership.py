@@ -49,7 +49,8 @@ class Member:
     contributions that do not are still wanted, over all its lives, before one is merged again.
 
     From edition 1 of the rules on: `granted`: windows in all leases that this life was ever given;
-    `passed`: windows of those that are not in `held` any more; `fastest_s`: the shortest step that
+    `passed`: windows of those that are not in `held` any more; `vouched`: the step up to which an
+    admitted contribution has said what it read; `fastest_s`: the shortest step that
     it has reported, 0 before the first; `credit_s`: seconds of stepping that it may still claim as
     of `credited_s`; `doubted`: it claims to have passed the end of the run in one leap, and has not
     said so twice.
@@ -74,6 +75,7 @@ class Member:
     covered: Lease | None = None
     granted: int = 0
     passed: int = 0
+    vouched: int = 0
     fastest_s: float = 0.0
     credit_s: float = 0.0
     credited_s: float = 0.0
