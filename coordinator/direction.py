@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from enum import StrEnum
 
 from coordinator.protocol import Island
@@ -62,19 +62,24 @@ def confirmed(island: Island, aligned: Mapping[Island, float], measured: int) ->
 
 
 def apart(
+    merged: Set[Island],
     participants: Mapping[Island, float],
     trial: Mapping[Island, float],
     aligned: Mapping[Island, float],
     measured: int,
 ) -> dict[Island, bool]:
     """Return of each of two islands whether it points against the other one, where the outer
-    momentum says which of the two it is; of those on trial beside one island, whether they do."""
-    if measured == 0 or not 1 <= len(participants) < PARTICIPANTS:
+    momentum says which of the two it is; of those on trial beside one island, whether they do.
+
+    `merged`: the islands in the merge; `participants`: cosines of those that have one, `trial`: of
+    those that were only measured; `aligned`: as in `confirmed`.
+    """
+    if measured == 0:
         return {}
     least = -chance(measured)
-    if len(participants) == 1:
+    if len(merged) == 1:
         return {island: cosine < least for island, cosine in trial.items()}
-    if not participants.keys() <= aligned.keys():
+    if len(merged) != 2 or not merged == participants.keys() == aligned.keys():
         return {}
     return {
         island: cosine < least and confirmed(island, aligned, measured)

@@ -42,7 +42,8 @@ def judge(
     aligned = alignments_of(items, event)
     found = against(participants, tried, event.measured)
     if rule.bounded and not found and len(_trusted(state)) < LIVE:
-        found = apart(participants, tried, aligned, event.measured)
+        merged = frozenset(c.id.life.island for c in items)
+        found = apart(merged, participants, tried, aligned, event.measured)
     pointing = zip((*items, *trial), event.cosines, strict=False)
     lives = {c.id.life.island: c.id.life for c, cosine in pointing if cosine is not None}
     effects: tuple[Effect, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from cluster.checks.memory import (
     AGAIN,
@@ -191,9 +191,9 @@ def directions(memory: Memory, before: State, event: Merged, after: State) -> No
             off = sorted(abs(x - middle) for x in others)
             spread = (off[(len(off) - 1) // 2] + off[len(off) // 2]) / 2
             low = cosine < -chance and cosine < middle - SIGMAS * spread
-        elif few and len(others) == 1 and old.trial and len(merged & said.keys()) == 1:
+        elif few and old.trial and len(merged) == 1:
             low = cosine < -chance
-        elif few and len(others) == 1 and not old.trial and len(_aligned(round_, event)) == 2:
+        elif few and _are_two(round_, event, merged, said.keys() & merged) and not old.trial:
             low = cosine < -chance and sure
         else:
             continue
@@ -211,6 +211,11 @@ def directions(memory: Memory, before: State, event: Merged, after: State) -> No
             raise Violation("direction", f"{life} is {new.status}, {count} times against")
         if new.status is Status.QUARANTINED:
             memory.trial[life.island] = AGAIN
+
+
+def _are_two(round_: Round, event: Merged, merged: Set[Island], measured: Set[Island]) -> bool:
+    """Is it a merge of two islands, of both of which all is known?"""
+    return len(merged) == 2 and merged == measured == _aligned(round_, event).keys()
 
 
 def _aligned(round_: Round, event: Merged) -> dict[Island, float]:
