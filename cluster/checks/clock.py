@@ -59,8 +59,10 @@ def _leaps(memory: Memory, before: State, event: Event, member: Member) -> None:
     was = old is not None and old.life == member.life and old.doubted
     if leaps and not was and not member.doubted:
         raise Violation("nobody ends a run alone", f"{member} by {event}")
-    again = isinstance(event, Report) and event.life == member.life
-    if was and not member.doubted and not (again and event.progress.steps >= known):
+    again = (
+        isinstance(event, Report) and event.life == member.life and event.progress.steps >= known
+    )
+    if was and not member.doubted and not again:
         raise Violation("nobody ends a run alone", f"{member} by {event}")
     if member.doubted and not (leaps or was):
         raise Violation("who is doubted has leapt", f"{member} by {event}")
