@@ -56,6 +56,8 @@ class Figures(TypedDict):
     overlap_steps: float | None  # from a hand-in to the adoption after it, mean over the run
     outer_cosine: float | None  # of merged deltas to the outer momentum, or to those before
     outer_rate: float | None  # the outer learning rate that was taken
+    distrusted_lives: int  # that were ended for words that cannot be true
+    largest_share: float | None  # of a merge, over the same contribution's share of the steps
     unsound_merges: int  # that were undone, since their step was not finite or far too long
     trouble: str  # what is wrong with the model, as far as it can be seen; empty: nothing
     merges_lost: int  # published, but not durable when the shard died

@@ -35,7 +35,7 @@ from coordinator.protocol import (
     Unsound,
     Wake,
 )
-from coordinator.roster import kth_clock
+from coordinator.roster import believed_clock, kth_clock
 from coordinator.state import Rule, State, Step, is_open
 
 
@@ -56,11 +56,11 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
         case Join():
             return lives.join(rule, state, event, now_s)
         case Report():
-            return lives.report(state, event, now_s)
+            return lives.report(rule, state, event, now_s)
         case Lost():
             return lives.lost(rule, state, event)
         case LeaseWanted():
-            return lives.lease_wanted(state, event)
+            return lives.lease_wanted(rule, state, event)
         case Drain():
             return lives.drain(state, event)
         case Left():
@@ -70,7 +70,7 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
         case Missing():
             return contributions.missing(rule, state, event)
         case Adopted():
-            return contributions.adopted(state, event, now_s)
+            return contributions.adopted(rule, state, event, now_s)
         case Merged():
             return rounds.merged(rule, state, event)
         case Unsound():
@@ -78,7 +78,7 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
         case Stored():
             return rounds.stored(state, event, now_s)
         case Reached():
-            return lives.reached(state, event), ()
+            return lives.reached(rule, state, event), ()
         case Stop():
             return rounds.stop(state, event.why, now_s), ()
         case Resume():
@@ -96,9 +96,9 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
 def settle(rule: Rule, before: State, state: State, now_s: float) -> Step:
     """Decide everything that follows from what is known at `now_s`; `before`: settled already."""
     state = lives.give_up_silent(rule, state, now_s)
-    clock = kth_clock(state.members, rule.min_quorum)
-    state, effects = lives.keep_clock(state, clock)
+    state, effects = lives.keep_clock(state, kth_clock(state.members, rule.min_quorum))
     state = rounds.open_due(state, now_s)
+    clock = believed_clock(state.members, rule.min_quorum)
     state = rounds.tell_time(rule, state, clock, now_s)
     state = rounds.notice_quorums(rule, state, now_s)
     for p in rounds.opened(state):  # all that are due: more than these will not be opened

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator import gate, leases, ledger, membership, norms
+from coordinator import claims, gate, leases, ledger, norms
 from coordinator.frozen import replace
-from coordinator.lives import lose, progressed, void
+from coordinator.lives import distrust, lose, progressed, void
 from coordinator.membership import (
     REFUSALS_UNTIL_QUARANTINE,
     SPEAKING,
@@ -57,6 +57,11 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     impossible = gate.Refusal(Fate.GATE, Cause.COUNTERS, "impossible counters")
     if not gate.well_formed(c):  # before it can pass for something said twice
         return refused(rule, state, member, c, impossible, now_s)
+    why = claims.impossible(rule, state.members, member, c.progress, now_s)
+    if why is not None or claims.too_dense(rule, member, c):
+        more = f": {why}" if why else f": {c.tokens} tokens in {c.steps} steps"
+        refusal = gate.Refusal(Fate.GATE, Cause.COUNTERS, f"{impossible.why}{more}")
+        return refused(rule, state, member, c, refusal, now_s)
     accounts = ledger.trained(state.ledger, life, c.progress.tokens)
     if ledger.overlaps(accounts, life, p, (c.id.from_step, c.id.to_step)):
         return state, (Discard(c, Fate.SUPERSEDED, f"{c.id} is accounted for already"),)
@@ -74,6 +79,7 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
         max_staleness=rule.max_staleness,
         norms=fragment.norms,
         moments=fragment.moments,
+        others=_others(rule, state, life.island),
     )
     if refusal is not None:
         state = replace(state, ledger=ledger.refuse(accounts, c, refusal.fate))
@@ -87,19 +93,32 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
         return with_fragment(with_member(state, member), p, fragment), ()
     covered = leases.further(member.held, member.covered, c.progress.lease)
     held = leases.keep_unread(member.held, covered)
+    if rule.bounded:
+        gone = leases.windows_in(member.held[: -len(held) or None], rule.lease_windows)
+        vouched = max(member.vouched, c.id.to_step)
+        member = replace(member, passed=member.passed + gone, vouched=vouched)
     member = replace(member, refusals=0, quarantines=0, covered=covered, held=held)
+    of = life.island if rule.bounded else None
     fragment = replace(
         fragment,
         outliers=frozenset[Island](),
         voters=frozenset[Island](),
-        norms=norms.admit(fragment.norms, c.norm, c.spans_steps),
+        norms=norms.admit(fragment.norms, c.norm, c.spans_steps, of),
     )
     if c.moments_norm is not None:
-        moments = norms.admit(fragment.moments, c.moments_norm, 1)
+        moments = norms.admit(fragment.moments, c.moments_norm, 1, of)
         fragment = replace(fragment, moments=moments)
     if (round_ := fragment.round) and round_.stage is Stage.OPEN:
         fragment = replace(fragment, round=replace(round_, arrived=round_.arrived | {life.island}))
     return with_fragment(with_member(state, member), p, fragment), ()
+
+
+def _others(rule: Rule, state: State, island: Island) -> frozenset[Island]:
+    """Return the other islands that speak: to their norms this one's are held."""
+    if not rule.bounded:
+        return frozenset()
+    speak = (m.life.island for m in state.members.values() if m.status in SPEAKING)
+    return frozenset(speak) - {island}
 
 
 def _in_hand(state: State, c: Contribution) -> bool:
@@ -155,11 +174,18 @@ def missing(rule: Rule, state: State, event: Missing) -> Step:
     return lose(rule, state, life, why), (Void(life, f"{why}, join again"),)
 
 
-def adopted(state: State, event: Adopted, now_s: float) -> Step:
+def adopted(rule: Rule, state: State, event: Adopted, now_s: float) -> Step:
     """A learner has taken in a version; the steps it had not handed in are overwritten."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
-    state = progressed(state, member, event.progress, now_s)
+    why = claims.impossible(rule, state.members, member, event.progress, now_s)
+    if why is None and rule.bounded and event.from_step > event.progress.steps:
+        why = f"steps from {event.from_step} on are overwritten after {event.progress.steps}"
+    if why is not None:
+        return distrust(rule, state, member, f"what it adopted is not possible: {why}", now_s)
+    if claims.leaps_to_the_end(rule, member, event.progress):
+        member = replace(member, doubted=True)
+    state = progressed(rule, state, member, event.progress, now_s)
     span = (event.from_step, event.progress.steps)
     if ledger.overlaps(state.ledger, event.life, event.fragment, span):
         return state, ()  # said twice
@@ -209,10 +235,5 @@ def refused(
     if rule.overlap > 0 and member.refusals < REFUSALS_UNTIL_QUARANTINE:
         return state, (discard,)
     why = f"{member.refusals} contributions refused in a row, the last one for {refusal.why}"
-    quarantines = member.quarantines + 1
-    if (barred_for_s := membership.barred_for_s(quarantines)) > 0:
-        times = f"{quarantines} times without a contribution between"
-        why += f"; quarantined {times}, barred for {barred_for_s:g} s"
-    barred = replace(member, quarantines=quarantines, barred_s=now_s + barred_for_s)
-    state = lose(rule, with_member(state, barred), member.life, why, Status.QUARANTINED)
-    return state, (discard, Void(member.life, f"quarantined: {why}", distrusted=True))
+    state, voided = distrust(rule, state, member, why, now_s)
+    return state, (discard, *voided)

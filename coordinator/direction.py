@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from enum import StrEnum
 
 from coordinator.protocol import Island
 
 PARTICIPANTS = 3
-"""Between two nobody can say which one points the wrong way."""
+"""Between two their directions alone do not say which one points the wrong way."""
 LIVE = 4
-"""With fewer live learners a low cosine is reported, and has no consequence."""
+"""With fewer live learners a low cosine has a consequence only where the outer momentum confirms
+it, which leads where all of them pointed before."""
 RUN = 5
 """So many merges in a row below the bound: quarantine. So many above it: trusted again."""
 DEVIATIONS = 4.0
@@ -41,6 +42,49 @@ def bound(others: Mapping[Island, float], measured: int) -> float:
     middle = statistics.median(others.values())
     spread = statistics.median(abs(cosine - middle) for cosine in others.values())
     return min(-DEVIATIONS / math.sqrt(measured), middle - DEVIATIONS * spread)
+
+
+def chance(measured: int) -> float:
+    """Return the cosine that two unrelated directions do not reach, of so many elements."""
+    return DEVIATIONS / math.sqrt(measured)
+
+
+def confirmed(island: Island, aligned: Mapping[Island, float], measured: int) -> bool:
+    """Whether an island points against the outer momentum, and the others along it.
+
+    `aligned`: cosine of each contribution to where the momentum led before the merge.
+    """
+    others = [cosine for other, cosine in aligned.items() if other != island]
+    if measured == 0 or island not in aligned or not others:
+        return False
+    most = chance(measured)
+    return aligned[island] < -most and statistics.median_low(others) > most
+
+
+def apart(
+    merged: Set[Island],
+    participants: Mapping[Island, float],
+    trial: Mapping[Island, float],
+    aligned: Mapping[Island, float],
+    measured: int,
+) -> dict[Island, bool]:
+    """Return of each of two islands whether it points against the other one, where the outer
+    momentum says which of the two it is; of those on trial beside one island, whether they do.
+
+    `merged`: the islands in the merge; `participants`: cosines of those that have one, `trial`: of
+    those that were only measured; `aligned`: as in `confirmed`.
+    """
+    if measured == 0:
+        return {}
+    least = -chance(measured)
+    if len(merged) == 1:
+        return {island: cosine < least for island, cosine in trial.items()}
+    if len(merged) != 2 or not merged == participants.keys() == aligned.keys():
+        return {}
+    return {
+        island: cosine < least and confirmed(island, aligned, measured)
+        for island, cosine in participants.items()
+    }
 
 
 def against(

@@ -9,10 +9,11 @@ two payloads is not believed in the other.
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass
 
 from coordinator.norms import Norms, limit
-from coordinator.protocol import Cause, Contribution, Fate, Version
+from coordinator.protocol import Cause, Contribution, Fate, Island, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,12 @@ def inspect(
     max_staleness: int,
     norms: Norms,
     moments: Norms,
+    others: Set[Island] = frozenset(),
 ) -> Refusal | None:
     """Return None if the contribution may be merged onto `current`.
 
     `norms`: the fragment's, of deltas; `moments`: of first moments, each over one step, since they
-    do not grow with the steps that a delta spans.
+    do not grow with the steps that a delta spans. `others`: the islands that it is held to.
     """
     c = contribution
     if c.fingerprint != fingerprint:
@@ -53,7 +55,7 @@ def inspect(
         return Refusal(Fate.STALE, Cause.STALE, why)
     if not math.isfinite(c.norm):
         return Refusal(Fate.GATE, Cause.NOT_FINITE, "numbers that are not finite")
-    if (most := limit(norms, c.spans_steps)) < c.norm:
+    if (most := limit(norms, c.spans_steps, others)) < c.norm:
         steps = f"{c.spans_steps} step{'s' * (c.spans_steps > 1)}"
         why = f"norm {c.norm:.3g} over {steps}, the limit is {most:.3g}"
         return Refusal(Fate.GATE, Cause.NORM, why)
@@ -61,7 +63,7 @@ def inspect(
         return None
     if not math.isfinite(c.moments_norm):
         return Refusal(Fate.GATE, Cause.NOT_FINITE, "first moments that are not finite")
-    if (most := limit(moments, 1)) < c.moments_norm:
+    if (most := limit(moments, 1, others)) < c.moments_norm:
         why = f"first moments of norm {c.moments_norm:.3g}, the limit is {most:.3g}"
         return Refusal(Fate.GATE, Cause.MOMENTS, why)
     return None

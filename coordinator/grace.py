@@ -25,7 +25,7 @@ SHARE_OF_SLACK = 0.9
 """gamma < 1. Its value is not public; re-implementations use 0.2 to 0.5, which meets a third to a
 half of free-running learners (docs/protocol.md), so we spend nearly all of the slack."""
 KEEPS_PACE = 2.0
-"""A learner keeps pace while its step takes at most this many times the median one."""
+"""A learner keeps pace while its step takes at most this many times the (lower) median one."""
 SMOOTHING = 0.2
 """Weight of the newest sample in a moving average."""
 
@@ -58,42 +58,52 @@ def smooth(average: float | None, sample: float) -> float:
     return sample if average is None else (1 - SMOOTHING) * average + SMOOTHING * sample
 
 
-def slowest_in_pace(step_s: Sequence[float]) -> float:
+def slowest_in_pace(step_s: Sequence[float], *, lower: bool = True) -> float:
     """Seconds a step takes the slowest learner that keeps pace; 0 when none has stepped yet.
 
-    `step_s`: ascending.
+    `step_s`: ascending. `lower`: of an even number of learners the lower one of the two in the
+    middle is the median (edition 1). Their mean would let the slower one of two always keep pace.
     """
     if not step_s:
         return 0.0
-    limit = KEEPS_PACE * statistics.median(step_s)
+    middle = statistics.median_low(step_s) if lower else statistics.median(step_s)
+    limit = KEEPS_PACE * middle
     return step_s[bisect_right(step_s, limit) - 1]
 
 
 def window_s(
-    *, fixed_s: float | None, overlap: int, follows: bool, step_s: Sequence[float], pace: Pace
+    *,
+    fixed_s: float | None,
+    overlap: int,
+    follows: bool,
+    step_s: Sequence[float],
+    pace: Pace,
+    lower: bool = True,
 ) -> float:
     """Length of the grace window in seconds, counted from the quorum; `fixed_s` overrules.
 
     `overlap`: in steps; if it `follows`, as many as that takes. `step_s`: of the live learners,
-    ascending.
+    ascending. `lower`: as in `slowest_in_pace`.
     """
     if fixed_s is not None:
         return fixed_s
-    step = slowest_in_pace(step_s)
+    step = slowest_in_pace(step_s, lower=lower)
     if follows:
         return step
     slack = overlap * step - pace.spent_s
     return min(step, max(0.0, SHARE_OF_SLACK * slack))
 
 
-def last_window_s(*, fragments: int, step_s: Sequence[float], pace: Pace) -> float:
+def last_window_s(
+    *, fragments: int, step_s: Sequence[float], pace: Pace, lower: bool = True
+) -> float:
     """How long a round of a run that ends waits at most, counted from when it could begin.
 
     Until a learner that keeps pace has reached its next step boundary, be it hindered for as long
     as one may be silent, and has handed in all of its `fragments`, of which one takes the usual
     time to quorum; as long as the whole model takes in a join, if that is not known.
     """
-    boundary_s = max(SILENCE_FLOOR_S, KEEPS_PACE * slowest_in_pace(step_s))
+    boundary_s = max(SILENCE_FLOOR_S, KEEPS_PACE * slowest_in_pace(step_s, lower=lower))
     if pace.quorum_s is None:
         return boundary_s + SILENCE_JOINING_S
     return boundary_s + fragments * pace.quorum_s

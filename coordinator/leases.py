@@ -63,6 +63,23 @@ def further(held: Sequence[Lease], covered: Lease | None, read: Lease) -> Lease 
     return max(covered, read, key=lambda lease: (numbers.index(lease.number), lease.start))
 
 
+def consumed(held: Sequence[Lease], passed: int, read: Lease, windows: int) -> int | None:
+    """Return how many windows of its leases a life has read at this cursor; None if the lease is
+    not among those `held`. `passed`: windows of the leases before them; `windows`: of a whole one.
+    """
+    before = passed
+    for lease in held:
+        if lease.number == read.number:
+            return before + read.start - lease.start
+        before += windows - lease.start
+    return None
+
+
+def windows_in(held: Sequence[Lease], windows: int) -> int:
+    """Return how many windows these leases hold, `windows` being those of a whole one."""
+    return sum(windows - lease.start for lease in held)
+
+
 def keep_unread(held: Sequence[Lease], covered: Lease | None) -> tuple[Lease, ...]:
     """Forget leases that are used up: those before the covered one."""
     numbers = [lease.number for lease in held]

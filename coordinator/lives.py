@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from coordinator import leases, ledger
+from coordinator import claims, leases, ledger
 from coordinator.frozen import replace
 from coordinator.grace import slowest_in_pace
 from coordinator.membership import (
@@ -15,6 +15,7 @@ from coordinator.membership import (
     silence_limit_s,
     silent_since_s,
     speaking,
+    suspended,
 )
 from coordinator.protocol import (
     Drain,
@@ -82,6 +83,7 @@ def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
     life = Life(event.island, state.next_incarnation)
     pool, first = leases.grant(leases.pool_of(state.leases, event.region))
     pool, ahead = leases.grant(pool)  # so that it never waits for the syncer at a lease's end
+    held = first, ahead
     member = Member(
         life=life,
         group=event.group,
@@ -94,8 +96,11 @@ def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
         quarantines=0 if before is None else before.quarantines,
         trial=0 if before is None else before.trial,
         region=event.region,
-        held=(first, ahead),
+        held=held,
     )
+    if rule.bounded:
+        windows = leases.windows_in(held, rule.lease_windows)
+        member = replace(member, granted=windows, credit_s=claims.CREDIT_S, credited_s=now_s)
     state = replace(
         with_pool(state, event.region, pool),
         next_incarnation=Incarnation(life.incarnation + 1),
@@ -105,27 +110,52 @@ def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
         life=life,
         offset=member.offset,
         versions=tuple(fragment.version for fragment in state.fragments),
-        leases=(first, ahead),
+        leases=held,
         donors=donors(state, event.island),
     )
     return with_member(state, member), (granted,)
 
 
-def report(state: State, event: Report, now_s: float) -> Step:
+def report(rule: Rule, state: State, event: Report, now_s: float) -> Step:
+    """Take in how far a learner has come, unless it cannot have come so far."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
+    said = event.progress
+    why = claims.impossible(rule, state.members, member, said, now_s, event.step_s)
+    if why is not None:
+        return distrust(rule, state, member, f"its report is not possible: {why}", now_s)
+    leaps = not member.doubted and claims.leaps_to_the_end(rule, member, said)
+    if leaps or member.doubted:
+        again = member.doubted and said.steps >= member.progress.steps
+        member = replace(member, doubted=leaps or not again)
     if member.status is Status.JOINING and event.progress.steps > 0:
         member = replace(member, status=Status.LIVE, why="steps")
     overtaken = event.progress.steps < member.progress.steps
     step_s = member.step_s if overtaken else event.step_s
-    return progressed(state, member, event.progress, now_s, step_s), ()
+    state = progressed(rule, state, member, event.progress, now_s, step_s)
+    timed = claims.timed(rule, state.members[event.life.island], step_s)
+    return with_member(state, timed) if rule.bounded else state, ()
+
+
+def distrust(rule: Rule, state: State, member: Member, why: str, now_s: float) -> Step:
+    """End a life whose words cannot be true: its island begins again without its moments."""
+    suspect, why = suspended(member, why, now_s)
+    state = lose(rule, with_member(state, suspect), member.life, why, Status.QUARANTINED)
+    return state, (Void(member.life, f"quarantined: {why}", distrusted=True),)
 
 
 def progressed(
-    state: State, member: Member, progress: Progress, now_s: float, step_s: float | None = None
+    rule: Rule,
+    state: State,
+    member: Member,
+    progress: Progress,
+    now_s: float,
+    step_s: float | None = None,
 ) -> State:
     """Take in how far a life has come; words that newer ones overtook change nothing."""
     ahead = progress.steps > member.progress.steps
+    if ahead:
+        member = claims.charged(rule, member, progress, now_s, step_s)
     member = replace(
         member,
         heard_s=now_s,
@@ -152,9 +182,9 @@ def lose(rule: Rule, state: State, life: Life, why: str, status: Status = Status
     return with_member(state, replace(member, status=status, why=why, held=()))
 
 
-def reached(state: State, event: Reached) -> State:
+def reached(rule: Rule, state: State, event: Reached) -> State:
     """Learn how long the way down takes to the last learner that keeps pace."""
-    limit_s = slowest_in_pace(state.members.steps_s)
+    limit_s = slowest_in_pace(state.members.steps_s, lower=rule.bounded)
     live = {m.life for m in state.members.values() if m.status is Status.LIVE}
     pacing = {life for life in live if state.members[life.island].step_s <= limit_s}
     after_s = [after_s for life, after_s in event.after_s if life in pacing]
@@ -167,12 +197,18 @@ def lost(rule: Rule, state: State, event: Lost) -> Step:
     return lose(rule, state, event.life, event.why), ()
 
 
-def lease_wanted(state: State, event: LeaseWanted) -> Step:
+def lease_wanted(rule: Rule, state: State, event: LeaseWanted) -> Step:
+    """Grant one more piece of the corpus, unless the learner has far more than it can need."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
+    if (why := claims.hoards(rule, member)) is not None:
+        return lose(rule, state, event.life, why), (Void(event.life, f"{why}, join again"),)
     pool, lease = leases.grant(leases.pool_of(state.leases, member.region))
     state = with_pool(state, member.region, pool)
     member = replace(member, held=(*member.held, lease))
+    if rule.bounded:
+        granted = member.granted + leases.windows_in((lease,), rule.lease_windows)
+        member = replace(member, granted=granted)
     return with_member(state, member), (LeaseGranted(event.life, lease),)
 
 
@@ -185,10 +221,12 @@ def drain(state: State, event: Drain) -> Step:
 
 
 def left(rule: Rule, state: State, event: Left, now_s: float) -> Step:
-    """A drained learner is gone: what no admitted contribution vouches for goes back."""
+    """A drained learner is gone: what no admitted contribution vouches for goes back. It says how
+    far it came, which is left out if that is not possible: it may be of the life before."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
-    state = progressed(state, member, event.progress, now_s)
+    if claims.impossible(rule, state.members, member, event.progress, now_s) is None:
+        state = progressed(rule, state, member, event.progress, now_s)
     return lose(rule, state, event.life, member.why, Status.LEFT), ()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinator.frozen import replace
 from coordinator.protocol import Island, Lease, Life, Progress, Region
 
 SILENCE_FLOOR_S = 10.0
@@ -46,6 +47,13 @@ class Member:
     last admitted contribution, over all its lives; `barred_s`: it may not join again before.
     `against`: merges in a row in which it pointed against the others; `trial`: so many
     contributions that do not are still wanted, over all its lives, before one is merged again.
+
+    From edition 1 of the rules on: `granted`: windows in all leases that this life was ever given;
+    `passed`: windows of those that are not in `held` any more; `vouched`: the step up to which an
+    admitted contribution has said what it read; `fastest_s`: the shortest step that
+    it has reported, 0 before the first; `credit_s`: seconds of stepping that it may still claim as
+    of `credited_s`; `doubted`: it claims to have passed the end of the run in one leap, and has not
+    said so twice.
     """
 
     life: Life
@@ -65,6 +73,13 @@ class Member:
     region: Region | None = None
     held: tuple[Lease, ...] = ()
     covered: Lease | None = None
+    granted: int = 0
+    passed: int = 0
+    vouched: int = 0
+    fastest_s: float = 0.0
+    credit_s: float = 0.0
+    credited_s: float = 0.0
+    doubted: bool = False
 
     @property
     def clock(self) -> int:
@@ -92,6 +107,15 @@ def barred_for_s(quarantines: int) -> float:
     if quarantines < 2:
         return 0.0
     return BARRED_S * 2 ** min(quarantines - 2, BARRED_DOUBLINGS)
+
+
+def suspended(member: Member, why: str, now_s: float) -> tuple[Member, str]:
+    """Return the member with one more quarantine and how long it is barred; and why, in words."""
+    quarantines = member.quarantines + 1
+    if (barred_s := barred_for_s(quarantines)) > 0:
+        times = f"{quarantines} times without a contribution between"
+        why += f"; quarantined {times}, barred for {barred_s:g} s"
+    return replace(member, quarantines=quarantines, barred_s=now_s + barred_s), why
 
 
 def silence_limit_s(member: Member) -> float:

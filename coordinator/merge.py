@@ -43,8 +43,10 @@ from coordinator.pointing import (
     Directions,
     Everyone,
     Part,
+    along_nothing,
     everyone_of,
     look,
+    look_along,
     nothing,
     pointing,
 )
@@ -125,7 +127,7 @@ def merge_into(
             turns[inside.start] = _beside(delta, momentum[inside], factor)
         step(outer, master[inside], momentum[inside], delta, factor)
 
-    found = _make(plan, use, spread)
+    found = _make(plan, use, spread, momentum)
     if in_passing:
         turn = _together(turns[start] for start in sorted(turns))
     if turn is not None:
@@ -210,25 +212,36 @@ def _together(turns: Iterable[Turn]) -> Turn:
     return Turn(*map(float, sum(map(np.array, turns), np.zeros(3))))
 
 
-def _make(plan: _Plan, use: Callable[[slice, Flat, float], None], spread: Spread) -> Directions:
-    """Make each tile of the merged delta and have it used."""
+def _make(
+    plan: _Plan,
+    use: Callable[[slice, Flat, float], None],
+    spread: Spread,
+    momentum: Flat | None = None,
+) -> Directions:
+    """Make each tile of the merged delta and have it used; `momentum`: what the parts are measured
+    beside, as it is before a tile is used."""
     sizes, size = plan.sizes, sum(plan.sizes)
 
-    def work(job: Sequence[Tile]) -> NDArray[np.float64]:
-        sums = nothing(plan.everyone)
+    def work(job: Sequence[Tile]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        sums, along = nothing(plan.everyone), along_nothing(plan.everyone)
         with room_of_my_own() as room:
             for tile in job:
                 recipe, delta = plan.recipes[tile.piece], None
                 if plan.measured and is_looked_at(tile.start):
+                    if momentum is not None:
+                        along += look_along(plan.everyone, momentum, tile, size, room)
                     delta, products = look(plan.everyone, tile, size, room)
                     sums += products
                 if delta is None or recipe is not plan.plain:
                     delta = plan.delta(tile, room)
                 use(slice(tile.start, tile.stop), delta, recipe.factor)
-        return sums
+        return sums, along
 
     found = list(spread(work, jobs_of(sizes, range(len(sizes)))))
-    return pointing(plan.everyone, found, sizes) if plan.measured else Directions((), 0)
+    if not plan.measured:
+        return Directions((), 0)
+    beside = None if momentum is None else [along for _, along in found]
+    return pointing(plan.everyone, [sums for sums, _ in found], sizes, beside)
 
 
 def _recipes(

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from coordinator.frozen import replace
+from coordinator.protocol import Island
 
 KEPT = 64
 """Norms that are remembered."""
@@ -27,11 +30,19 @@ CHANGED_FACTOR = 100.0
 until NEEDED new ones are known."""
 
 
+OTHERS_NEEDED = 4
+"""With fewer norms of other islands, an island's own count like theirs."""
+KEPT_OF_EACH = 4
+"""The newest norms of an island that those of others do not push out."""
+
+
 class Sample(NamedTuple):
-    """The Euclidean norm of a delta over so many inner steps."""
+    """The Euclidean norm of a delta over so many inner steps; of which island, from edition 1 of
+    the rules on."""
 
     norm: float
     steps: int
+    island: Island | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +58,16 @@ NONE = Norms()
 """Of a fragment that has merged nothing yet."""
 
 
-def limit(norms: Norms, steps: int) -> float:
+def limit(norms: Norms, steps: int, others: Set[Island] = frozenset()) -> float:
     """Return the largest norm over `steps` that is in line with these; infinite while too few are
     known.
 
     The median norm is taken per step and per square root of steps, and the larger one of the two
     counts; their spread is that of the reading that fits them better.
+
+    `others`: the islands that the one to be judged is held to. If enough is known of them, the
+    median is that of their medians, so that no island's own norms move its limit: among two it is
+    held to the other one.
     """
     known = [sample for sample in norms.recent if sample.norm > 0]
     if len(known) < NEEDED:
@@ -60,18 +75,32 @@ def limit(norms: Norms, steps: int) -> float:
             return math.inf
         ratio = steps / norms.former.steps
         return CHANGED_FACTOR * norms.former.norm * max(ratio, math.sqrt(ratio))
+    theirs = [sample for sample in known if sample.island in others]
+    apart = len(theirs) >= OTHERS_NEEDED
     most, spread = -math.inf, math.inf
     for power in (1.0, 0.5):
-        logs = [math.log(norm) - power * math.log(over) for norm, over in known]
+        samples = theirs if apart else known
+        logs = [math.log(norm) - power * math.log(over) for norm, over, _ in samples]
         middle = statistics.median(logs)
+        if apart:
+            of_each: dict[Island | None, list[float]] = {}
+            for sample, value in zip(samples, logs, strict=True):
+                of_each.setdefault(sample.island, []).append(value)
+            middle = statistics.median(statistics.median(each) for each in of_each.values())
         most = max(most, middle + power * math.log(steps))
         spread = min(spread, statistics.median([abs(value - middle) for value in logs]))
     return math.exp(most + max(math.log(OUTLIER_FACTOR), OUTLIER_SPREADS * spread))
 
 
-def admit(norms: Norms, norm: float, steps: int) -> Norms:
-    """Return the norms with one more."""
-    recent = (*norms.recent, Sample(norm, steps))[-KEPT:]
+def admit(norms: Norms, norm: float, steps: int, island: Island | None = None) -> Norms:
+    """Return the norms with one more, and without the oldest one above KEPT of an island that has
+    more than KEPT_OF_EACH."""
+    recent = (*norms.recent, Sample(norm, steps, island))
+    if len(recent) > KEPT:
+        count = Counter(sample.island for sample in recent)
+        plenty = (i for i, each in enumerate(recent) if count[each.island] > KEPT_OF_EACH)
+        out = next(plenty, 0)
+        recent = (*recent[:out], *recent[out + 1 :])
     known = sum(sample.norm > 0 for sample in recent) >= NEEDED
     return Norms(recent, None if known else norms.former)
 

@@ -35,13 +35,15 @@ class Directions(NamedTuple):
     `cosines`: of each part to the weighted mean of the others, then of each one on trial to the
     mean of all parts; None where one of the two has no length. `measured`: elements looked at.
     `turned`: cosine of the merged delta to the outer momentum (`Turn`); `rate`: the outer learning
-    rate that was taken; None if no outer rule of ours was there.
+    rate that was taken; None if no outer rule of ours was there. `aligned`: cosine of each part to
+    where the outer momentum led before the step; empty if no outer rule of ours was there.
     """
 
     cosines: tuple[float | None, ...]
     measured: int
     turned: float | None = None
     rate: float | None = None
+    aligned: tuple[float | None, ...] = ()
 
 
 class Everyone(NamedTuple):
@@ -102,14 +104,50 @@ def look(everyone: Everyone, tile: Tile, size: int, room: Room) -> tuple[Flat, N
     return mean, sums
 
 
+def look_along(
+    everyone: Everyone, momentum: Flat, tile: Tile, size: int, room: Room
+) -> NDArray[np.float64]:
+    """Return of each part its product with the momentum on this tile, then that of the momentum
+    with itself: [n + 1]."""
+    found, (_, start, stop) = along_nothing(everyone), tile
+    beside = frozen(momentum[start:stop])
+    for i, payload in enumerate(everyone.payloads[: len(found) - 1]):
+        values = frozen(decoded(payload, start, stop, size, room))
+        found[i], found[-1] = kernels.products(beside, values, room.lanes)
+    return found
+
+
+def along_nothing(everyone: Everyone) -> NDArray[np.float64]:
+    return np.zeros(len(everyone.weights) + 1)
+
+
+def alignments(sums: NDArray[np.float64], along: NDArray[np.float64]) -> tuple[float | None, ...]:
+    """Return the cosine of each part to minus the momentum, which is where that leads; `sums` as in
+    `look`, `along` as in `look_along`."""
+    return tuple(
+        _cosine(-float(dot), math.sqrt(max(own, 0.0) * max(float(along[-1]), 0.0)))
+        for dot, (_, own) in zip(along[:-1], sums, strict=False)
+    )
+
+
+def _cosine(dot: float, length: float) -> float | None:
+    cosine = dot / length if length > VANISHING else math.nan
+    return max(-1.0, min(1.0, cosine)) if math.isfinite(cosine) else None
+
+
 def pointing(
-    everyone: Everyone, sums: Iterable[NDArray[np.float64]], sizes: Sequence[int]
+    everyone: Everyone,
+    sums: Iterable[NDArray[np.float64]],
+    sizes: Sequence[int],
+    along: Iterable[NDArray[np.float64]] | None = None,
 ) -> Directions:
-    """Return the cosines, from what each job has found."""
+    """Return the cosines, from what each job has found; `along`: of the outer momentum, if there is
+    one."""
     total = sum(sums, nothing(everyone))
     tiles = [tile for job in jobs_of(sizes, range(len(sizes))) for tile in job]
     measured = sum(tile.stop - tile.start for tile in tiles if is_looked_at(tile.start))
-    return Directions(_cosines(total, everyone.weights.tolist()), measured)
+    aligned = () if along is None else alignments(total, sum(along, along_nothing(everyone)))
+    return Directions(_cosines(total, everyone.weights.tolist()), measured, aligned=aligned)
 
 
 def _cosines(sums: NDArray[np.float64], weights: Sequence[float]) -> tuple[float | None, ...]:
@@ -120,6 +158,5 @@ def _cosines(sums: NDArray[np.float64], weights: Sequence[float]) -> tuple[float
     for i, (dot, own) in enumerate(sums):
         w = weights[i] if i < len(weights) else 0.0
         length = math.sqrt(max(own, 0.0) * max(whole - 2 * w * dot + w * w * own, 0.0))
-        cosine = (dot - w * own) / length if length > VANISHING else math.nan
-        found.append(max(-1.0, min(1.0, float(cosine))) if math.isfinite(cosine) else None)
+        found.append(_cosine(float(dot - w * own), length))
     return tuple(found)

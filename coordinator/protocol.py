@@ -202,7 +202,8 @@ class Merged:
     each one on trial to the mean of all; None where there is none. `measured`: from so many
     elements; 0 if nobody has looked. `turned`: cosine of the merged delta to the outer momentum,
     which without momentum is the merged delta before; `rate`: the outer learning rate that was
-    taken. Both None if that was not measured.
+    taken. Both None if that was not measured. `aligned`: cosine of each contribution of the merge
+    to where the outer momentum led before it; empty if nobody has looked.
     """
 
     fragment: Fragment
@@ -212,6 +213,7 @@ class Merged:
     measured: int = 0
     turned: float | None = None
     rate: float | None = None
+    aligned: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

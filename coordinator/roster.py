@@ -18,17 +18,19 @@ Number = TypeVar("Number", int, float)
 class Roster(Mapping[Island, Member]):
     """Members by island, as a value: `put` answers with another one and changes nothing.
 
-    Of live learners, ascending: `clocks`; `steps_s`, seconds a step takes, of those that have
-    stepped. `living`: their lives. `silences_s`, ascending: when each that speaks will be given up
-    if it says nothing more, where learners must advance.
+    Of live learners, ascending: `clocks`; `doubted`, those clocks that are not believed yet;
+    `steps_s`, seconds a step takes, of those that have stepped. `living`: their lives.
+    `silences_s`, ascending: when each that speaks will be given up if it says nothing more, where
+    learners must advance.
     """
 
-    __slots__ = ("_by_island", "clocks", "living", "silences_s", "steps_s")
+    __slots__ = ("_by_island", "clocks", "doubted", "living", "silences_s", "steps_s")
 
     def __init__(self, members: Mapping[Island, Member] | None = None) -> None:
         self._by_island: dict[Island, Member] = dict(members or {})
         everyone = [*self._by_island.values()]
         self.clocks: tuple[int, ...] = _sorted([_clock(m) for m in everyone])
+        self.doubted: tuple[int, ...] = _sorted([_doubted(m) for m in everyone])
         self.steps_s: tuple[float, ...] = _sorted([_step_s(m) for m in everyone])
         self.silences_s: tuple[float, ...] = _sorted([silent_at_s(m) for m in everyone])
         self.living: frozenset[Life] = frozenset(
@@ -42,6 +44,7 @@ class Roster(Mapping[Island, Member]):
         new = object.__new__(Roster)
         new._by_island = {**self._by_island, island: member}
         new.clocks = _moved(self.clocks, _clock(before), _clock(member))
+        new.doubted = _moved(self.doubted, _doubted(before), _doubted(member))
         new.steps_s = _moved(self.steps_s, _step_s(before), _step_s(member))
         new.silences_s = _moved(self.silences_s, silent_at_s(before), silent_at_s(member))
         new.living = _replaced(self.living, _life(before), _life(member))
@@ -71,6 +74,16 @@ def kth_clock(members: Roster, k: int) -> int | None:
     return members.clocks[-k] if len(members.clocks) >= k else None
 
 
+def believed_clock(members: Roster, k: int) -> int | None:
+    """Return the K-th largest clock of the live learners without those that are doubted."""
+    if not members.doubted:
+        return kth_clock(members, k)
+    clocks = [*members.clocks]
+    for doubted in members.doubted:
+        clocks.remove(doubted)
+    return clocks[-k] if len(clocks) >= k else None
+
+
 def silent_at_s(member: Member | None) -> float | None:
     """When it will be given up if it says nothing more, and must advance; None: not any more."""
     if member is None or member.status not in SPEAKING:
@@ -84,6 +97,10 @@ def _life(member: Member | None) -> Life | None:
 
 def _clock(member: Member | None) -> int | None:
     return member.clock if member is not None and member.status is Status.LIVE else None
+
+
+def _doubted(member: Member | None) -> int | None:
+    return _clock(member) if member is not None and member.doubted else None
 
 
 def _step_s(member: Member | None) -> float | None:

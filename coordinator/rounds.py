@@ -206,11 +206,12 @@ def deadline_s(rule: Rule, state: State, round_: Round) -> float:
             follows=rule.overlap_follows,
             step_s=step_s,
             pace=pace,
+            lower=rule.bounded,
         )
     if state.ending_s is None or not (round_.last or since_s is None):
         return graced_s
     over_s = max(round_.opened_s, state.ending_s) + last_window_s(
-        fragments=rule.schedule.fragments, step_s=step_s, pace=pace
+        fragments=rule.schedule.fragments, step_s=step_s, pace=pace, lower=rule.bounded
     )
     return over_s if since_s is None else max(graced_s, over_s)
 

@@ -28,6 +28,10 @@ from coordinator.protocol import (
 from coordinator.roster import Roster
 from coordinator.schedule import Schedule
 
+EDITION = 1
+"""The newest edition of the rules. Edition 0 believes what an island says of its own progress. A
+tape names the edition that answered its events, and a run keeps the one that it began with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -36,6 +40,9 @@ class Rule:
     `steps`: T in syncer steps. `grace_s`: None = adaptive. `overlap`: tau in inner steps, 0 = the
     learners wait for adoption; if `overlap_follows`, that is the least of what a round takes.
     `lease_windows`: length of a lease. `watch`: what follows from a learner's direction.
+    `edition`: which rules answer (`EDITION`). `batches`: windows that a learner of each group reads
+    in one step, 0 if its cursor is not to be looked at. `window_tokens`: the most tokens that a
+    window can have, 0 if that is not known.
     """
 
     schedule: Schedule
@@ -48,6 +55,18 @@ class Rule:
     lease_windows: int
     watch: Watch
     overlap_follows: bool = False
+    edition: int = EDITION
+    batches: tuple[tuple[str, int], ...] = ()
+    window_tokens: int = 0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the words of an island are held to what it can have done (edition 1)."""
+        return self.edition >= 1
+
+    def batch_of(self, group: str) -> int:
+        """Windows that a learner of this group reads in one step; 1 if that is not known."""
+        return next((windows for name, windows in self.batches if name == group), 1)
 
 
 class Phase(StrEnum):

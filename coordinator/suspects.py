@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coordinator import ledger
-from coordinator.direction import LIVE, RUN, Watch, against
+from coordinator.direction import LIVE, RUN, Watch, against, apart, confirmed
 from coordinator.frozen import replace
 from coordinator.lives import lose
 from coordinator.membership import Member, Status, live, speaking
@@ -35,13 +35,19 @@ def judge(
     RUN of them is quarantined, and on trial until RUN contributions in a row do not.
 
     What was on trial is discarded, being measured. Nobody is quarantined where fewer than LIVE are
-    live, where their data are of several regions, or where the rest would be under the quorum.
+    live, unless the outer momentum confirms it; where their data are of several regions; or where
+    the rest would be under the quorum.
     """
     participants, tried = cosines_of(items, trial, event)
+    aligned = alignments_of(items, event)
+    found = against(participants, tried, event.measured)
+    if rule.bounded and not found and len(_trusted(state)) < LIVE:
+        merged = frozenset(c.id.life.island for c in items)
+        found = apart(merged, participants, tried, aligned, event.measured)
     pointing = zip((*items, *trial), event.cosines, strict=False)
     lives = {c.id.life.island: c.id.life for c, cosine in pointing if cosine is not None}
     effects: tuple[Effect, ...] = ()
-    for island, low in against(participants, tried, event.measured).items():
+    for island, low in found.items():
         if (member := speaking(state.members, lives[island])) is None:
             continue
         if member.trial:
@@ -49,7 +55,8 @@ def judge(
             continue
         member = replace(member, against=member.against + 1 if low else 0)
         state = with_member(state, member)
-        if member.against >= RUN and _may_be_quarantined(rule, state, member):
+        sure = rule.bounded and confirmed(island, aligned, event.measured)
+        if low and member.against >= RUN and _may_be_quarantined(rule, state, member, sure=sure):
             cosine = participants[island]
             why = f"{RUN} merges in a row it pointed against the others, cosine {cosine:.2f}"
             state, void = _quarantine(rule, state, member, why)
@@ -74,11 +81,23 @@ def cosines_of(
     )
 
 
-def _may_be_quarantined(rule: Rule, state: State, member: Member) -> bool:
-    living = [m for m in live(state.members).values() if not m.trial]
+def alignments_of(items: tuple[Contribution, ...], event: Merged) -> Mapping[Island, float]:
+    """Return the cosine to the outer momentum of each island's newest contribution in a merge."""
+    pairs = zip(items, event.aligned, strict=False)
+    return {c.id.life.island: x for c, x in pairs if x is not None}
+
+
+def _trusted(state: State) -> list[Member]:
+    """Return the live learners that are not on trial."""
+    return [m for m in live(state.members).values() if not m.trial]
+
+
+def _may_be_quarantined(rule: Rule, state: State, member: Member, *, sure: bool) -> bool:
+    """`sure`: the outer momentum confirms it."""
+    living = _trusted(state)
     trusted = sum(m.life != member.life for m in living)
     one_region = len({m.region for m in living}) == 1
-    enough = len(living) >= LIVE and trusted >= rule.min_quorum
+    enough = (len(living) >= LIVE or sure) and trusted >= rule.min_quorum
     return rule.watch is Watch.QUARANTINE and one_region and enough
 
 

@@ -28,7 +28,7 @@ TESTS = tuple(
     f"tests/coordinator/test_{name}.py"
     for name in (
         "scenarios", "guards", "gate", "leases", "ledger", "quorum_and_grace", "schedule",
-        "validate", "purity", "suspects", "parts",
+        "validate", "purity", "suspects", "parts", "claims",
     )
 )  # fmt: skip
 """Tests of the rules that take milliseconds. Left out are those of the arithmetic, and the network
@@ -101,6 +101,7 @@ ROSTER = "coordinator/roster.py"
 QUORUM, GRACE, LEASES = "coordinator/quorum.py", "coordinator/grace.py", "coordinator/leases.py"
 LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
 ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
+CLAIMS = "coordinator/claims.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction.py"
 ORDERS, PARTS = "coordinator/orders.py", "coordinator/parts.py"
@@ -236,6 +237,63 @@ MUTANTS = (
         LIVES,
         "        if fragment.asked.get(life.island) == life:\n            asked = {i",
         "        if False:\n            asked = {i",
+    ),
+    # what an island says of itself
+    Mutant(
+        "every counter is believed",
+        CLAIMS,
+        "    if not rule.bounded:\n        return None\n    if (why := _beyond",
+        "    if True:\n        return None\n    if (why := _beyond",
+    ),
+    Mutant(
+        "more steps than the leases hold",
+        CLAIMS,
+        "if wanted <= there <= member.granted:",
+        "if True:",
+    ),
+    Mutant(
+        "a lease that it does not hold",
+        CLAIMS,
+        "if read is None and progress.steps > member.vouched:",
+        "if False:",
+    ),
+    Mutant(
+        "steps that take no time",
+        CLAIMS,
+        "if steps > 0 and needed_s > (credit_s := _credit_s(member, now_s)):",
+        "if (credit_s := _credit_s(member, now_s)) is None:",
+    ),
+    Mutant(
+        "tokens without windows",
+        CLAIMS,
+        "    return None if tokens <= most else f",
+        "    return None if True else f",
+    ),
+    Mutant(
+        "one word ends the run",
+        CLAIMS,
+        "return rule.bounded and ends and progress",
+        "return False and ends and progress",
+    ),
+    Mutant(
+        "data without end",
+        CLAIMS,
+        "if unread >= MOST_UNREAD + need:",
+        "if False:",
+    ),
+    Mutant("one claim has all of a merge", ORDERS, "    if capped:\n", "    if False:\n"),
+    Mutant("an island is held to its own norms", NORMS, "if sample.island in others]", "if False]"),
+    Mutant(
+        "the slower one of two keeps pace",
+        GRACE,
+        "statistics.median_low(step_s) if lower",
+        "statistics.median(step_s) if lower",
+    ),
+    Mutant(
+        "the momentum is not asked",
+        DIRECTION,
+        "cosine < least and confirmed(",
+        "cosine < least or confirmed(",
     ),
     # the clock
     Mutant(
@@ -536,8 +594,8 @@ MUTANTS = (
     Mutant(
         "outliers are admitted",
         GATE,
-        "if (most := limit(norms, c.spans_steps)) < c.norm:",
-        "if (most := limit(Norms(), c.spans_steps)) < c.norm:",
+        "if (most := limit(norms, c.spans_steps, others)) < c.norm:",
+        "if (most := limit(Norms(), c.spans_steps, others)) < c.norm:",
     ),
     Mutant(
         "an outlier among two",
@@ -708,8 +766,10 @@ MUTANTS = (
         "against=member.against + 1 if low else 0)",
         "against=member.against + low)",
     ),
-    Mutant("nobody is ever against", SUSPECTS, "if member.against >= RUN and", "if False and"),
-    Mutant("three are enough to judge", SUSPECTS, "len(living) >= LIVE and", "True and"),
+    Mutant(
+        "nobody is ever against", SUSPECTS, "if low and member.against >= RUN and", "if False and"
+    ),
+    Mutant("three are enough to judge", SUSPECTS, "(len(living) >= LIVE or sure) and", "True and"),
     Mutant("regions do not matter", SUSPECTS, "one_region and enough", "enough"),
     Mutant("it is quarantined though needed", SUSPECTS, "and trusted >= rule.min_quorum", ""),
     Mutant("a trial ends at once", SUSPECTS, "trial=RUN if low else member.trial - 1)", "trial=0)"),

@@ -80,6 +80,8 @@ def check_report(event: object, vitals: object, adopted: object, fragments: int)
     for each in cast("Sequence[object]", adopted):
         if type(each) is not Adopted:
             raise Malformed(f"{_shown(each)} instead of what was adopted")
+        if each.life != event.life:
+            raise Malformed(f"{event.life} reports what {_shown(each.life)} has adopted")
         _refuse(
             _of_life(each.life),
             _of_version(each.version),

@@ -29,6 +29,7 @@ from cluster.storage.fragments import forget_orphans
 from cluster.storage.layout import load_layout, save_layout
 from cluster.storage.open import PATIENCE_S, depot_of
 from cluster.storage.ownership import Fence
+from cluster.storage.playback import edition_of
 from cluster.storage.segments import tape_name
 from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_snapshot
 from cluster.storage.tape import Tape
@@ -141,7 +142,8 @@ class SyncerActor(Breakable):
     async def _bring_up(self) -> Syncer:
         await asyncio.to_thread(self._fence.check)  # whoever asks for `progress` is answered
         config, layout = self._config, await asyncio.to_thread(load_layout, self._depot)
-        rule = rule_of(config, layout)
+        edition = await asyncio.to_thread(edition_of, self._depot)
+        rule = rule_of(config, layout, edition)
         groups = {island: group_name(island) for island in config.island_names}
         down, now_s = config.sync.wire_down, time.time()
         measures = Measures(
@@ -182,7 +184,12 @@ class SyncerActor(Breakable):
         self._now_s = Clock(0.0 if back is None else back.last_s)
         self._notes = await asyncio.to_thread(Notes, self._depot, measures, self._now_s)
         self._tape = await asyncio.to_thread(
-            Tape, self._depot, generation, layout.fingerprint, first_seq=seq
+            Tape,
+            self._depot,
+            generation,
+            layout.fingerprint,
+            first_seq=seq,
+            edition=edition,
         )
         syncer = Syncer(
             rule,

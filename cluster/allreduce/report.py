@@ -98,6 +98,8 @@ def _figures(rules: Rules, ring: Ring, counts: Counts, now_s: float) -> Figures:
         overlap_steps=0.0,
         outer_cosine=None,
         outer_rate=None,
+        distrusted_lives=0,
+        largest_share=None,
         unsound_merges=0,
         trouble=counts.not_finite,
         merges_lost=counts.merges_lost,

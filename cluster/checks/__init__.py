@@ -8,6 +8,7 @@ imports this room, so that what judges it shares nothing with it but the rules.
     truth     what the simulator knows besides events; `Violation`
     hearing   who is heard, what the gate refuses, how long an island is barred
     members   nobody is given up or comes back for nothing; each lease is in one hand
+    claims    no word moves a clock or the ledger further than an honest one could
     clock     t never falls and is the K-th largest clock; nobody silent is kept
     rounds    rounds open when they are due and close in time, versions grow by one
     merging   what is merged: over the quorum, in order, each window once

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cluster.checks.claims import believed
 from cluster.checks.memory import (
     ALMOST,
     BARRED_S,
@@ -31,6 +32,7 @@ from coordinator.protocol import (
     LeaseGranted,
     LeaseWanted,
     Left,
+    Life,
     Lost,
     Missing,
     Report,
@@ -63,8 +65,10 @@ def look(
             return
     member = before.members.get(life.island)
     if member is not None and member.life == life and member.status in SPEAKING:
-        if speaks and any(isinstance(e, Void) and e.life == life for e in effects):
-            raise Violation("the living are heard", f"{event} was answered {effects}")
+        voids = [e for e in effects if isinstance(e, Void) and e.life == life]
+        if speaks and voids:
+            _ends(memory, event, life, after.members[life.island], voids[0])
+            return
         if isinstance(event, Arrived):
             _gate(memory, before, event.contribution, after, effects, now_s)
         elif isinstance(event, LeaseWanted) and not any(
@@ -77,6 +81,17 @@ def look(
         raise Violation("the dead are not heard", f"{event} changed something")
     if speaks and not any(isinstance(e, Void) and e.life == life for e in effects):
         raise Violation("everyone is answered", f"{event}: {effects}")
+
+
+def _ends(memory: Memory, event: Event, life: Life, member: Member, void: Void) -> None:
+    """A living learner is answered that its life is over only for a word that cannot be true."""
+    over = Status.LOST if isinstance(event, LeaseWanted) else Status.QUARANTINED
+    distrusted = void.distrusted == (over is Status.QUARANTINED)
+    if memory.rule.edition == 0 or member.life != life or member.status is not over:
+        raise Violation("the living are heard", f"{event} was answered {void}")
+    if not distrusted:
+        raise Violation("the living are heard", f"{event} was answered {void}, {member}")
+    believed(memory, life, void.why)
 
 
 def _gate(
@@ -103,7 +118,7 @@ def _gate(
                 raise Violation("quarantine", words)
             if member.status is Status.QUARANTINED:
                 _bars(memory, before.members[life.island], member, now_s)
-            healthy = made is not None and poison is None
+            healthy = made is not None and poison is None and not memory.truth.lied(life)
             if healthy and refused.cause in NEVER_OF_THE_HEALTHY:
                 raise Violation("the healthy are merged", f"{c.id}: {refused.why}")
         return

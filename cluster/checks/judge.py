@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cluster.checks import acting, clock, ending, hearing, members, merging, rounds
+from cluster.checks import acting, claims, clock, ending, hearing, members, merging, rounds
 from cluster.checks.memory import Memory
 from cluster.checks.truth import Truth, Violation
 from coordinator.errors import BrokenInvariant
@@ -56,6 +56,7 @@ class Judge:
         except BrokenInvariant as error:
             raise Violation("validate", str(error)) from error
         clock.look(memory, before, event, after, now_s)
+        claims.look(memory, before, event, after, effects, now_s)
         hearing.look(memory, before, event, after, effects, now_s)
         if after.fragments is not before.fragments:
             rounds.look(memory, before, event, after, effects, now_s)

@@ -6,12 +6,16 @@ from cluster.checks.memory import ALMOST, SILENCE_S, Memory
 from cluster.checks.truth import Violation
 from coordinator.membership import SPEAKING, Member, Status
 from coordinator.protocol import (
+    Adopted,
     Arrived,
     Event,
     Join,
+    LeaseWanted,
+    Left,
     Lost,
     Merged,
     Missing,
+    Report,
     Resume,
     Unsound,
 )
@@ -30,7 +34,7 @@ def look(memory: Memory, before: State, event: Event, after: State, now_s: float
         if (
             old
             and old.quarantines != member.quarantines
-            and not isinstance(event, Arrived | Merged | Unsound)
+            and not isinstance(event, Arrived | Merged | Unsound | Report | Adopted | Left)
         ):
             raise Violation("quarantines are remembered", f"{old}, by {event} {member}")
         if member.status is Status.LIVE:
@@ -53,6 +57,8 @@ def _changes(memory: Memory, old: Member, new: Member, event: Event, now_s: floa
         return
     if isinstance(event, Lost) and event.life == old.life:
         return
+    if isinstance(event, LeaseWanted) and event.life == old.life:
+        return  # it has far more than it can need: `hearing` looks whether that is so
     waits = memory.rule.overlap == 0
     if isinstance(event, Missing) and event.life == old.life and event.lost and waits:
         return  # all wait for it, and it has nothing more

@@ -25,7 +25,7 @@ REFUSALS, NORMS, SILENCE_S, SILENCE_STEPS = 3, 8, 10.0, 30
 BARRED_S, LONGEST_BARRED_S = 5.0, 320.0
 REMEMBERED, MOST = 64, 0.7
 """Norms that count for what is usual, and the share of healthy ones that decide it surely."""
-PASSING = (Poison.LOUD, Poison.FLIPPED, Poison.ROTTEN)
+PASSING = (Poison.LOUD, Poison.FLIPPED, Poison.ROTTEN, Poison.LYING)
 """What is poisoned in a way that no gate can know for sure."""
 GAMMA, IN_PACE, NEWEST, LEARNT_S = 0.9, 2.0, 0.2, 120.0
 """Of the grace window: share of the slack, who keeps pace, weight of the newest sample."""
@@ -34,6 +34,11 @@ AGAINST, AGAIN, SIGMAS = 5, 5, 4.0
 far away counts, in deviations."""
 STALENESS_OF_PACE = 3
 """With a staler bound a learner that keeps pace can be late by no fault of its own."""
+CREDIT_S, CREDIT_STEPS, HURRY = 120.0, 4.0, 2.0
+"""What a learner may claim at once, in seconds or in steps of its own; and by how many times faster
+than its fastest step it may claim to have been."""
+MOST_SHARE = 4.0
+"""Of the steps of a merge: no contribution has more than so many times its share of them."""
 ALMOST = 1e-9
 
 
@@ -62,6 +67,8 @@ class Memory:
         self.windows: list[set[TokenWindow]] = [set() for _ in range(count)]
         self.freed: set[Reference] = set()
         self.granted = 0
+        self.windows_of: dict[Life, int] = {}  # in all leases that a life was granted
+        self.slowest_s: dict[Life, float] = {}  # the longest step that a life has reported
         self.refusals: dict[Life, int] = {}
         self.norms: list[list[tuple[float, bool]]] = [[] for _ in range(count)]  # healthy?
         self.against: dict[Life, int] = {}  # merges in a row in which it pointed away

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from cluster.checks.memory import AGAIN, AGAINST, PASSING, REFUSALS, SIGMAS, Memory
+from cluster.checks.memory import (
+    AGAIN,
+    AGAINST,
+    ALMOST,
+    MOST_SHARE,
+    PASSING,
+    REFUSALS,
+    SIGMAS,
+    Memory,
+)
 from cluster.checks.rounds import closes
 from cluster.checks.truth import Poison, Violation
 from coordinator.membership import SPEAKING, Status
@@ -17,6 +26,7 @@ from coordinator.protocol import (
     Event,
     Fate,
     Fragment,
+    Island,
     Merge,
     Merged,
     Publish,
@@ -24,7 +34,7 @@ from coordinator.protocol import (
     Unsound,
     Version,
 )
-from coordinator.state import Stage, State
+from coordinator.state import Round, Stage, State
 
 
 def merged(
@@ -45,9 +55,8 @@ def merged(
     keys = [(c.id.life.island, c.id.life.incarnation, c.id.from_step) for c in contributions]
     if keys != sorted(keys):
         raise Violation("merges are in order", f"{keys}")
-    raw = [c.tokens**2 / (c.id.to_step - c.id.from_step) for c in contributions]
-    for weight, item in zip(raw, merge.items, strict=True):
-        if not math.isclose(weight / sum(raw), item.weight):
+    for share, item in zip(_shares(memory, contributions), merge.items, strict=True):
+        if not math.isclose(share, item.weight, abs_tol=ALMOST):
             raise Violation("weights are tokens^2/steps", f"{merge}")
     if not isinstance(event, Unsound):
         closes(memory, p, after, now_s)
@@ -61,6 +70,23 @@ def merged(
         {c.id for c in contributions}
     ):
         raise Violation("a window is merged once", f"f{p} {version}: {windows}")
+
+
+def _shares(memory: Memory, contributions: Sequence[Contribution]) -> list[float]:
+    """Return tokens^2/steps of each, as shares; none of them over MOST_SHARE times its share of the
+    steps. Those over it are found from the most excessive one on, one at a time."""
+    steps = [c.id.to_step - c.id.from_step for c in contributions]
+    raw = [c.tokens**2 / over for c, over in zip(contributions, steps, strict=True)]
+    most = [MOST_SHARE * over / sum(steps) for over in steps]
+    shares = [each / sum(raw) for each in raw]
+    if memory.rule.edition == 0:
+        return shares
+    free, left = sorted(range(len(raw)), key=lambda i: most[i] / raw[i]), 1.0
+    while free and raw[i := free[0]] / sum(raw[j] for j in free) * left > most[i]:
+        shares[i], left, free = most[i], left - most[i], free[1:]
+    for i in free:
+        shares[i] = raw[i] / sum(raw[j] for j in free) * left
+    return shares
 
 
 def _item(memory: Memory, p: Fragment, onto: Version, c: Contribution) -> None:
@@ -150,17 +176,27 @@ def directions(memory: Memory, before: State, event: Merged, after: State) -> No
     pairs = zip(lives, event.cosines, strict=False)
     said = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}  # its last
     merged = {c.id.life.island for c in round_.items}
+    everyone = [m for m in before.members.values() if m.status is Status.LIVE]
+    living = [m for m in everyone if not m.trial and m.life.island not in memory.trial]
+    few = memory.rule.edition > 0 and len(living) < 4
     for island, (life, cosine) in said.items():
         others = sorted(x for other, (_, x) in said.items() if other in merged - {island})
         old, new = before.members[island], after.members[island]
-        if len(others) < 2 or not event.measured or old.life != life:
+        if not event.measured or old.life != life or old.status not in SPEAKING:
             continue
-        if old.status not in SPEAKING:
+        chance = SIGMAS / event.measured**0.5
+        sure = memory.rule.edition > 0 and _is_confirmed(round_, event, island, chance)
+        if len(others) >= 2:
+            middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
+            off = sorted(abs(x - middle) for x in others)
+            spread = (off[(len(off) - 1) // 2] + off[len(off) // 2]) / 2
+            low = cosine < -chance and cosine < middle - SIGMAS * spread
+        elif few and old.trial and len(merged) == 1:
+            low = cosine < -chance
+        elif few and _are_two(round_, event, merged, said.keys() & merged) and not old.trial:
+            low = cosine < -chance and sure
+        else:
             continue
-        middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
-        off = sorted(abs(x - middle) for x in others)
-        spread = (off[(len(off) - 1) // 2] + off[len(off) // 2]) / 2
-        low = cosine < -SIGMAS / event.measured**0.5 and cosine < middle - SIGMAS * spread
         if old.trial:
             left = AGAIN if low else memory.trial.pop(life.island) - 1
             if left:
@@ -169,11 +205,29 @@ def directions(memory: Memory, before: State, event: Merged, after: State) -> No
                 raise Violation("trials", f"{new}: {left} left")
             continue
         memory.against[life] = count = memory.against.get(life, 0) + 1 if low else 0
-        everyone = [m for m in before.members.values() if m.status is Status.LIVE]
-        living = [m for m in everyone if not m.trial and m.life.island not in memory.trial]
-        enough = len(living) >= 4 and len(living) - 1 >= memory.rule.min_quorum
+        enough = (len(living) >= 4 or sure) and len(living) - 1 >= memory.rule.min_quorum
         must = count >= AGAINST and enough and len({m.region for m in living}) == 1
         if must != (new.status is Status.QUARANTINED) and merged <= said.keys():
             raise Violation("direction", f"{life} is {new.status}, {count} times against")
         if new.status is Status.QUARANTINED:
             memory.trial[life.island] = AGAIN
+
+
+def _are_two(round_: Round, event: Merged, merged: Set[Island], measured: Set[Island]) -> bool:
+    """Is it a merge of two islands, of both of which all is known?"""
+    return len(merged) == 2 and merged == measured == _aligned(round_, event).keys()
+
+
+def _aligned(round_: Round, event: Merged) -> dict[Island, float]:
+    """Return where each island's last contribution in a merge points, beside the outer momentum."""
+    pairs = zip(round_.items, event.aligned, strict=False)
+    return {c.id.life.island: x for c, x in pairs if x is not None}
+
+
+def _is_confirmed(round_: Round, event: Merged, island: Island, chance: float) -> bool:
+    """The momentum leads where most of the others point, and this one points the other way."""
+    known = _aligned(round_, event)
+    others = sorted(x for other, x in known.items() if other != island)
+    if island not in known or not others:
+        return False
+    return known[island] < -chance and others[(len(others) - 1) // 2] > chance

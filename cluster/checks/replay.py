@@ -28,7 +28,7 @@ from cluster.storage.history import Heard, OtherRules, relive
 from cluster.storage.layout import load_layout
 from cluster.storage.model_file import fingerprint
 from cluster.storage.open import depot_of
-from cluster.storage.playback import Playback
+from cluster.storage.playback import Playback, edition_of
 from cluster.storage.runs import SUMMARY
 from cluster.storage.snapshots import beginning_of, load_snapshot
 from coordinator.errors import UserMistake
@@ -66,7 +66,7 @@ def replay(run_dir: Path) -> dict[str, object]:
         )
     depot = depot_of(config, run_dir)
     layout = load_layout(depot)
-    rule = rule_of(config, layout)
+    rule = rule_of(config, layout, edition_of(depot))
     first = beginning_of(depot, layout.fingerprint)
     began, place = (0, None) if first is None else (first.seq, first.place)
     played = Playback(depot, layout.fingerprint, began, place)

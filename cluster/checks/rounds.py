@@ -169,26 +169,27 @@ def _grace_s(memory: Memory, after: State) -> float:
     """The grace window as docs/protocol.md has it, from what was seen here."""
     if memory.rule.grace_s is not None:
         return memory.rule.grace_s
-    slowest_s = _slowest_s(after)
+    slowest_s = _slowest_s(memory.rule.edition, after)
     if memory.rule.overlap_follows:
         return slowest_s
     slack_s = memory.rule.overlap * slowest_s - sum(s for s in memory.pace if s is not None)
     return min(slowest_s, max(0.0, GAMMA * slack_s))
 
 
-def _slowest_s(state: State) -> float:
+def _slowest_s(edition: int, state: State) -> float:
     """A step of the slowest learner that keeps pace; 0 if nobody has stepped."""
     living = [m.step_s for m in state.members.values() if m.status is Status.LIVE]
     steps = sorted(step_s for step_s in living if step_s > 0)
     if not steps:
         return 0.0
-    middle = (steps[(len(steps) - 1) // 2] + steps[len(steps) // 2]) / 2
+    low, high = steps[(len(steps) - 1) // 2], steps[len(steps) // 2]
+    middle = (low + high) / 2 if edition == 0 else low
     return max(step_s for step_s in steps if step_s <= IN_PACE * middle)
 
 
 def reached(memory: Memory, before: State, event: Reached) -> None:
     """How long the way down takes to the last learner that keeps pace."""
-    slowest_s, last_s = _slowest_s(before), -1.0
+    slowest_s, last_s = _slowest_s(memory.rule.edition, before), -1.0
     for life, after_s in event.after_s:
         member = before.members.get(life.island)
         if member is None or member.life != life or member.status is not Status.LIVE:

@@ -21,6 +21,7 @@ class Poison(StrEnum):
     COUNTERS = "counters"  # with counters that cannot be
     LAYOUT = "layout"  # of another layout
     FUTURE = "future"  # with a base that does not exist
+    LYING = "lying"  # with a number that is another one; so are those of its other words
 
 
 class Violation(BrokenInvariant):
@@ -51,8 +52,12 @@ class Truth:
     is left open.
 
     `made`: of a contribution, None if it is not known. `excused`: had this life a reason to miss
-    what was asked of it between these times, in seconds of the syncer's clock?
+    what was asked of it between these times, in seconds of the syncer's clock? `lied`: may a word
+    of this life have been untrue? `fastest_s`: the shortest step of this island, in seconds; 0 if
+    that is not known.
     """
 
     made: Callable[[ContributionId], Made | None] = lambda said: None
     excused: Callable[[Life, float, float], bool] = lambda life, from_s, to_s: True
+    lied: Callable[[Life], bool] = lambda life: True
+    fastest_s: Callable[[Life], float] = lambda life: 0.0

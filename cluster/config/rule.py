@@ -11,7 +11,7 @@ from coordinator.direction import Watch
 from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Island
 from coordinator.schedule import Before, Schedule
-from coordinator.state import Rule
+from coordinator.state import EDITION, Rule
 
 
 def schedule_of(config: Config) -> Schedule:
@@ -30,11 +30,12 @@ def group_of(config: Config, island: Island) -> IslandGroup:
     return config.group(group_name(island))
 
 
-def rule_of(config: Config, layout: Layout) -> Rule:
-    return rule_for(config, layout.fingerprint)
+def rule_of(config: Config, layout: Layout, edition: int = EDITION) -> Rule:
+    """Make the rules of a run. `edition`: the one that its tape names (`edition_of`)."""
+    return rule_for(config, layout.fingerprint, edition)
 
 
-def rule_for(config: Config, fingerprint: str) -> Rule:
+def rule_for(config: Config, fingerprint: str, edition: int = EDITION) -> Rule:
     """Make the rules for a model of which only the layout's fingerprint matters.
 
     In lock-step learners wait for what is merged, with an overlap, too: to the rules it is 0.
@@ -51,6 +52,9 @@ def rule_for(config: Config, fingerprint: str) -> Rule:
         lease_windows=config.data.lease_windows,
         watch=Watch(sync.direction),
         overlap_follows=sync.overlap == "auto",
+        edition=edition,
+        batches=tuple((group.group, group.batch_size) for group in config.islands),
+        window_tokens=config.data.window if config.task.target is None else 0,
     )
 
 

@@ -131,6 +131,10 @@ METRICS = (
              "momentum: to those before), moving average.", _figure("outer_cosine")),
     Declared("outer_rate_ratio", Kind.GAUGE, "The outer learning rate, moving average.",
              _figure("outer_rate")),
+    Declared("largest_share_ratio", Kind.GAUGE, "Largest share of a merge over the share of its "
+             "steps, moving average.", _figure("largest_share")),
+    Declared("distrusted_lives", Kind.COUNTER, "Lives ended for counters that cannot be true.",
+             _figure("distrusted_lives")),
     Declared("refusals", Kind.COUNTER, "Contributions that were not merged.",
              _by_reason("refusals", Fate), ("reason",)),
     Declared("failures", Kind.COUNTER,

@@ -68,6 +68,7 @@ class Staging(NamedTuple, Generic[D]):
     measured: int
     turned: float | None
     rate: float | None
+    aligned: tuple[float | None, ...] = ()
 
 
 class Arithmetic(Protocol[P, D, W, S]):

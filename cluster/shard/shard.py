@@ -18,7 +18,6 @@ from typing import Any, Generic, TypeVar
 
 from cluster.shard.arithmetic import Arithmetic, D, Files, Held, P, S, Sized, W, Weighed
 from coordinator.chain import Kept, between, lengthened
-from coordinator.direction import PARTICIPANTS
 from coordinator.errors import Misordered, NoModel, Outdated
 from coordinator.protocol import (
     Anchor,
@@ -259,7 +258,7 @@ class Shard(Generic[P, D, W, S]):
     def _on_trial(self, holding: _Holding[D, W], order: Merge) -> list[Weighed[P, W]] | None:
         """What is measured beside a merge; None if directions are not wanted, or there are too few
         contributions to say who points the wrong way."""
-        few = len(order.items) + len(order.trial) < PARTICIPANTS or len(order.items) < 2
+        few = len(order.items) + len(order.trial) < 2  # one alone has nobody to point against
         if few or not order.measure:
             return None
         return [self._weighed(holding, Item(c, 0.0)) for c in order.trial]

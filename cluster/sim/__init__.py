@@ -14,6 +14,7 @@ from one seed, so that a schedule that breaks an invariant is played again from 
     learner      one life of a learner without a model: the real one's state, carried by callbacks
     pages        its data: leases, and the windows that it reads of them
     poison       what a poisoned one hands in instead
+    lies         what a lying one says: its words with one number that is another one
     syncer       the syncer's place: shell, tape, death, return
     parcels      what is sent instead of encoded arrays
     shard        what stands in for a shard's arithmetic and files: integers

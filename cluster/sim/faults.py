@@ -63,7 +63,7 @@ class FaultInjector:
         self.met.add(fault.trouble)
         slack_s = site.plan.aftermath_s
         first_s, last_s = site.now_s(), site.now_s() + until_s - site.loop.now_s
-        if fault.trouble is Trouble.INCURABLE:
+        if fault.trouble in (Trouble.INCURABLE, Trouble.LYING):  # what was believed lasts
             last_s = site.now_s() + site.plan.healed_s - site.loop.now_s
         spans = site.everywhere if fault.trouble in EVERYWHERE else machine.troubles
         spans.append((first_s - slack_s, last_s + slack_s))
@@ -105,6 +105,7 @@ class FaultInjector:
                 | Trouble.ROTTEN
                 | Trouble.COUNTERS
                 | Trouble.FUTURE
+                | Trouble.LYING
             ):
                 if process is not None:
                     process.poison = Poison(fault.trouble)

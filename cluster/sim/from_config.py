@@ -127,6 +127,7 @@ def _trait(config: Config, island: Island, rng: random.Random) -> Trait:
         latency_s=rng.uniform(0.01, 0.15) * STEP_S,
         region=None if group.region is None else Region(group.region),
         hosts=group.hosts,
+        group=group.group,
     )
 
 

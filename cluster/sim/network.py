@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.checks.truth import Made, Violation
+from cluster.checks.truth import Made, Poison, Violation
 from cluster.shard.shard import Keeping
+from cluster.sim import lies
 from cluster.sim.loop import VirtualLoop, settle
 from cluster.sim.parcels import SimDifference
 from cluster.sim.plan import SimPlan, Span, Trait
@@ -80,6 +81,7 @@ class Site:
         self.shards = Shards(self.loop, plan.rule.schedule.fragments, keeping, rng)
         self.machines = {trait.island: Machine(trait) for trait in plan.traits}
         self.made_of: dict[ContributionId, Made] = {}
+        self.lied: set[Life] = set()  # lives that may have said something untrue
         self.told = Told()
         self.syncer: Syncer | None = None  # while it is alive
         self.everywhere: list[Span] = []
@@ -258,6 +260,11 @@ class Network:
 
     def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
         life = event.life
+        if who.poison is Poison.LYING:
+            self.site.lied.add(life)
+            event, adopted = lies.report(
+                event, adopted, self.site.plan.rule.schedule.fragments, who.rng
+            )
         self._call(
             who,
             lambda syncer: syncer.report(event, SILENT_VITALS, adopted),
@@ -267,6 +274,10 @@ class Network:
 
     def lease(self, who: SimProcess, event: LeaseWanted) -> None:
         life = event.life
+        if who.poison is Poison.LYING:
+            self.site.lied.add(life)
+            for _ in range(lies.floods(who.rng)):
+                self._call(who, lambda syncer: syncer.lease(event), lambda _: None, lambda: None)
         self._call(
             who,
             lambda syncer: syncer.lease(event),
@@ -276,6 +287,8 @@ class Network:
 
     def made(self, id_: ContributionId, made: Made) -> None:
         self.site.made_of[id_] = made
+        if made.poison is Poison.LYING:
+            self.site.lied.add(id_.life)
         self.site.told.made(id_)
 
     def kept(self, keeps: Sequence[ContributionId]) -> None:

@@ -36,6 +36,13 @@ class SimDifference(NamedTuple):
     nbytes: int = 1
 
 
+def aligned_of(
+    merging: Sequence[tuple[float, Parcel]], rng: random.Random
+) -> tuple[float | None, ...]:
+    """Return of each the cosine to an outer momentum that leads where healthy ones point."""
+    return tuple(parcel.sign * ALIKE + rng.gauss(0, CHANCE) for _, parcel in merging)
+
+
 def cosines_of(
     merging: Sequence[tuple[float, Parcel]], trial: Sequence[Parcel], rng: random.Random
 ) -> tuple[float | None, ...]:

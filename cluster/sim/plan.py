@@ -28,6 +28,8 @@ LONGEST_BARRED_S = 320.0
 TOO_MANY_EVENTS = 30_000
 """A run drawn at random that takes more than these turns in circles."""
 REGIONS: tuple[tuple[Region | None, ...], ...] = ((None,), (None, Region("eu"), Region("us")))
+MOST_TOKENS = 9
+"""Of a step, and so of a window."""
 HOSTS = (1, 2, 4)
 """Of islands, by their names."""
 SLOWER = 4.0
@@ -57,7 +59,7 @@ class Trouble(StrEnum):
     TWICE = "twice"  # messages come twice, the second one late
     DELAY = "delay"  # messages take long, and overtake one another
     ECHO = "echo"  # words said long ago come again
-    NAN = "nan"  # poisoned, from here to FUTURE: see `Poison`
+    NAN = "nan"  # poisoned, from here to LYING: see `Poison`
     INCURABLE = "incurable"  # not finite in every later life of the process either
     LOUD = "loud"
     FLIPPED = "flipped"
@@ -65,6 +67,7 @@ class Trouble(StrEnum):
     COUNTERS = "counters"
     LAYOUT = "layout"
     FUTURE = "future"
+    LYING = "lying"  # one number of a word is another one, now and then: cluster/sim/lies.py
     JUMP = "jump"  # the syncer's clock jumps forward
     DISK = "disk"  # nothing can be made durable
     SLOW_DISK = "slow-disk"
@@ -115,7 +118,8 @@ class Trait:
     """What one island is like; a step takes `step_s`, give or take `jitter` of it.
 
     `tokens` and `windows`: trained and read in one step; `latency_s`: of its link, one way;
-    `region`: whose windows it reads; `hosts`: so many hand in a part each.
+    `region`: whose windows it reads; `hosts`: so many hand in a part each; `group`: it says that it
+    is of this one.
     """
 
     island: Island
@@ -127,6 +131,7 @@ class Trait:
     latency_s: float
     region: Region | None = None
     hosts: int = 1
+    group: str = "group"
 
     @property
     def slowest_s(self) -> float:
@@ -214,6 +219,8 @@ def draw(seed: str, *, stretch: float = 1) -> SimPlan:
         max_staleness=rng.choice((1, 2, 3, 4, 8)),
         lease_windows=rng.randint(4, 40),
         watch=Watch.QUARANTINE,
+        batches=tuple((trait.group, trait.windows) for trait in traits),
+        window_tokens=MOST_TOKENS,
     )
     waits = rng.random() < LOCK_STEP_SHARE and overlap == 0
     if waits:
@@ -247,11 +254,12 @@ def _trait(
         joins_s=rng.uniform(0, 4) * usual_s * (rng.random() < 0.5),
         step_s=usual_s * rng.uniform(0.8, 1.25) * slow,
         jitter=rng.choice((0.0, 0.1, 0.3)),
-        tokens=rng.randint(1, 9),
+        tokens=rng.randint(1, MOST_TOKENS),
         windows=rng.randint(1, 3),
         latency_s=usual_s * rng.uniform(0.01, 0.15),
         region=rng.choice(regions),
         hosts=HOSTS[zlib.crc32(name.encode()) % len(HOSTS)],
+        group=name,
     )
 
 

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 
 from cluster.checks.truth import Poison
+from cluster.sim import lies
 from cluster.sim.parcels import Parcel
 from coordinator.protocol import HandIn, Version
 
@@ -20,7 +21,7 @@ def spoiled(
     poison: Poison | None, said: HandIn, norm: float, rng: random.Random
 ) -> tuple[HandIn, Parcel]:
     """The facts and the payload of a hand-in of this norm, as this poison has them."""
-    tokens, moments = said.tokens, None
+    moments = None
     if said.id.from_step % 3:  # some have none, as in a run that shares them now and then
         moments = MOMENTS * rng.uniform(0.8, 1.25)
     match poison:
@@ -37,8 +38,10 @@ def spoiled(
             said = replace(said, base=Version(said.base.generation + 9, 0))
         case Poison.COUNTERS:
             said = rng.choice(_impossible(said))
+        case Poison.LYING:
+            said = lies.hand_in(said, rng)
     sign = -1 if poison is Poison.FLIPPED else 1
-    return said, Parcel(tokens, norm, sign, poison is Poison.ROTTEN, moments)
+    return said, Parcel(said.tokens, norm, sign, poison is Poison.ROTTEN, moments)
 
 
 def _impossible(said: HandIn) -> tuple[HandIn, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 
+from cluster.checks.truth import Poison
 from cluster.failures import Answered, Failure
+from cluster.sim import lies
 from cluster.sim.hosts import parts_of
 from cluster.sim.learner import HandedIn
 from cluster.sim.network import CALL_TIMEOUT_S, NOTICED_S, SLOWNESS, Network, Site
@@ -166,5 +168,8 @@ class SimPorts(Ports):
         if (process := await self.network.reach(life, again=True)) is None:
             return None
         progress = process.leave()
+        if progress is not None and process.poison is Poison.LYING:
+            self.site.lied.add(life)
+            progress = lies.progress(progress, process.rng)
         await self.loop.pause(self.network.delay_s(self.machines[life.island]))
         return progress

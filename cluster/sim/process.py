@@ -268,7 +268,7 @@ class SimProcess(Process[SimLearner]):
 
     def begin(self) -> None:
         self.joining_as = self.layout
-        self.link.join(self, Join(self.island, "group", self.layout, self.trait.region))
+        self.link.join(self, Join(self.island, self.trait.group, self.layout, self.trait.region))
 
     def fetch(self) -> None:
         self.link.whole(self)

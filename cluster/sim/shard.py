@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from cluster.shard.arithmetic import Arithmetic, Files, Held, Staging, Weighed
 from cluster.shard.shard import Shard
-from cluster.sim.parcels import Parcel, SimDifference, cosines_of
+from cluster.sim.parcels import Parcel, SimDifference, aligned_of, cosines_of
 from cluster.storage.format import Damaged
 from coordinator.protocol import Fragment, Merge, Version
 
@@ -84,7 +84,9 @@ class SimArithmetic(Arithmetic[Parcel, SimDifference, int, Saved]):
         beside = None if trial is None else [each.held.payload for each in trial]
         cosines = () if beside is None else cosines_of(merging, beside, self._rng)
         difference = SimDifference(self._master[p] - self._public[p])
-        return Staging(difference, norm, cosines, MEASURED if cosines else 0, None, None)
+        measured = MEASURED if cosines else 0
+        aligned = aligned_of(merging, self._rng) if cosines else ()
+        return Staging(difference, norm, cosines, measured, None, None, aligned)
 
     def publish(self, p: Fragment, difference: SimDifference) -> SimDifference:
         self._public[p] += difference.tokens

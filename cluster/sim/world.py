@@ -33,9 +33,19 @@ class World:
     def __init__(self, plan: SimPlan) -> None:
         self.plan, self.site = plan, Site(plan)
         self.network = Network(self.site)
-        self.judge = Judge(plan.rule, Truth(self.site.made_of.get, self._excused))
+        self.judge = Judge(plan.rule, self._truth())
         self.seat = SyncerSlot(self.site, SimPorts(self.site, self.network), self.judge)
         self.faults = FaultInjector(self.site, self.network, self.seat)
+
+    def _truth(self) -> Truth:
+        site = self.site
+        fastest = {trait.island: trait.step_s * (1 - trait.jitter) for trait in self.plan.traits}
+        return Truth(
+            site.made_of.get,
+            self._excused,
+            lambda life: life in site.lied,
+            lambda life: fastest.get(life.island, 0.0),
+        )
 
     def run(self) -> None:
         """Play the plan; raises what goes wrong."""

@@ -18,6 +18,7 @@ from cluster.storage.format import READABLE, Damaged, Foreign
 from cluster.storage.segments import Place, Segment, segments
 from cluster.storage.tape import ROW, link
 from coordinator.protocol import Event
+from coordinator.state import EDITION
 from coordinator.tape import UnknownRecord, recall
 
 UNREADABLE = (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError)
@@ -198,6 +199,21 @@ class Playback:
         if told.get("layout") != self._layout:
             raise Foreign(f"{file} is of another layout: {told.get('layout')}, not {self._layout}")
         return schema
+
+
+def edition_of(depot: Depot) -> int:
+    """Return the edition of the rules that answer in this run: that of its newest readable segment,
+    0 if that does not say, and the newest edition of all if there is no tape yet."""
+    for segment in reversed(segments(depot)):
+        content, _ = depot.grown(segment.name)
+        try:
+            with pa.BufferReader(content) as opened:
+                reader = pa.ipc.MessageReader.open_stream(opened)
+                schema = pa.ipc.read_schema(reader.read_next_message())
+        except (StopIteration, *UNREADABLE):
+            continue
+        return int((schema.metadata or {}).get(b"rules", b"0"))
+    return EDITION
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from cluster.storage.depot import Depot, Growing
 from cluster.storage.format import FORMAT
 from cluster.storage.segments import SEGMENT_BYTES, Place, Segment, tape_name
 from coordinator.protocol import Effect, Event
+from coordinator.state import EDITION
 from coordinator.tape import record
 
 log = logging.getLogger("archipelago.store")
@@ -60,8 +61,16 @@ class Tape:
     why, and the first flush that is taken writes them.
     """
 
-    def __init__(self, depot: Depot, generation: int, layout: str, *, first_seq: int = 0) -> None:
-        """Errors: `OSError` if there cannot even be a file."""
+    def __init__(
+        self,
+        depot: Depot,
+        generation: int,
+        layout: str,
+        *,
+        first_seq: int = 0,
+        edition: int = EDITION,
+    ) -> None:
+        """`edition`: of the rules that answer. Errors: `OSError` if there cannot even be a file."""
         self._depot, self._closed = depot, False
         self._segment = Segment(generation, -1)  # which rows go to ...
         self._open = self._segment  # ... and which bytes are written to
@@ -73,6 +82,7 @@ class Tape:
         self._heard_s = time.monotonic()  # when the thread was last known not to hang
         self.trouble: str | None = None
         self._told = {"format": FORMAT, "layout": layout, "generation": str(generation)}
+        self._told["rules"] = str(edition)
         self._rows: list[tuple[int, float, str, str, int, int]] = []
         self._ended = False
         self.seq, self._chain = first_seq, 0

@@ -82,6 +82,8 @@ class Counts:
     steps_to_adoption: int = 0  # since that, of all of them
     outer_cosine: float = math.nan  # of merged deltas to the outer momentum, a moving average
     outer_rate: float = math.nan  # that was taken, a moving average
+    distrusted: int = 0  # lives that were ended for words that cannot be true
+    largest_share: float = math.nan  # of a merge over that of its steps, a moving average
     up_before_s: float = 0.0  # of spans that are no longer told apart
     damage: str = ""  # files of the run that could not be used when it came back last
 

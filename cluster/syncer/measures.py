@@ -44,6 +44,8 @@ RECENT_MERGES = 24
 STALLED_STEPS = 3.0
 """A learner whose next step takes longer than this many of its usual ones did not advance."""
 STALLED_FLOOR_S = 1.0
+WORDS = Report | Adopted
+"""Of a learner: its life ends over one only if that cannot be true."""
 RATE_SMOOTHING = 0.1
 """Weight of the newest sample in a moving average."""
 
@@ -109,6 +111,8 @@ class Measures:
                 watched = self._watched(effect.life.island)
                 watched.lives, watched.refused = watched.lives + 1, ""
                 watched.rejected, watched.handed_in = False, {}
+            if isinstance(effect, Void) and effect.distrusted:
+                self._counts.distrusted += isinstance(event, WORDS)
             if isinstance(effect, Refused):
                 self.refused(effect.island, effect.why, for_good=effect.retry_s is None)
             if isinstance(effect, Discard):
@@ -155,6 +159,9 @@ class Measures:
             self._counts.round_s = _smoothed(self._counts.round_s, now_s - round_.opened_s)
             since_s = now_s if round_.quorum_since_s is None else round_.quorum_since_s
             self._counts.grace_s = now_s - since_s
+        steps = sum(item.contribution.steps for item in order.items)
+        shares = [item.weight * steps / item.contribution.steps for item in order.items]
+        self._counts.largest_share = _smoothed(self._counts.largest_share, max(shares))
         for item in order.items:
             old = fragment.version.number - item.contribution.base.number
             self._counts.staleness = _smoothed(self._counts.staleness, old)

@@ -86,6 +86,8 @@ def _figures(
         overlap_steps=effective_overlap(counts),
         outer_cosine=_known(counts.outer_cosine),
         outer_rate=_known(counts.outer_rate),
+        distrusted_lives=counts.distrusted,
+        largest_share=_known(counts.largest_share),
         unsound_merges=counts.unsound,
         trouble="; ".join(filter(None, [counts.not_finite, *counts.jumps.values()])),
         merges_lost=counts.merges_lost,

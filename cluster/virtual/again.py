@@ -9,7 +9,7 @@ from cluster.config.rule import rule_of
 from cluster.host.evaluator import Evaluator
 from cluster.storage.layout import load_layout
 from cluster.storage.open import depot_of
-from cluster.storage.playback import read_tape
+from cluster.storage.playback import edition_of, read_tape
 from cluster.virtual.curve import Learned, LossCurve
 from cluster.virtual.leases import reading_of
 from cluster.virtual.timing import Virtual
@@ -26,6 +26,7 @@ def train_again(run_dir: Path, virtual: Virtual) -> Learned:
     depot = depot_of(config, run_dir)
     layout = load_layout(depot)
     tape = read_tape(depot, layout.fingerprint)
-    reading = reading_of(rule_of(config, layout), tape.events)
+    edition = edition_of(depot)
+    reading = reading_of(rule_of(config, layout, edition), tape.events)
     curve = LossCurve(Evaluator(config), virtual.look_every)
-    return World(config, virtual, curve, reading=reading, order=[*reading]).run()
+    return World(config, virtual, curve, reading=reading, order=[*reading], edition=edition).run()

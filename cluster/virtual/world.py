@@ -22,8 +22,9 @@ from cluster.virtual.process import VirtualProcess
 from cluster.virtual.timing import Timing
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
+from coordinator.frozen import replace
 from coordinator.protocol import Effect, Event, Fragment, Island
-from coordinator.state import Phase, initial
+from coordinator.state import EDITION, Phase, initial
 
 LEEWAY = 20
 """A run that takes so many times as long as its slowest island needs for its steps will not end."""
@@ -43,9 +44,10 @@ class World(Log):
         *,
         reading: Reading | None = None,
         order: Sequence[Island] | None = None,
+        edition: int = EDITION,
     ) -> None:
         """`reading`: the leases that each island reads instead of those that it is granted;
-        `order`: that in which islands ask for their first lives.
+        `order`: that in which islands ask for their first lives; `edition`: of the rules.
 
         Errors: `UserMistake` if there is no such task.
         """
@@ -61,7 +63,9 @@ class World(Log):
             for island in names
         ]
         self.network = Network(self.loop, timing, kit.task, kit.layout, self.shard, places, reading)
-        rule = rule_of(config, kit.layout)
+        rule = rule_of(config, kit.layout, edition)
+        if reading is not None:  # the cursors are in leases that these rules have not granted
+            rule = replace(rule, batches=tuple((name, 0) for name, _ in rule.batches))
         groups = {name: group_of(config, name).group for name in config.island_names}
         self.measures = Measures(
             "virtual",

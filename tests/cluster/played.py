@@ -67,6 +67,7 @@ grace = 0.0
 max_staleness = 100
 [[islands]]
 count = 2
+batch_size = 1
 [durability]
 keep_contributions = true
 """

@@ -41,7 +41,7 @@ def a_full_status() -> Any:
     status["figures"] = Figures(
         quorum=1, generation=2, tokens_merged=900, tokens_discarded=50, tokens_lost=10,
         merge_age_s=1.5, round_s=0.5, grace_s=0.1, staleness=0.2, overlap_steps=1.5,
-        outer_cosine=0.5, outer_rate=0.6,
+        outer_cosine=0.5, outer_rate=0.6, distrusted_lives=1, largest_share=1.6,
         merges_lost=3,
         unsound_merges=1, trouble="",
         not_durable="", damage="", up_bytes=7, down_bytes=8, goodput=0.9, uptime=1.0,
@@ -120,7 +120,7 @@ def expressions() -> list[str]:
     panels = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     variables = [v["query"]["query"] for v in board["templating"]["list"] if v["type"] == "query"]
     alerts = re.findall(r"expr: (.+)", (DASHBOARDS / "alerts.yml").read_text())
-    assert len(alerts) == 8
+    assert len(alerts) == 11
     return [*panels, *variables, *alerts]
 
 

@@ -125,9 +125,11 @@ def test_other_rules_are_noticed_at_the_first_event_they_answer_otherwise(
 
 BROKEN: dict[str, tuple[object, str, Callable[..., object]]] = {
     "weights are tokens^2/steps": (
-        orders, "weigh", lambda items: tuple(Item(each, 1.0) for each in items)
+        orders, "weigh", lambda items, capped: tuple(Item(each, 1.0) for each in items)
     ),
-    "t is the K-th clock": (rules, "kth_clock", lambda members, k: roster.kth_clock(members, 1)),
+    "t is the K-th clock": (
+        rules, "believed_clock", lambda members, k: roster.kth_clock(members, 1)
+    ),
     "everybody is told": (rounds, "in_order", lambda members: [*members.values()][1:]),
 }  # fmt: skip
 """By the invariant that it breaks: where a rule is, and what it becomes."""

@@ -9,19 +9,22 @@ from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from cluster.checks.replay import replay
 from cluster.storage.depot import Grown
 from cluster.storage.folder import Folder
-from cluster.storage.format import Damaged
+from cluster.storage.format import FORMAT, Damaged
 from cluster.storage.history import OtherRules
-from cluster.storage.playback import Playback, read_tape
+from cluster.storage.playback import Playback, edition_of, read_tape
 from cluster.storage.segments import Place, Segment, segments
 from cluster.storage.snapshots import STATE, beginnings, load_snapshot, save_snapshot
-from cluster.storage.tape import Tape
+from cluster.storage.tape import ROW, Tape
 from cluster.syncer.restore import come_back
 from coordinator.errors import UserMistake
+from coordinator.protocol import Tick
+from coordinator.state import EDITION
 from coordinator.tape import freeze
 from tests.cluster.played import CONFIG, Played
 from tests.cluster.played import LAYOUT as CUT
@@ -239,3 +242,22 @@ def test_a_run_from_before_there_were_segments_is_read_and_replayed(
 def test_what_is_kept_of_contributions_needs_the_whole_tape() -> None:
     with pytest.raises(UserMistake, match=r"durability.keep_segments: lets the beginning"):
         config("durability.keep_segments=4", "durability.keep_contributions=true")
+
+
+def test_a_tape_names_the_edition_of_the_rules_that_answer(tmp_path: Path) -> None:
+    """A run keeps the one that it began with, whatever is newest; a tape of before names none."""
+    depot = Folder(tmp_path)
+    assert edition_of(depot) == EDITION, "of a run that has not begun"
+    for generation, edition in enumerate((0, 0)):
+        with closing(Tape(depot, generation, LAYOUT, edition=edition)) as tape:
+            tape.append(0.0, Tick(), ())
+        assert edition_of(depot) == edition
+    (tmp_path / "tape-2.arrow").write_bytes(b"")  # it was killed before its header was there
+    assert edition_of(depot) == 0
+
+
+def test_a_tape_without_an_edition_is_of_the_first(tmp_path: Path) -> None:
+    schema = ROW.with_metadata({"format": FORMAT, "layout": LAYOUT, "generation": "0"})
+    with pa.OSFile(str(tmp_path / "tape-0.arrow"), "wb") as file, pa.ipc.new_stream(file, schema):
+        pass
+    assert edition_of(Folder(tmp_path)) == 0

@@ -59,7 +59,7 @@ def test_a_heartbeat_without_a_step_does_not_make_a_learner_live() -> None:
 
 
 def test_a_joining_learner_has_no_clock() -> None:
-    one = after(rule(), Join(A, "group", LAYOUT), Report(life(), Progress(3, 9, Lease(0, 1)), 0.1))
+    one = after(rule(), Join(A, "group", LAYOUT), Report(life(), Progress(3, 9, Lease(0, 3)), 0.1))
     two = after(rule(), Join(B, "group", LAYOUT), state=one)
     assert kth_clock(two.members, 1) == 3
     assert kth_clock(two.members, 2) is None
@@ -191,7 +191,7 @@ def fleet(names: str, norms: int = 8) -> State:
     """Live islands of these names, with so many usual norms known of the fragment."""
     joins = [Join(Island(name), "group", LAYOUT) for name in names]
     lives = [life(name, n) for n, name in enumerate(names, 1)]
-    reports = [Report(who, Progress(99, 9900, Lease(0, 9)), 1.0) for who in lives]
+    reports = [Report(who, Progress(99, 9900, Lease(0, 99)), 1.0) for who in lives]
     usual = [Arrived(contribution(lives[0], 0, (n, n + 1))) for n in range(norms)]
     return after(rule(every=1), *joins, *reports, *usual)
 
@@ -208,9 +208,9 @@ def test_norms_of_a_new_regime_are_believed_when_most_learners_have_them() -> No
     assert state.fragments[0].norms == usual
     assert state.fragments[0].outliers == {A}
     state = after(one, handed("b", 2, 22, 50), state=state)
-    assert state.fragments[0].norms == Norms((), Sample(1.0, 1))
+    assert state.fragments[0].norms == Norms((), Sample(1.0, 1, A))
     state = after(one, handed("b", 2, 23, 50), state=state)
-    assert state.fragments[0].norms == Norms((Sample(50, 1),), Sample(1.0, 1))
+    assert state.fragments[0].norms == Norms((Sample(50, 1, B),), Sample(1.0, 1, A))
 
 
 def test_a_lone_learner_whose_norms_change_tenfold_goes_on() -> None:

@@ -17,7 +17,7 @@ from coordinator.codec import Wire, decode, encode
 from coordinator.fragments import Flat, Layout, Leaf, Piece, cut
 from coordinator.kernels import TILE, frozen
 from coordinator.merge import MergeRule, merge, merge_into, merged_of, norms
-from coordinator.orders import weigh
+from coordinator.orders import MOST_SHARE, weigh
 from coordinator.outer import OuterRule, step
 from coordinator.pointing import Part, directions
 from coordinator.tiles import SHARE
@@ -77,7 +77,12 @@ def works(draw: st.DrawFn) -> list[tuple[int, int]]:
 def test_shares_sum_to_one_and_go_with_tokens_squared_over_steps(
     work: list[tuple[int, int]],
 ) -> None:
-    items = weigh(tuple(contribution(span=(0, steps), tokens=tokens) for tokens, steps in work))
+    given = tuple(contribution(span=(0, steps), tokens=tokens) for tokens, steps in work)
+    whole = sum(steps for _, steps in work)
+    for item in (held := weigh(given)):
+        assert 0 <= item.weight <= MOST_SHARE * item.contribution.steps / whole * (1 + 1e-9)
+    assert math.isclose(sum(item.weight for item in held), 1.0, rel_tol=1e-9)
+    items = weigh(given, capped=False)
     assert math.isclose(sum(item.weight for item in items), 1.0, rel_tol=1e-12)
     quality = [tokens**2 / steps for tokens, steps in work]
     for item, own in zip(items, quality, strict=True):

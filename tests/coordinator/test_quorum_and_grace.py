@@ -86,7 +86,7 @@ def test_the_window_is_a_share_of_the_slack() -> None:
 
 
 def test_the_window_is_never_longer_than_a_step() -> None:
-    assert window_s(fixed_s=None, overlap=9, follows=False, step_s=[0.5, 1.5], pace=Pace()) == 1.5
+    assert window_s(fixed_s=None, overlap=9, follows=False, step_s=[1.0, 1.5], pace=Pace()) == 1.5
 
 
 def test_without_slack_there_is_no_window() -> None:

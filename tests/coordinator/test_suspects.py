@@ -70,3 +70,56 @@ def test_with_fewer_than_four_live_islands_it_is_only_reported(
     islands: str, status: Status
 ) -> None:
     assert pointing(islands, -0.9, against=RUN - 1).status is status
+
+
+def beside_the_momentum(
+    islands: str, cosine: float, aligned: tuple[float, ...], *, against: int = RUN - 1
+) -> Member:
+    """Return island c after a merge of these islands, whose contributions point there beside the
+    others and beside the outer momentum."""
+    rules = rule()
+    state = initial(rules)
+    for island in islands:
+        known = member(island, 1)
+        state = with_member(state, replace(known, against=against) if island == "c" else known)
+        state = replace(state, ledger=open_account(state.ledger, known.life))
+    items = tuple(contribution(life(each), reference=each) for each in islands)
+    two = len(islands) == 2
+    cosines = tuple(cosine if each == "c" or two else 0.4 for each in islands)
+    event = Merged(
+        Fragment(0), Version(0, 1), 1.0, cosines=cosines, measured=10_000, aligned=aligned
+    )
+    after, _ = judge(rules, state, items, (), event)
+    return after.members[Island("c")]
+
+
+@pytest.mark.parametrize(
+    ("islands", "cosine", "aligned", "status"),
+    [
+        ("ac", -0.4, (0.6, -0.6), Status.QUARANTINED),
+        ("ac", -0.4, (-0.6, 0.6), Status.LIVE),  # it is the other one
+        ("ac", -0.4, (-0.6, -0.6), Status.LIVE),  # nobody knows which of the two
+        ("ac", 0.4, (0.6, -0.6), Status.LIVE),  # they point the same way
+        ("ac", -0.4, (), Status.LIVE),  # a shard that did not look
+        ("abc", -0.9, (0.6, 0.6, -0.6), Status.QUARANTINED),
+        ("abc", -0.9, (0.6, 0.6, 0.6), Status.LIVE),
+    ],
+)
+def test_the_outer_momentum_says_which_of_two_or_three_points_the_wrong_way(
+    islands: str, cosine: float, aligned: tuple[float, ...], status: Status
+) -> None:
+    assert beside_the_momentum(islands, cosine, aligned).status is status
+
+
+@pytest.mark.parametrize(("cosine", "left"), [(0.4, 4), (-0.5, 5)])
+def test_a_trial_beside_one_island_goes_by_the_direction_of_that_one(
+    cosine: float, left: int
+) -> None:
+    rules = rule()
+    state = initial(rules)
+    for each in (member("a", 1), member("e", 2, trial=5)):
+        state = with_member(state, each)
+    event = Merged(Fragment(0), Version(0, 1), 1.0, cosines=(None, cosine), measured=10_000)
+    items, trial = (contribution(life("a")),), (contribution(PRESENT, reference="now"),)
+    after, _ = judge(rules, state, items, trial, event)
+    assert after.members[Island("e")].trial == left
