@@ -32,7 +32,7 @@ def row(found: Mapping[str, Any], why: str) -> dict[str, object]:
     memory = found.get("hooks", {}).get("memory") or found.get("memory", {}).get("step", {})
     on_device = memory.get("device_peak_bytes")
     peak = memory.get("host_peak_bytes") if on_device is None else on_device
-    whole = {**dict.fromkeys(KEYS), **found, "peak_bytes": peak}
+    whole: dict[str, object] = {**dict.fromkeys(KEYS), **found, "peak_bytes": peak}
     whole["peak_bytes_of"] = "host process" if on_device is None else "device"
     if missing := [key for key in (*KEYS, "peak_bytes") if whole[key] is None]:
         whole["not_measured"] = dict.fromkeys(missing, why)

@@ -196,11 +196,12 @@ def _encode_gb_s(it: Bed, wire: Wire) -> float:
             for each in zip(it.flats, it.origins, it.taken, strict=True)
         ]
 
-    return _encoded_bytes(it.flats, wire) / timed(call) / GB
+    return encoded_bytes([flat.size for flat in it.flats], wire) / timed(call) / GB
 
 
-def _encoded_bytes(flats: Sequence[jax.Array], wire: Wire) -> int:
-    return sum(ENCODE_BYTES * flat.size + wire.bytes_of(flat.size) for flat in flats)
+def encoded_bytes(sizes: Sequence[int], wire: Wire) -> int:
+    """Return the bytes that must move to encode fragments of these sizes."""
+    return sum(ENCODE_BYTES * size + wire.bytes_of(size) for size in sizes)
 
 
 def _to_host_gb_s(it: Bed, encoder: OnDevice | OnHost) -> float:
