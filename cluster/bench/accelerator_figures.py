@@ -20,7 +20,7 @@ KEYS = (
 BASE = "data-parallel"
 ARMS: Mapping[str, int] = {BASE: 0, "h8": 8, "h24": 24}
 """The arms of the study and their H; 0: gradients are summed at each step."""
-STEPS, QUICK_STEPS = 1000, 48
+STEPS, QUICK_STEPS = 1000, 24
 CYCLE = max(ARMS.values())
 """A shortened study has a multiple of so many steps."""
 STUDY_SHARE = 0.7

@@ -18,7 +18,7 @@ from typing import Any
 
 from cluster.storage.files import json_text
 
-KEPT_FOR_WIRE, KEPT_FOR_HOST = 0.45, 0.2
+KEPT_FOR_WIRE, KEPT_FOR_HOST = 0.3, 0.1
 """The shares of a preset's time that are kept for what follows the steps, and the wire."""
 EXHAUSTED = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY", "Out of memory")
 

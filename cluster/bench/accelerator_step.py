@@ -40,6 +40,8 @@ THREADS = 4
 """Threads that encode and decode beside the training thread."""
 LEAD_STEPS = 4
 """Steps before a window with hooks, in which the first fragments come back."""
+LEAST_ROUNDS = 3
+"""Pairs of windows that are taken even if they use time that was kept for other parts."""
 BINS = 24
 PERCENTILES = (50, 90, 99, 100)
 WIRE = Wire.INT4
@@ -231,7 +233,7 @@ def measure_hooks(
     suffix = SUFFIXES[where]
     try:
         tell(_warmed(learner, cycle, suffix))
-        tell(_rounds(learner, measured, suffix, left_s))
+        _rounds(learner, measured, suffix, tell, left_s)
     finally:
         learner.close()
 
@@ -289,11 +291,15 @@ def _warmed(learner: Loopback, cycle: int, suffix: str) -> dict[str, object]:
 
 
 def _rounds(
-    learner: Loopback, measured: Measured, suffix: str, left_s: Callable[[], float]
-) -> dict[str, object]:
-    """Pairs of windows, with hooks and without, in turn."""
+    learner: Loopback,
+    measured: Measured,
+    suffix: str,
+    tell: Callable[[dict[str, object]], None],
+    left_s: Callable[[], float],
+) -> None:
+    """Take pairs of windows, with hooks and without, in turn; tell the figures after each pair."""
     cycle, rounds = measured.model.fragments, measured.model.rounds
-    plain, hooked, means = list[Times](), list[Times](), list[tuple[float, float]]()
+    plain, hooked = list[Times](), list[Times]()
     adopted, sent = learner.adopted, learner.sent_bytes
     for number in range(rounds):
         began_s = time.perf_counter()
@@ -304,23 +310,31 @@ def _rounds(
                 learner.hooked(min(LEAD_STEPS, cycle))
                 hooked.append(learner.hooked(cycle))
                 learner.settle()
-        means.append((float(np.mean(plain[-1].step)), float(np.mean(hooked[-1].step))))
-        if left_s() < 1.5 * (time.perf_counter() - began_s):
+        moved = {
+            "adopted": learner.adopted - adopted,
+            "sent_bytes": learner.sent_bytes - sent,
+            "late": sum(each.late for each in hooked),
+            "loss": learner.loss,
+            "memory": memory(),
+        }
+        tell({**_compared(plain, hooked, suffix), f"hooks{suffix}": moved})
+        took_s = time.perf_counter() - began_s
+        if number + 1 >= LEAST_ROUNDS and left_s() < 1.5 * took_s:
             break
-    fractions = [ours / alone - 1 for alone, ours in means]
-    step, ours, fraction = (f"{name}{suffix}" for name in OVERALL)
-    moved = {
-        "adopted": learner.adopted - adopted,
-        "sent_bytes": learner.sent_bytes - sent,
-        "late": sum(each.late for each in hooked),
-        "loss": learner.loss,
-    }
+
+
+def _compared(plain: Sequence[Times], hooked: Sequence[Times], suffix: str) -> dict[str, object]:
+    """Compare each window with hooks with the one beside it."""
+    means = [
+        (float(np.mean(alone.step)), float(np.mean(ours.step)))
+        for alone, ours in zip(plain, hooked, strict=True)
+    ]
+    step, with_hooks, fraction = (f"{name}{suffix}" for name in OVERALL)
     return {
         **figure(step, [1e3 * alone for alone, _ in means]),
-        **figure(ours, [1e3 * with_hooks for _, with_hooks in means]),
-        **figure(fraction, fractions),
+        **figure(with_hooks, [1e3 * ours for _, ours in means]),
+        **figure(fraction, [ours / alone - 1 for alone, ours in means]),
         f"rounds{suffix}": len(means),
-        f"hooks{suffix}": {**moved, "memory": memory()},
         f"histogram{suffix}": histogram(plain, hooked),
     }
 

@@ -300,7 +300,7 @@ def accelerator_(
     ] = None,
     budget_s: Annotated[
         float | None,
-        typer.Option("--budget", min=0.0, metavar="S", help="Seconds for everything; 500."),
+        typer.Option("--budget", min=0.0, metavar="S", help="Seconds for everything; 520."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, on the CPU.")] = False,
     as_json: Json = False,
