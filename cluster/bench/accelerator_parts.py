@@ -9,6 +9,7 @@ that runs out of time or memory loses only what was under way.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -74,6 +75,7 @@ def measure_preset(name: str, report: Report, limit_s: float) -> None:
                 raise
             log(f"{name}: a step of {windows} windows does not fit: {error}"[:300])
             tell({"did_not_fit": {str(windows): str(error)[:300]}})
+        gc.collect()  # what did not fit is on the device no more
         windows //= 2
     accelerator_wire.measure(measured, tell, lambda: left_s(KEPT_FOR_HOST))
     accelerator_step.measure_hooks(measured, windows, "host", tell, left_s)
