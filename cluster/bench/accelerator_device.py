@@ -60,7 +60,7 @@ class BenchModel:
 MODELS = {
     "bench-125m": BenchModel(
         ModelSpec(25600, 768, 12, 12, 2048, "bfloat16"),
-        batch_size=16,
+        batch_size=8,
         window=1024,
         fragments=24,
         rounds=6,
@@ -70,8 +70,8 @@ MODELS = {
     ),
     "bench-1b": BenchModel(
         ModelSpec(32768, 2048, 18, 16, 5120, "bfloat16"),
-        batch_size=4,
-        window=1024,
+        batch_size=8,
+        window=512,
         fragments=24,
         rounds=6,
         repeats=9,
