@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 FAST := not live and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long lint check live fuzz soak bench pins clean
+.PHONY: help install demo test test-long lint check live fuzz soak bench accelerator pins clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -48,6 +48,9 @@ soak: $(STAMP) ## half an hour of faults of all kinds, and what grew or stayed (
 
 bench: $(STAMP) ## measure, and write the tables of docs/benchmarks.md (BENCH="merge wire": only these)
 	$(BIN)/python -m cluster.bench.tables docs/benchmarks.md $(BENCH)
+
+accelerator: $(STAMP) ## a folder that measures an accelerator without Ray: build/accelerator/
+	$(BIN)/python .ci/accelerator $(BIN)/python
 
 pins: ## write constraints.txt anew, from fresh installs on each Python found
 	$(PYTHON) .ci/pin

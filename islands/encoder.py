@@ -88,13 +88,13 @@ class OnDevice:
         self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float, size: int
     ) -> tuple[Payload, Numbers | None]:
         where, factor = flat.sharding, np.float32(spoil)
-        parts, left = _written(flat, origin, taken, factor, wire=self._wire, where=where)
+        parts, left = written(flat, origin, taken, factor, wire=self._wire, where=where)
         count = blocks_of(size) if len(parts) > 1 else size
         return np.concatenate([on_host(part)[:count].reshape(-1) for part in parts]), left
 
 
 @partial(jax.jit, static_argnames=("wire", "where"))
-def _written(
+def written(
     flat: jax.Array,
     origin: jax.Array,
     taken: jax.Array | None,
@@ -103,7 +103,8 @@ def _written(
     wire: Wire,
     where: jax.sharding.Sharding,
 ) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
-    """What is written, [size], or [n, 1] exponents and [n, ...] codes of n blocks; what is left.
+    """Encode on the device; return what is written, [size], or [n, 1] exponents and [n, ...] codes
+    of n blocks, and what is left.
 
     `where`: the fragment lies, and with it all that is made of it: a block stays on its device.
     """

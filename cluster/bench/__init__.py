@@ -26,6 +26,13 @@ user would, or over an actor of its own (`stub_actor`, `baseline_actor`).
     memory          how much memory each process takes, as formulas
     merge           how near a merge comes to the speed of memory
     wire            what each encoding costs, in bytes, in time and in what is learned
+    accelerator     one accelerator: each part in turn, as a process; works without Ray
+    accelerator_parts    a part in its process, and the file with its figures
+    accelerator_device   the measured models, the device's memory, and clocks
+    accelerator_step     the inner step with hand-ins and adoptions, and without
+    accelerator_wire     cut, encode and adopt on the device, beside the host path
+    accelerator_study    data-parallel, H = 8 and H = 24 in virtual time
+    accelerator_figures  rows, gaps, and how many steps there is time for
     goals           what the figures are meant to be, and whether they are
     stats           medians with their intervals, and the demo's configuration
     tables          writes what benches print into docs/benchmarks.md

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
+from typing import TYPE_CHECKING
 
-from cluster.config.load import parse
-from cluster.config.schema import Config
-from cluster.storage.files import read_figures
 from coordinator.errors import RunFailed
+
+if TYPE_CHECKING:
+    from cluster.config.schema import Config
 
 CONFIDENCE = 0.95
 DEMO_ISLANDS = 4
@@ -70,6 +71,8 @@ def demo(
     islands: Sequence[Mapping[str, object]] = FOUR,
 ) -> Config:
     """The shipped defaults on islands of this machine, without faults."""
+    from cluster.config.load import parse  # `bench accelerator` needs medians without pydantic
+
     tables = {
         "run": {"steps": steps, "seed": seed},
         "task": {"preset": preset},
@@ -83,6 +86,8 @@ def child(arguments: Sequence[str]) -> dict[str, float]:
 
     Errors: `RunFailed`.
     """
+    from cluster.storage.files import read_figures
+
     done = finished([sys.executable, *arguments], stderr=subprocess.PIPE)
     if done.returncode != 0:
         raise RunFailed(

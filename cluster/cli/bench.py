@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -289,6 +290,40 @@ def calibrate(
         say=talk.print,
     )
     tell("calibrate", figures, talk, as_json=as_json)
+
+
+@bench.command("accelerator")
+def accelerator_(
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep accelerator.json there, rewritten after each part."),
+    ] = None,
+    budget_s: Annotated[
+        float | None,
+        typer.Option("--budget", min=0.0, metavar="S", help="Seconds for everything; 520."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, on the CPU.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure one accelerator: steps with our hooks and without, kernels, memory, a small study.
+
+    Without Ray: python -m cluster.bench.accelerator --json
+
+    Example: archipelago bench accelerator --out runs/accelerator --json
+    """
+    from cluster.bench import accelerator as bench_accelerator
+
+    talk = Console(stderr=True, soft_wrap=True)
+    figures = bench_accelerator.accelerator(
+        quick=quick, out=out, budget_s=budget_s, say=lambda line: talk.print(line, markup=False)
+    )
+    if as_json:
+        print(json_text(figures))
+        return
+    talk = Console(soft_wrap=True)
+    shown = {key: each for key, each in figures.items() if not isinstance(each, dict | list)}
+    talk.print(figures_table(shown))
+    talk.print(rows_table(bench_accelerator.plain_rows(figures)))
 
 
 def tell(bench: str, figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:

@@ -1,0 +1,72 @@
+"""What the parts of `bench accelerator` come to: rows, gaps, and the steps of the study.
+
+Plain functions of what the parts have written; no JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+KEYS = (
+    "step_ms",
+    "step_with_hooks_ms",
+    "hook_fraction",
+    "encode_gb_s",
+    "adopt_gb_s",
+    "memory_gb_s",
+)
+"""The keys of each row beside `preset` and `peak_bytes`; null where there is no figure."""
+BASE = "data-parallel"
+ARMS: Mapping[str, int] = {BASE: 0, "h8": 8, "h24": 24}
+"""The arms of the study and their H; 0: gradients are summed at each step."""
+STEPS, QUICK_STEPS = 1000, 24
+CYCLE = max(ARMS.values())
+"""A shortened study has a multiple of so many steps."""
+STUDY_SHARE = 0.7
+"""The share of the time after the trials that the steps of the study are planned to take."""
+
+
+def row(found: Mapping[str, Any], why: str) -> dict[str, object]:
+    """Return a preset's row with every key; `why`: the reason of those that have no figure."""
+    memory = found.get("hooks", {}).get("memory") or found.get("memory", {}).get("step", {})
+    on_device = memory.get("device_peak_bytes")
+    peak = memory.get("host_peak_bytes") if on_device is None else on_device
+    whole: dict[str, object] = {**dict.fromkeys(KEYS), **found, "peak_bytes": peak}
+    whole["peak_bytes_of"] = "host process" if on_device is None else "device"
+    if missing := [key for key in (*KEYS, "peak_bytes") if whole[key] is None]:
+        whole["not_measured"] = dict.fromkeys(missing, why)
+    return whole
+
+
+def planned_steps(arms: Sequence[Mapping[str, Any]], wanted: int, left_s: float) -> int:
+    """Return how many steps all arms can take: in whole cycles of the longest H, if not all."""
+    slowest_s = max(float(arm["s_per_step"]) for arm in arms)
+    compile_s = max(float(arm["compile_s"]) for arm in arms)
+    possible = int(STUDY_SHARE * max(0.0, left_s - compile_s) / slowest_s)
+    return wanted if possible >= wanted else possible // CYCLE * CYCLE
+
+
+def gaps(arms: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
+    """Compare the arms with data-parallel, at their ends, or at the last step at which both were
+    judged; `gap_percent` is that of H = 24. Null where nothing can be compared."""
+    base = arms.get(BASE, {})
+    found: dict[str, object] = {}
+    for arm, every in ARMS.items():
+        if arm == BASE:
+            continue
+        name = "gap_percent" if every == CYCLE else f"gap_percent_{arm}"
+        pair = _pair(arms.get(arm, {}), base)
+        step, ours, theirs = pair or (None, None, None)
+        found[name] = None if ours is None or not theirs else 100 * (ours / theirs - 1)
+        found[f"{name}_at_step"] = step
+    return found
+
+
+def _pair(arm: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[int, float, float] | None:
+    """Return a step, and the losses of both there; None if there is none."""
+    if {"heldout_loss", "steps"} <= arm.keys() & base.keys() and arm["steps"] == base["steps"]:
+        return arm["steps"], arm["heldout_loss"], base["heldout_loss"]
+    curves = [{x["t"]: x["heldout_loss"] for x in each.get("curve", [])} for each in (arm, base)]
+    both = curves[0].keys() & curves[1].keys()
+    return (max(both), curves[0][max(both)], curves[1][max(both)]) if both else None
