@@ -141,9 +141,10 @@ class Tape:
             self._heard_s = time.monotonic()
             if self._last is not None:
                 self._last.result()
-        if self.trouble is None or not pending:
+        healthy = self.trouble is None  # before the thread can fail: the future says so then
+        if healthy or not pending:
             self._last = self._thread.submit(self._to_the_depot)
-        return self._last if self.trouble is None else None
+        return self._last if healthy else None
 
     def sync(self) -> None:
         """Flush, and wait for it: for one that has no event loop to run meanwhile. As with `flush`,

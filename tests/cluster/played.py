@@ -111,6 +111,7 @@ class Played:
         self.measures = measures_of(self._config)
         self.notes = Notes(Folder(run_dir), self.measures, lambda: self._now_s)
         self._steps: dict[Life, int] = {}
+        self._reads: dict[Life, Lease] = {}  # the first lease that each was granted
         self._given: dict[tuple[Life, Fragment], int] = {}
 
     def _drawn(self, p: int) -> Flat:
@@ -175,6 +176,7 @@ class Played:
                 match effect:
                     case Granted():
                         self._steps[effect.life] = 0
+                        self._reads[effect.life] = effect.leases[0]
                     case Ask():
                         coming.append(self._hand_in(effect))
                     case Merge():
@@ -194,7 +196,8 @@ class Played:
 
     def _progress(self, life: Life) -> Progress:
         steps = self._steps[life]
-        return Progress(steps, TOKENS * steps, Lease(2 * (life.incarnation - 1), steps))
+        lease = self._reads[life]
+        return Progress(steps, TOKENS * steps, replace(lease, start=lease.start + steps))
 
     def _hand_in(self, ask: Ask) -> Event:
         life, p = ask.life, ask.fragment

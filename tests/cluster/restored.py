@@ -82,7 +82,7 @@ class Again(Played):
         self.notes = Notes(depot, self.measures, lambda: self._now_s)
         self._tape = Tape(depot, self.back.generation, LAYOUT.fingerprint, first_seq=self.back.seq)
         self._rng = np.random.default_rng(self.back.generation)
-        self._steps, self._given = {}, {}
+        self._steps, self._given, self._reads = {}, {}, {}
         self.feed(resume)
         self._tape.flush()
         if asked:
@@ -162,6 +162,7 @@ def killed(run_dir: Path, kind: str) -> Played:
         run.close()
         run = Again(run_dir, run)
         run.train(run.state.t + 23, 12)
+    run.notes.flush()  # a thread writes them
     return run
 
 

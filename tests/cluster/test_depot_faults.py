@@ -135,8 +135,12 @@ class Run:
         await self.told.again(lambda: syncer.open(LAYOUT))
         return syncer
 
-    async def lives(self, owned: Ownership) -> SyncerActor:
-        """Say what must be durable before it is answered, between snapshots that seal the tape."""
+    async def lives(self, owned: Ownership, merges: int) -> SyncerActor:
+        """Say what must be durable before it is answered, between snapshots that seal the tape.
+
+        The syncer is told of no merge: a restart goes back to the first version, and refuses that
+        if it is not among the newest two that are stored.
+        """
         syncer = await self.syncer()
         for _ in range(4):
             why = f"why {len(self.told.drained)}"
@@ -147,15 +151,15 @@ class Run:
             self.depot.write_soon("vitals.json", b"[]")
             await syncer._keep_snapshot(await syncer._ready())
             owned.check(again=True)
-        for _ in range(3):
+        for _ in range(merges):
             await self.merges()
         return syncer
 
     async def story(self) -> None:
         owned = await self.begin()
-        first = await self.lives(owned)
+        first = await self.lives(owned, 1)
         (await first._ready()).close()  # its process dies
-        syncer = await self.lives(owned)
+        syncer = await self.lives(owned, 3)
         assert syncer._tape is not None
         if not await self.merges():
             assert await self.merges(), "it is durable again"

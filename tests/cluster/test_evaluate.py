@@ -22,15 +22,20 @@ from coordinator.protocol import Fragment, Version
 
 TASK = """
 import dataclasses
+import jax
 import jax.numpy as jnp
 import numpy as np
 from islands.task import load_task
+
+def squares(params):
+    return sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(params))
+
 
 def task(data, batches):
     found = load_task("byte-tiny", None, {}, data)
     return dataclasses.replace(
         found,
-        loss=lambda params, batch: jnp.mean(batch.astype(float)) + 0 * jnp.sum(params["norm"]),
+        loss=lambda params, batch: jnp.mean(batch.astype(float)) + 0 * squares(params),
         heldout=lambda size: [np.full((size, 3), number) for number in range(batches)],
     )
 """

@@ -206,9 +206,9 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk, aside_of = Disk(), files.aside_of
 
-    def checked(path: Path) -> Path:
+    def checked(path: Path, *number: int) -> Path:
         disk.check(path)
-        return aside_of(path)
+        return aside_of(path, *number)
 
     for module in (files, model_file):
         monkeypatch.setattr(module, "aside_of", checked)
