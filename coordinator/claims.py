@@ -27,9 +27,9 @@ by less than three times that step in all."""
 DENSER = 16.0
 """Where nobody knows how many tokens a window has, a learner may claim this many times as many as
 it, or any other learner, has trained in a window so far."""
-MOST_UNREAD, MOST_HELD = 16, 1024
+MOST_UNREAD, MOST_HELD, MOST_H = 16, 1024, 8
 """Leases that a learner may have ahead of it, beyond those of two steps; and all that it may hold,
-also if nothing vouches for what it has read."""
+beyond those of so many times H steps, also if nothing vouches for what it has read."""
 
 
 def impossible(
@@ -153,12 +153,14 @@ def hoards(rule: Rule, member: Member) -> str | None:
     """Return why a learner gets no more data: it has more ahead than it can need; None if not."""
     if not rule.bounded:
         return None
-    need = -(-2 * rule.batch_of(member.group) // rule.lease_windows)
+    batch = rule.batch_of(member.group)
+    need = -(-2 * batch // rule.lease_windows)
+    rounds = -(-MOST_H * rule.schedule.longest * batch // rule.lease_windows)
     numbers = [lease.number for lease in member.held]
     reading = member.progress.lease.number
     unread = len(numbers) - (numbers.index(reading) + 1 if reading in numbers else 0)
     if unread >= MOST_UNREAD + need:
         return f"it wants data and has {unread} leases that it has not begun to read"
-    if len(numbers) >= MOST_HELD + need:
+    if len(numbers) >= MOST_HELD + need + rounds:
         return f"it wants data and holds {len(numbers)} leases, for which no contribution vouches"
     return None

@@ -4,6 +4,7 @@
 typed handle for each untyped one, errors told apart by type, nothing retried by Ray.
 
     syncer     the actor of the syncer: one event loop around `syncer.shell`
+    snapshot_writer  how the syncer writes its snapshots, one at a time
     shard      the actor of a shard: it calls the learners, merges, stores and publishes
     parts      a shard's questions to the hosts of an island of several
     ranges     what a shard has for them: a range of a fragment to each

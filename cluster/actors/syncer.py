@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from cluster.actors.directory import AGAIN_S, Directory, holder_of, setup_loggin
 from cluster.actors.handed import check_report, check_word
 from cluster.actors.inject import Breakable
 from cluster.actors.ports import RayPorts
+from cluster.actors.snapshot_writer import SnapshotWriter
 from cluster.config.admission import stranger
 from cluster.config.rule import rule_of, shards_come_back_alone, wire_of_moments
 from cluster.config.schema import Config
@@ -25,13 +25,11 @@ from cluster.source import source_sha256
 from cluster.status import RunStatus
 from cluster.storage import runs
 from cluster.storage.format import Damaged
-from cluster.storage.fragments import forget_orphans
 from cluster.storage.layout import load_layout, save_layout
 from cluster.storage.open import PATIENCE_S, depot_of
 from cluster.storage.ownership import Fence
 from cluster.storage.playback import edition_of
-from cluster.storage.segments import tape_name
-from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_snapshot
+from cluster.storage.snapshots import Snapshot
 from cluster.storage.tape import Tape
 from cluster.syncer.clock import Clock
 from cluster.syncer.journal import Notes
@@ -102,10 +100,10 @@ class SyncerActor(Breakable):
         self._tape: Tape | None = None
         self._notes: Notes
         self._now_s: Clock
-        self._keeping = threading.Lock()  # one snapshot is written at a time
+        keep_segments = self._config.durability.keep_segments
+        self._snapshots = SnapshotWriter(self._depot, self._fence.check, keep_segments)
         self._cannot: ArchipelagoError | None = None
         self._heard = -1
-        self._orphans = True  # set aside by a restore, and not deleted since
 
     async def open(self, layout: Layout) -> None:
         """Begin: from here on learners may join."""
@@ -245,33 +243,8 @@ class SyncerActor(Breakable):
         await done(flushed)
         if tape.trouble is not None:
             return False
-        return await asyncio.to_thread(self._keep, snapshot, syncer.rule.fingerprint, sealed)
-
-    def _keep(self, snapshot: Snapshot, layout: str, sealed: bool) -> bool:
-        """Write a snapshot; one at a time, so that an older one never takes a newer one's place.
-
-        `sealed`: a segment of the tape begins with it. Returns whether it is durable.
-        """
-        try:
-            self._fence.check()
-        except RunFailed as error:  # the next process says so to whoever asks, and writes nothing
-            start_over(str(error))
-        try:
-            with self._keeping:
-                if self._depot.has(tape_name(snapshot.state.generation + 1)):
-                    start_over("a later generation writes the tape")
-                self._notes.flush()
-                save_snapshot(self._depot, snapshot, layout)
-                if self._orphans:
-                    self._orphans = False
-                    forget_orphans(self._depot)
-                if sealed and snapshot.place is not None:
-                    save_snapshot(self._depot, snapshot, layout, name_of(snapshot.place.segment))
-                    forget_before(self._depot, self._config.durability.keep_segments)
-        except OSError as error:  # a restart hears the tape from the one before
-            logging.error("no snapshot: %s", error)
-            return False
-        return True
+        layout = syncer.rule.fingerprint
+        return await asyncio.to_thread(self._snapshots.write, snapshot, layout, self._notes, sealed)
 
     async def _keep_shard(self, syncer: Syncer, name: str, own: Sequence[Fragment]) -> None:
         """When it dies only its fragments are away for a moment; but all begin a new generation if
@@ -288,7 +261,7 @@ class SyncerActor(Breakable):
                 start_over(f"{name} cannot come back: {_said(error)}")
             if found != wanted:
                 start_over(f"{name} was to come back with {wanted}, and has {found}")
-            self._orphans = True
+            self._snapshots.orphans = True
             self._ports.is_back(name)
             syncer.shard_back(own)
             logging.warning("%s is back", name)

@@ -345,6 +345,7 @@ def _plan(config: Config, times: Times) -> SimPlan:
             tokens=group.batch_size * config.data.window,
             windows=group.batch_size,
             latency_s=LATENCY_S,
+            group=group.group,
         )
         for group in config.islands
         for number, island in enumerate(group.names)

@@ -14,8 +14,10 @@ from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.inject import Cable
 from cluster.actors.link import RayLink
 from cluster.actors.start import Home
+from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.names import Seat, group_name, island_actor, seat_of
+from cluster.sim.pages import Pages
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat
 from coordinator.protocol import (
@@ -23,11 +25,14 @@ from coordinator.protocol import (
     Granted,
     Island,
     Join,
+    LeaseGranted,
+    LeaseWanted,
     Life,
     Progress,
     Report,
     Version,
     Vitals,
+    Void,
 )
 
 BEAT_S = 2.0
@@ -61,6 +66,8 @@ class Joiner:
         setup_logging()
         self._island = island
         plain = Config.model_validate_json(config, strict=False)
+        self._batch = group_of(plain, island).batch_size
+        self._lease_windows = plain.data.lease_windows
         self._fragments = [Fragment(p) for p in range(plain.sync.fragments)]
         seat = Seat(seat_of(island))
         holder = holder_of(plain)
@@ -77,20 +84,32 @@ class Joiner:
         if (model := self._link.whole(self._fragments)) is None:
             raise RunFailed(f"{granted.life} was over before it had the model")
         self._model = model
-        self._report(granted, 1)
+        pages = Pages(self._lease_windows, granted.leases)
+        self._report(granted.life, 1, pages)
         in_s = time.monotonic()
-        threading.Thread(target=self._beat, args=(granted,), daemon=True).start()
+        threading.Thread(target=self._beat, args=(granted.life, pages), daemon=True).start()
         return in_s
 
-    def _report(self, granted: Granted, steps: int) -> None:
-        progress = Progress(steps, steps, granted.leases[0])
-        self._link.report(Report(granted.life, progress, BEAT_S), Vitals(0.0), ())
+    def _report(self, life: Life, steps: int, pages: Pages) -> None:
+        """Read the windows of a step and say so, as the syncer compares the two; get more of them
+        in time."""
+        pages.turn(self._batch)
+        progress = Progress(steps, steps, pages.cursor)
+        said = self._link.report(Report(life, progress, BEAT_S), Vitals(0.0), ())
+        if isinstance(said, Void):
+            raise RunFailed(f"{life} was ended: {said.why}")
+        while pages.remaining < self._batch:
+            match self._link.lease(LeaseWanted(life)):
+                case LeaseGranted(_, lease):
+                    pages.add(lease)
+                case Void() as over:
+                    raise RunFailed(f"{life} was ended: {over.why}")
 
-    def _beat(self, granted: Granted) -> None:
+    def _beat(self, life: Life, pages: Pages) -> None:
         steps = 1
         while not self._over.wait(BEAT_S):
             steps += 1
-            self._report(granted, steps)
+            self._report(life, steps, pages)
 
     def mapped(self) -> bool:
         """Does the model lie where all learners of this node have it?"""

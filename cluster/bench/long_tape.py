@@ -22,6 +22,7 @@ from cluster.bench.scale import config_of, layout_of
 from cluster.config.rule import rule_of
 from cluster.config.schema import Config
 from cluster.names import group_name
+from cluster.sim.pages import Pages
 from cluster.storage.folder import Folder
 from cluster.storage.format import FORMAT
 from cluster.storage.fragments import Arrays, FragmentStore
@@ -44,7 +45,6 @@ from coordinator.protocol import (
     Fragment,
     Granted,
     Join,
-    Lease,
     LeaseGranted,
     LeaseWanted,
     Life,
@@ -84,8 +84,8 @@ class Crew:
         self.tape = Tape(self.depot, 0, layout.fingerprint)
         self.tail: Tape | None = None  # where everything goes as well, if it is there
         self._batch, self._window = config.islands[0].batch_size, config.data.window
-        self._leases: dict[Life, deque[int]] = {}
-        self._done: dict[Life, tuple[int, int]] = {}  # steps, windows of the present lease
+        self._pages: dict[Life, Pages] = {}
+        self._done: dict[Life, int] = {}  # steps
         self._given: dict[tuple[Life, Fragment], int] = {}
         self.steps = 0
         for island in config.island_names:
@@ -96,20 +96,16 @@ class Crew:
         self.steps += 1
         self.now_s += STEP_S
         for life in [*self._done]:
-            steps, windows = self._done[life]
-            steps, windows = steps + 1, windows + self._batch
-            if windows >= self._config.data.lease_windows:
-                self._leases[life].popleft()
-                windows = 0
-            self._done[life] = steps, windows
+            self._done[life] += 1
+            self._pages[life].turn(self._batch)
             self.feed(Report(life, self._progress(life), STEP_S))
-            if len(self._leases[life]) < 2:
+            if self._pages[life].remaining < self._config.data.lease_windows:
                 self.feed(LeaseWanted(life))
 
     def _progress(self, life: Life) -> Progress:
-        steps, windows = self._done[life]
+        steps = self._done[life]
         tokens = steps * self._batch * self._window
-        return Progress(steps, tokens, Lease(self._leases[life][0], windows))
+        return Progress(steps, tokens, self._pages[life].cursor)
 
     def feed(self, event: Event) -> None:
         coming = deque([event])
@@ -125,10 +121,11 @@ class Crew:
             for effect in effects:
                 match effect:
                     case Granted():
-                        self._leases[effect.life] = deque(each.number for each in effect.leases)
-                        self._done[effect.life] = 0, 0
+                        length = self._config.data.lease_windows
+                        self._pages[effect.life] = Pages(length, effect.leases)
+                        self._done[effect.life] = 0
                     case LeaseGranted():
-                        self._leases[effect.life].append(effect.lease.number)
+                        self._pages[effect.life].add(effect.lease)
                     case Ask():
                         coming.append(self._handed_in(effect))
                     case Merge():
@@ -142,7 +139,7 @@ class Crew:
 
     def _handed_in(self, ask: Ask) -> Event:
         life, p = ask.life, ask.fragment
-        start, stop = self._given.get((life, p), 0), self._done[life][0]
+        start, stop = self._given.get((life, p), 0), self._done[life]
         if start == stop:
             return Missing(life, p, "nothing to hand in")
         self._given[life, p] = stop
@@ -168,7 +165,7 @@ class Crew:
                 life,
                 order.fragment,
                 order.version,
-                self._done[life][0],
+                self._done[life],
                 0,
                 self._progress(life),
             )

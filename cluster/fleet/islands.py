@@ -32,7 +32,8 @@ class HeldIsland:
     starts: int = 0  # of its process, since its last contribution
     contributions: int = 0
     last_words: str = ""
-    traceback: str = ""  # the file that has them, until its next contribution
+    traceback: str = ""  # the file that has them, until a later life contributes
+    broke_as: int = 0  # the incarnation that had begun when it broke
     why: str = ""
 
     def begins(self) -> None:
@@ -137,6 +138,7 @@ class Islands:
                     it.begins()
                 case Broke(seat, _, words, traceback) if it is not None and it.seat == seat:
                     it.last_words, it.traceback = words, traceback
+                    it.broke_as = it.holding.incarnation
                     it.holding = replace(it.holding, breakages=it.holding.breakages + 1)
                 case _:
                     pass  # another process is this island by now
@@ -162,7 +164,9 @@ class Islands:
                     incarnation=said.incarnation,
                 )
             if said.contributions > it.contributions:
-                it.contributions, it.starts, it.traceback = said.contributions, 1, ""
+                it.contributions, it.starts = said.contributions, 1
+                if said.incarnation > it.broke_as:  # else it had handed that in before it broke
+                    it.traceback = ""
                 it.holding = replace(it.holding, failures=0, breakages=0)
         self.post()
 

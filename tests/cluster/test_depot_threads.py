@@ -219,7 +219,7 @@ def test_the_end_of_a_run_says_what_is_not_durable_and_sums_up(
         raise ValueError("a state that cannot be written")
 
     def last() -> None:
-        monkeypatch.setattr("cluster.actors.syncer.save_snapshot", breaks)
+        monkeypatch.setattr("cluster.actors.snapshot_writer.save_snapshot", breaks)
 
     _, run = runs(tmp_path / "run", before_the_end=last)
     assert run.told.summary["merges"] == 0

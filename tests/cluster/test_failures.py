@@ -53,6 +53,8 @@ from tests.cluster.played import CONFIG, LAYOUT
 
 WAIT_S = 20.0
 """For something that takes milliseconds."""
+STEP_S = 1e-6
+"""Of a step that only counts: no time passes in it."""
 A, B = Island("local-0"), Island("local-1")
 QUIET = Vitals(loss=1.0)
 Does = Callable[..., Any]
@@ -91,6 +93,7 @@ class Hands:
 
     def __init__(self, does: dict[str, Does]) -> None:
         self.does, self.steps = does, 0
+        self.lease = 0  # the first one that it was granted: it reads no other
         self.given: dict[Fragment, int] = {}
         self.versions: dict[Fragment, Version] = {}
         self.offers: list[tuple[Publication, int]] = []
@@ -114,7 +117,7 @@ class Hands:
 
     @property
     def progress(self) -> Progress:
-        return Progress(self.steps, 100 * self.steps, Lease(0, self.steps))
+        return Progress(self.steps, 100 * self.steps, Lease(self.lease, self.steps))
 
     def offer(self, life: Life, said: Publication, boxed: list[Any]) -> Failure | None:
         self.offers.append((said, len(boxed)))
@@ -178,13 +181,14 @@ class Run:
         granted, _ = await self.syncer.join(join, source_sha256(), Seat(island))
         assert isinstance(granted, Granted)
         self.lives[island] = granted.life
+        self.hands[island].lease = granted.leases[0].number
 
     async def steps(self, upto: int) -> None:
         """Let both step so far, one step at a time, and have done what follows from each."""
         for step in range(self.hands[A].steps + 1, upto + 1):
             for island, life in self.lives.items():
                 self.hands[island].steps = step
-                report = Report(life, self.hands[island].progress, 1.0)
+                report = Report(life, self.hands[island].progress, STEP_S)
                 await self.syncer.report(report, QUIET, [])
             for _ in range(200):
                 await asyncio.sleep(0)

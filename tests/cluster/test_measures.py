@@ -22,9 +22,11 @@ from coordinator.protocol import (
     Granted,
     Island,
     Join,
+    Lease,
     Life,
     Lost,
     Merged,
+    Progress,
     Report,
     Stop,
     Stored,
@@ -46,6 +48,7 @@ class Told:
         self.rule = rule(**usual | rules)
         self.state: State = initial(self.rule)
         self.measures = Measures("r", {A: "g", B: "g"}, SIZES, Wire.BF16, now_s=began_s)
+        self.reads: dict[Life, Lease] = {}  # the first lease that each was granted
 
     def say(self, now_s: float, event: Event) -> tuple[Effect, ...]:
         before = self.state
@@ -57,16 +60,23 @@ class Told:
         (granted,) = (
             e for e in self.say(now_s, Join(island, "g", LAYOUT)) if isinstance(e, Granted)
         )
+        self.reads[granted.life] = granted.leases[0]
         return granted.life
 
+    def progress(self, life: Life, steps: int) -> Progress:
+        """A window a step, of its first lease."""
+        number, start = self.reads[life].number, self.reads[life].start
+        return Progress(steps, 100 * steps, Lease(number, start + steps))
+
     def report(self, now_s: float, life: Life, steps: int, *, step_s: float = 1.0) -> None:
-        self.say(now_s, Report(life, contribution(span=(0, steps)).progress, step_s))
+        self.say(now_s, Report(life, self.progress(life, steps), step_s))
 
     def arrive(self, now_s: float, life: Life, start: int, stop: int, **more: Any) -> None:
-        self.say(now_s, Arrived(contribution(life, 0, (start, stop), **more)))
+        progress = self.progress(life, stop)
+        self.say(now_s, Arrived(contribution(life, 0, (start, stop), progress=progress, **more)))
 
     def adopt(self, now_s: float, life: Life, number: int, steps: int) -> None:
-        progress = contribution(span=(0, steps)).progress
+        progress = self.progress(life, steps)
         self.say(now_s, Adopted(life, Fragment(0), Version(0, number), steps, 0, progress))
 
     def merge(self, now_s: float, number: int) -> None:

@@ -26,9 +26,11 @@ from coordinator.protocol import (
     Incarnation,
     Island,
     Join,
+    Lease,
     Life,
     Lost,
     Merged,
+    Progress,
     Report,
     Stored,
     Version,
@@ -65,15 +67,17 @@ class Story:
     def lives(self, steps: int) -> Life:
         """A life of so many steps of one second, half of it computing; a merge in every four."""
         (granted,) = (e for e in self.say(Join(A, "g", LAYOUT)) if isinstance(e, Granted))
-        life = granted.life
+        life, (first, *_) = granted.life, granted.leases
         for step in range(1, steps + 1):
             self.now_s += 1.0
             vitals = Vitals(loss=5.0 - step / 10, computing_s=step / 2)
-            self.say(Report(life, contribution(span=(0, step)).progress, step_s=1.0))
+            lease = Lease(first.number, first.start + step)
+            progress = Progress(step, 100 * step, lease)
+            self.say(Report(life, progress, step_s=1.0))
             self.measures.heard(life, vitals)
             self.notes.vitals(life, vitals)
             if step % 4 == 0:
-                self.say(Arrived(contribution(life, 0, (step - 4, step))))
+                self.say(Arrived(contribution(life, 0, (step - 4, step), progress=progress)))
                 number = self.state.fragments[0].version.number + 1
                 self.say(Merged(Fragment(0), Version(0, number)))
                 self.say(Stored(Fragment(0), Version(0, number), durable=True))

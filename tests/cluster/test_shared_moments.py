@@ -306,8 +306,13 @@ class Rules:
         self.steps += 2
         found, asked = list[Discard](), list[Life]()
         lives = [e.life for granted in self.lives for e in granted if isinstance(e, Granted)]
-        progress = Progress(self.steps, self.steps, Lease(0))
-        for life in lives:
+        self.now_s += 2.0
+        windows = self.steps * self.config.islands[0].batch_size
+        far = {
+            life: Progress(self.steps, self.steps, Lease(2 * n, windows))
+            for n, life in enumerate(lives)
+        }
+        for life, progress in far.items():
             asked += [e.life for e in self.feed(Report(life, progress, 1.0)) if isinstance(e, Ask)]
         assert asked == lives
         for life, norm in zip(lives, moments, strict=True):
@@ -316,7 +321,7 @@ class Rules:
                 base=self.state.fragments[0].version,
             )  # fmt: skip
             said = replace(
-                said, fingerprint=LAYOUT.fingerprint, progress=progress, moments_norm=norm
+                said, fingerprint=LAYOUT.fingerprint, progress=far[life], moments_norm=norm
             )
             found += [e for e in self.feed(Arrived(said)) if isinstance(e, Discard)]
         return found

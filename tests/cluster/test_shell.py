@@ -28,7 +28,6 @@ from coordinator.protocol import (
     Granted,
     Island,
     Join,
-    Lease,
     LeaseGranted,
     LeaseWanted,
     Life,
@@ -144,14 +143,15 @@ class World(Ports):
 
     async def leave(self, life: Life) -> Progress | None:
         self.did("leave", life)
-        return progress(self.steps[life])
+        return progress(life, self.steps[life])
 
     async def break_down(self, life: Life, why: str) -> None:
         self.did("break down", life)
 
 
-def progress(steps: int) -> Progress:
-    return Progress(steps, 100 * steps, Lease(0, steps))
+def progress(life: Life, steps: int) -> Progress:
+    """A window a step of the lease that the life reads if none came back before it joined."""
+    return contribution(life, span=(0, steps)).progress
 
 
 class Stage:
@@ -184,7 +184,7 @@ class Stage:
 
     def steps(self, life: Life, steps: int) -> Answer | Void:
         self.world.steps[life] = steps
-        return self.syncer.report(Report(life, progress(steps), step_s=1.0), QUIET)
+        return self.syncer.report(Report(life, progress(life, steps), step_s=1.0), QUIET)
 
     async def comes_to(self, what: str) -> None:
         """Wait until this is the last thing that was done."""
@@ -421,7 +421,9 @@ def test_words_of_a_life_that_is_over_are_void() -> None:
         assert isinstance(answer, Void)
         assert answer.life == first
         assert isinstance(stage.syncer.lease(LeaseWanted(first)), Void)
-        assert isinstance(stage.steps(second, 1), Answer)
+        reads = progress(first, 1)  # the second life reads what the first one gave back
+        said = stage.syncer.report(Report(second, reads, step_s=1.0), QUIET)
+        assert isinstance(said, Answer)
         await until(lambda: "cease a#1" in stage.world.log)
 
     plays(scene)

@@ -153,7 +153,7 @@ def test_the_command_prints_its_result_and_fails_with_a_violation(
     wanted = asdict(simulate(load(FAULTS), 3))
     code, out, err = cli(capsys, str(FAULTS), "--seed", "3", "--json")
     assert (code, json.loads(out), err) == (0, wanted, "")
-    monkeypatch.setattr(orders, "weigh", lambda items: tuple(Item(c, math.pi) for c in items))
+    monkeypatch.setattr(orders, "weigh", lambda items, **_: tuple(Item(c, math.pi) for c in items))
     code, out, _ = cli(capsys, str(FAULTS), "--json")
     result = json.loads(out)
     assert (code, result["violations"]) == (1, 1)

@@ -65,16 +65,19 @@ def contribution(
     progress: Progress | None = None,
     reference: str = "r",
 ) -> Contribution:
-    """A hundred tokens a step unless said otherwise; one window of lease 0 a step."""
+    """A hundred tokens a step unless said otherwise; one window a step of the lease that this life
+    reads if none came back before it joined."""
     start, stop = span
+    who = who or life()
+    lease = Lease(2 * (who.incarnation - 1), stop)
     return Contribution(
-        id=ContributionId(who or life(), Fragment(fragment), start, stop),
+        id=ContributionId(who, Fragment(fragment), start, stop),
         base=base,
         since_step=start if since_step is None else since_step,
         tokens=100 * (stop - start) if tokens is None else tokens,
         norm=norm,
         bytes=64,
         fingerprint=fingerprint,
-        progress=progress or Progress(stop, 100 * stop, Lease(0, stop)),
+        progress=progress or Progress(stop, 100 * stop, lease),
         reference=Reference(reference),
     )

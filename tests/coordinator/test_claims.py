@@ -167,6 +167,18 @@ def test_an_honest_learner_never_wants_for_data() -> None:
     assert len(leases) == 401
 
 
+def test_a_learner_whose_step_reads_whole_leases_may_come_to_its_first_due_point() -> None:
+    """Nothing vouches for what it has read until it hands in: here after 1,200 leases."""
+    long = replace(rule(every=600, lease_windows=1), batches=(("group", BATCH),))
+    state, _ = advance(long, initial(long), Join(A, "group", LAYOUT), 0.0)
+    for steps in range(1, 600):
+        where = Progress(steps, 100 * steps, Lease(BATCH * steps - 1, 1))
+        state, _ = advance(long, state, Report(life(), where, 1.0), steps)
+        for _ in range(BATCH):
+            state, _ = advance(long, state, LeaseWanted(life()), steps)
+    assert state.members[A].status is Status.LIVE, state.members[A].why
+
+
 # --- shares, norms, pace --------------------------------------------------------------------------
 
 

@@ -191,13 +191,18 @@ def fleet(names: str, norms: int = 8) -> State:
     """Live islands of these names, with so many usual norms known of the fragment."""
     joins = [Join(Island(name), "group", LAYOUT) for name in names]
     lives = [life(name, n) for n, name in enumerate(names, 1)]
-    reports = [Report(who, Progress(99, 9900, Lease(0, 99)), 1.0) for who in lives]
+    reports = [
+        Report(who, Progress(99, 9900, Lease(2 * n, 99)), 1.0) for n, who in enumerate(lives)
+    ]
     usual = [Arrived(contribution(lives[0], 0, (n, n + 1))) for n in range(norms)]
     return after(rule(every=1), *joins, *reports, *usual)
 
 
-def handed(name: str, number: int, step: int, norm: float) -> Arrived:
-    return Arrived(contribution(life(name, number), 0, (step, step + 1), norm=norm))
+def handed(
+    name: str, number: int, step: int, norm: float, progress: Progress | None = None
+) -> Arrived:
+    who, span = life(name, number), (step, step + 1)
+    return Arrived(contribution(who, 0, span, norm=norm, progress=progress))
 
 
 def test_norms_of_a_new_regime_are_believed_when_most_learners_have_them() -> None:
@@ -236,6 +241,11 @@ def refused_for(one: Rule, state: State, event: Arrived) -> str:
     return discard.why.partition(" is ")[0]
 
 
+def read(lease: Lease, steps: int) -> Progress:
+    """How far a learner is that reads a window of this lease a step."""
+    return Progress(steps, 100 * steps, Lease(lease.number, lease.start + steps))
+
+
 @pytest.mark.parametrize("factor", [30.0, 1000.0])
 def test_two_loud_learners_of_four_are_never_admitted_in_whatever_order_they_come(
     factor: float,
@@ -252,20 +262,24 @@ def test_two_loud_learners_of_four_are_never_admitted_in_whatever_order_they_com
             dict.fromkeys("abcd", 20),
             dict(zip("abcd", range(1, 5), strict=True)),
         )
+        reads = {name: Lease(2 * n) for n, name in enumerate("abcd")}
         for turn in range(12):
             now_s = 10.0 + turn
             for name in order if turn % 2 else chance.sample(order, 4):
                 member = state.members[Island(name)]
                 if member.status not in SPEAKING:
                     state, effects = advance(one, state, Join(Island(name), "group", LAYOUT), now_s)
-                    granted = [e.life.incarnation for e in effects if isinstance(e, Granted)]
+                    granted = [e for e in effects if isinstance(e, Granted)]
                     if not granted:
                         continue
-                    number[name], steps[name] = granted[0], 0
-                    told = Report(life(name, granted[0]), Progress(1, 100, Lease(0, 1)), 1.0)
+                    number[name], steps[name] = granted[0].life.incarnation, 0
+                    reads[name] = granted[0].leases[0]
+                    told = Report(granted[0].life, read(reads[name], 1), 1.0)
                     state, _ = advance(one, state, told, now_s)
                 loud = name in "ab"
-                event = handed(name, number[name], steps[name], factor if loud else 1.0)
+                far = read(reads[name], steps[name] + 1)
+                norm = factor if loud else 1.0
+                event = handed(name, number[name], steps[name], norm, far)
                 state, effects = advance(one, state, event, now_s)
                 refused = any(isinstance(effect, Discard) for effect in effects)
                 assert refused == loud, f"{name} of {order} in turn {turn}: {effects}"

@@ -42,12 +42,18 @@ STEPS = 60
 Run = list[tuple[Event, float]]
 
 
+def far(lease: Lease, steps: int) -> Progress:
+    """How far a life is that reads a window of this lease a step."""
+    return Progress(steps, 100 * steps, Lease(lease.number, lease.start + steps))
+
+
 def a_run(rule: Rule) -> Run:
     """Three islands hand in what they are asked for and adopt nothing; one dies and comes back."""
     said: Run = []
     todo: list[Event] = [Join(island, "group", LAYOUT) for island in ISLANDS]
     state = initial(rule)
     lives: dict[Life, int] = {}
+    reads: dict[Life, Lease] = {}  # the first lease that each was granted
     handed: dict[tuple[Life, Fragment], int] = {}
     dead: set[Life] = set()
     for turn in range(STEPS):
@@ -55,7 +61,7 @@ def a_run(rule: Rule) -> Run:
             if life in dead:
                 continue
             steps = turn - born
-            todo.append(Report(life, Progress(steps, 100 * steps, Lease(0, steps)), 1.0))
+            todo.append(Report(life, far(reads[life], steps), 1.0))
         if turn == STEPS // 2:
             dead.add(last := max(lives))
             todo += [Lost(last, "died"), LeaseWanted(last), Join(last.island, "group", LAYOUT)]
@@ -66,13 +72,15 @@ def a_run(rule: Rule) -> Run:
             validate(rule, state)
             for effect in effects:
                 match effect:
-                    case Granted(life):
-                        lives[life] = turn
+                    case Granted(life, leases=leases):
+                        lives[life], reads[life] = turn, leases[0]
                     case Ask(life, p) if turn > lives[life] + handed.get((life, p), 0):
                         span = (handed.get((life, p), 0), turn - lives[life])
                         handed[life, p] = span[1]
                         base = state.fragments[p].version
-                        todo.append(Arrived(contribution(life, p, span, base=base)))
+                        progress = far(reads[life], span[1])
+                        handed_in = contribution(life, p, span, base=base, progress=progress)
+                        todo.append(Arrived(handed_in))
                     case Merge(p, version):
                         todo.append(Merged(p, version))
                     case Store(p, version):
