@@ -32,14 +32,15 @@ class Cell:
 
     @staticmethod
     def of(config: Config, virtual: Virtual) -> Cell:
-        """Where a run is written and how it is watched makes no difference to it."""
+        """Make the cell of a configuration. Its key does not depend on where a run is written and
+        how it is watched, nor on keys that have their default, so that a new key of the
+        configuration keeps finished cells. Whoever changes a default raises `FORMAT`."""
         run = config.run.model_copy(update={"name": None, "dir": "runs"})
         plain = {"run": run, "monitor": MonitorConfig(), "durability": DurabilityConfig()}
         config = config.model_copy(update=plain)
-        timing = virtual.model_dump(mode="json")
-        if not timing["average_shares"]:  # cells from before there were averages keep their keys
-            del timing["average_shares"]
-        text = f"{FORMAT} {config.sha256} {json_text(timing)}"
+        trained = config.model_dump(mode="json", exclude_defaults=True)
+        timing = virtual.model_dump(mode="json", exclude_defaults=True)
+        text = f"{FORMAT} {json_text(trained)} {json_text(timing)}"
         return Cell(config, virtual, hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS])
 
     @property

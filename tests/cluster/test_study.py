@@ -447,3 +447,14 @@ def test_the_configuration_of_a_run_is_no_study(tmp_path: Path) -> None:
         UserMistake, match=r"none of the tables \[study\], \[axes\], \[arms\]: it is"
     ):
         read(path)
+
+
+def test_a_key_of_the_configuration_that_has_its_default_keeps_finished_cells() -> None:
+    """A new key has its default in every study of before."""
+    plain = [cell.key for cell in asked("").rows[0].cells]
+    said = asked("[run]\nsteps = 300\n[sync]\nmax_staleness = 8\n", "durability.hang_s=7")
+    config = asked("").rows[0].cells[0].config
+    assert (config.run.steps, config.sync.max_staleness) == (300, 8), "they are the defaults"
+    assert [cell.key for cell in said.rows[0].cells] == plain
+    other = asked("[sync]\nmax_staleness = 7\n")
+    assert not {cell.key for cell in other.rows[0].cells} & {*plain}
