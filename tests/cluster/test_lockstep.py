@@ -331,7 +331,7 @@ def test_a_mode_in_lock_step_is_the_naive_twin_of_its_paper(task: Task, name: st
             "run": {"mode": mode, "steps": steps},
             "task": {"preset": "byte-tiny"},
             "sync": sync,
-            "islands": [{"group": "local", "count": 4}],
+            "islands": [{"group": "local", "count": 4, "batch_size": BATCH}],
         }
     )
     outer = outer_of(config)
