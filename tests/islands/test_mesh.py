@@ -183,8 +183,8 @@ def said() -> dict[str, Any]:
 
 
 def of_eight(test: Callable[..., None]) -> Callable[..., None]:
-    """It waits for a process of eight devices."""
-    return pytest.mark.slow(pytest.mark.timeout(600)(test))
+    """It waits for a process of eight devices, for a minute and more."""
+    return pytest.mark.long(pytest.mark.slow(pytest.mark.timeout(600)(test)))
 
 
 @of_eight

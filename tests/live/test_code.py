@@ -6,7 +6,7 @@ import pytest
 
 from tests.live.cli import TINY, Place, finish, place, until
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(300)]
 
 TASK = """
 from islands.task import load_task

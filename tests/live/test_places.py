@@ -12,7 +12,7 @@ import pytest
 
 from tests.live.cli import ROOT, place
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(200)]
 
 STORY = """
 import json, time

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from tests.live.cli import TINY, Finished, Place, place
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.long, pytest.mark.timeout(300)]
 
 NAN, SCALED = "local-1", "local-2"
 PLAN = f"""faults.plan=[
