@@ -32,8 +32,8 @@ class HeldIsland:
     starts: int = 0  # of its process, since its last contribution
     contributions: int = 0
     last_words: str = ""
-    traceback: str = ""  # the file that has them, until a later life contributes
-    broke_as: int = 0  # the incarnation that had begun when it broke
+    traceback: str = ""  # the file that has them
+    broke_as: int | None = None  # the incarnation that broke, once the syncer has said which
     why: str = ""
 
     def begins(self) -> None:
@@ -138,7 +138,7 @@ class Islands:
                     it.begins()
                 case Broke(seat, _, words, traceback) if it is not None and it.seat == seat:
                     it.last_words, it.traceback = words, traceback
-                    it.broke_as = it.holding.incarnation
+                    it.broke_as = None
                     it.holding = replace(it.holding, breakages=it.holding.breakages + 1)
                 case _:
                     pass  # another process is this island by now
@@ -151,6 +151,8 @@ class Islands:
         for island, said in view.islands.items():
             if (it := self._held.get(island)) is None:
                 continue
+            if it.traceback and it.broke_as is None:
+                it.broke_as = said.incarnation
             if it.holding.hold in (Hold.RUNNING, Hold.DRAINING):
                 silent_s = it.holding.silent_since_s
                 if said.learner != "lost":
@@ -165,8 +167,6 @@ class Islands:
                 )
             if said.contributions > it.contributions:
                 it.contributions, it.starts = said.contributions, 1
-                if said.incarnation > it.broke_as:  # else it had handed that in before it broke
-                    it.traceback = ""
                 it.holding = replace(it.holding, failures=0, breakages=0)
         self.post()
 

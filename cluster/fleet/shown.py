@@ -69,7 +69,8 @@ def _overlaid(said: IslandStatus | None, it: HeldIsland) -> IslandStatus:
             shown["state"], shown["why"] = "draining", it.why
         case _:
             pass
-    if it.traceback:
+    of_this_life = it.broke_as in (None, shown["incarnation"]) or it.holding.hold is Hold.ASIDE
+    if it.traceback and of_this_life:
         shown["why"] += f"; traceback in {it.traceback}"
     return shown
 

@@ -181,7 +181,7 @@ def test_what_an_island_or_the_evaluator_raises_ends_no_run() -> None:
         for island, expected in WHYS.items():
             for why in expected:
                 said = [each for each in whys(seen, island, "lost") if each.startswith(why)]
-                assert said
+                assert said, whys(seen, island, "lost")
                 if "None (NoneType)" not in why:  # which the syncer says of it
                     named = r" \(\S+\.py:\d+\); traceback in (tracebacks/\S+)"
                     (name,) = {each[1] for text in said if (each := re.search(named, text))}
