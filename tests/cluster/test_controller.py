@@ -156,6 +156,8 @@ class FakeCluster(RayCluster):
         *arguments: object,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Any:
+        if method == "fault" and actor not in self.actors:  # people call while a run ends
+            raise Unavailable(f"{actor} has ended")
         assert actor in self.actors, f"{method} of {actor}, which is not there"
         if actor == SYNCER and self.away:
             self.away -= 1

@@ -127,7 +127,7 @@ def test_a_state_has_an_end_however_many_lives_there_were(tmp_path: Path) -> Non
     config = config_for(4)
     crew = Crew(config, layout_of(config), tmp_path)
     sizes: list[int] = []
-    for number in range(120):
+    for number in range(160):
         for _ in range(3):
             crew.step()
         life = chance.choice([*crew._done])
@@ -139,7 +139,8 @@ def test_a_state_has_an_end_however_many_lives_there_were(tmp_path: Path) -> Non
     crew.tape.close()
     assert crew.state.merges > 100
     assert max(life.incarnation for life in crew._done) > 120
-    assert max(sizes) < 1.1 * min(sizes)
+    full = sizes[1:]  # what is remembered of each island is full after some eighty lives
+    assert max(full) < 1.05 * min(full)
 
 
 # --- notes ----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ def first_seed() -> int:
     return int(os.environ.get("FIRST", fresh_seed()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", shells())
 def test_no_interleaving_breaks_a_shell(name: str) -> None:
     count = 1 if "FIRST" in os.environ else None
