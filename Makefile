@@ -47,7 +47,7 @@ soak: $(STAMP) ## half an hour of faults of all kinds, and what grew or stayed (
 	$(BIN)/python -m tests.soak --for $(or $(FOR),1800)
 
 bench: $(STAMP) ## measure, and write the tables of docs/benchmarks.md (BENCH="merge wire": only these)
-	$(BIN)/python -m cluster.bench.tables docs/benchmarks.md $(BENCH)
+	$(BIN)/python -m archipelago.lab.bench.tables docs/benchmarks.md $(BENCH)
 
 accelerator: $(STAMP) ## a folder that measures an accelerator without Ray: build/accelerator/
 	$(BIN)/python .ci/accelerator $(BIN)/python
@@ -57,7 +57,7 @@ pins: ## write constraints.txt anew, from fresh installs on each Python found
 
 clean: ## remove the environment, the caches and what was built; runs/ stays
 	rm -rf .venv* build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
-	find coordinator islands cluster tests -name __pycache__ -prune -exec rm -rf {} +
+	find archipelago coordinator islands cluster tests -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c '' 2>/dev/null || { \

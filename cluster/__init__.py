@@ -9,5 +9,4 @@ holds. Imports between rooms go one way (`pyproject.toml` has the layers). Besid
     failures  what an island raises or sends that is of no use, told apart
     source    which source runs, ours and the user's
     tasks     how asyncio tasks are made, and what becomes of exceptions that nobody awaits
-    __main__  `python -m cluster` is `archipelago`
 """

@@ -13,13 +13,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGES = ("coordinator", "islands", "cluster")
+"""The packages of which a run consists: its fingerprint covers these."""
+ALL_PACKAGES = (*PACKAGES, "archipelago")
+"""The packages that this project installs, and that a job of a cluster brings along."""
 
 
 @cache
 def source_sha256() -> str:
     """Of all Python files of the three packages, as found where they are imported from."""
     digest = hashlib.sha256()
-    for package, root in package_roots().items():
+    for package in PACKAGES:
+        root = package_roots()[package]
         for file in sorted(root.rglob("*.py")):
             digest.update(f"{package}/{file.relative_to(root)}\0".encode())
             digest.update(file.read_bytes())
@@ -27,9 +31,9 @@ def source_sha256() -> str:
 
 
 def package_roots() -> dict[str, Path]:
-    """The three packages' folders, as found where they are imported from."""
+    """Return the folders of all our packages, as found where they are imported from."""
     roots: dict[str, Path] = {}
-    for package in PACKAGES:
+    for package in ALL_PACKAGES:
         spec = find_spec(package)
         assert spec is not None, f"{package} is not installed"
         (roots[package],) = map(Path, spec.submodule_search_locations or ())
@@ -68,7 +72,7 @@ def _top(module: str) -> str:
 
 def _files_of(name: str) -> Iterator[tuple[str, bytes]]:
     """Python files of a module or package of the user's, called from where it is found."""
-    if name in PACKAGES or name in sys.stdlib_module_names:
+    if name in ALL_PACKAGES or name in sys.stdlib_module_names:
         return
     try:
         if (spec := find_spec(name)) is None:

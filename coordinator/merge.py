@@ -34,11 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator import kernels
-from coordinator.codec import Payload, Room, decoded, room_of_my_own, weighted
-from coordinator.fragments import Flat, Piece
-from coordinator.kernels import frozen
-from coordinator.outer import OuterRule, Turn, rate, step
-from coordinator.pointing import (
+from coordinator.alignment import (
     VANISHING,
     Directions,
     Everyone,
@@ -50,6 +46,10 @@ from coordinator.pointing import (
     nothing,
     pointing,
 )
+from coordinator.codec import Payload, Room, decoded, room_of_my_own, weighted
+from coordinator.fragments import Flat, Piece
+from coordinator.kernels import frozen
+from coordinator.outer import OuterRule, Turn, rate, step
 from coordinator.tiles import Spread, Tile, is_looked_at, jobs_of
 
 CANCELLED = 1e-6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from coordinator import norms
-from coordinator.direction import Watch
+from coordinator.direction_gate import Watch
 from coordinator.protocol import (
     Contribution,
     Fragment,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coordinator import ledger
-from coordinator.direction import Watch
+from coordinator.direction_gate import Watch
 from coordinator.errors import BrokenInvariant
 from coordinator.frozen import replace
 from coordinator.grace import Pace

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coordinator import ledger
-from coordinator.direction import LIVE, RUN, Watch, against, apart, confirmed
+from coordinator.direction_gate import LIVE, RUN, Watch, against, apart, confirmed
 from coordinator.frozen import replace
 from coordinator.lives import lose
 from coordinator.membership import Member, Status, live, speaking

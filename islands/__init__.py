@@ -1,1 +1,32 @@
-"""The learner: JAX and data, no Ray; of the coordinator it knows the vocabulary only."""
+"""The learner: JAX and data, no Ray; it knows only the vocabulary of the coordinator.
+
+Modules:
+
+    task              what a user brings: how to start, what to minimise, on which batches
+    model             the transformer that comes along
+    corpus            real text as a stream of tokens with a cursor
+    sources           where tokens come from: text, folders, Parquet, the standard library
+    token_files       a corpus in files that are mapped, written once for each machine
+    permutation       an order that is never written down
+    prefetch          a batch is made while the step before it is computed
+    trainable         what of a task could not be trained, found from its shapes
+    inner             the compiled training step
+    optimizer         AdamW and Muon: which way a step goes
+    mesh              an island's devices as a mesh, and where its arrays lie
+    adopt             how a fragment leaves the parameters, and how a newer one comes in
+    flat_form         leaves to the flat form of a fragment and back, over all devices
+    windows           which rows of which leaves are moved at a time
+    encoder           a delta on its way out: encoded on the host or on the device
+    exchange          both ends of a learner's wire: error feedback up, the public chain down
+    moments           how first moments are shared with a fragment
+    learner           one island's learner: joins, hands in, takes offers, gives moments
+    learner_life      one life of it as a value
+    learner_state     what it owes and says in that life: pure, carried by three shells
+    learner_messages  what a carrier tells that state, and what it is told to do
+    replica           its copy of the model: what steps, hand-ins and adoptions do to it
+    trainer           the training thread: steps, hands over, adopts
+    message_thread    the talking thread: one message at a time
+    mailbox           the state that those threads share, and their queues: words with their
+                      data
+    link              its way to the coordinator, as a protocol; its habits
+"""

@@ -25,7 +25,7 @@ from coordinator.protocol import (
     Version,
 )
 from islands.encoder import Encoder, Numbers
-from islands.learner_words import HandOver
+from islands.learner_messages import HandOver
 from islands.moments import Taken
 
 NOTHING = np.zeros(1, np.float32)

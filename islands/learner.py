@@ -39,16 +39,16 @@ from coordinator.protocol import (
 from islands.adopt import FragmentPort
 from islands.encoder import ENCODERS
 from islands.exchange import Downlink, Missed, Public, Uplink
-from islands.following import Following
+from islands.hosts.lead import Lead, agreed
+from islands.hosts.orders import Begin, Fate, Feed, News, Order, Over, Start
+from islands.hosts.publication_lanes import Following
 from islands.inner import Inner, Share
-from islands.lead import Lead, agreed
 from islands.learner_life import LearnerState, begun, donors_in_turn
-from islands.learner_words import Ceased, Parked, Ready, Settled
+from islands.learner_messages import Ceased, Parked, Ready, Settled
 from islands.link import AGAIN_S, Habits, Link
 from islands.mailbox import Donation, Ends, Mailbox, Offer
+from islands.message_thread import speak
 from islands.moments import Sharing
-from islands.orders import Begin, Fate, Feed, News, Order, Over, Start
-from islands.talker import speak
 from islands.task import Params, StreamLike, Task
 from islands.trainer import Trainer
 

@@ -17,7 +17,7 @@ from coordinator.protocol import (
     Version,
     Void,
 )
-from islands.learner_words import HandOver, Terms, Track, Words
+from islands.learner_messages import HandOver, Terms, Track, Words
 
 
 @dataclass(frozen=True, slots=True)

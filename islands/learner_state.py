@@ -26,7 +26,7 @@ from coordinator.protocol import (
     Void,
 )
 from islands.learner_life import LearnerState, Outcome
-from islands.learner_words import (
+from islands.learner_messages import (
     Adopt,
     Asked,
     Beat,

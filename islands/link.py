@@ -32,7 +32,7 @@ from coordinator.schedule import Schedule
 from islands.adopt import AdoptRule
 from islands.encoder import Where
 from islands.exchange import Missed, Public
-from islands.learner_words import Terms
+from islands.learner_messages import Terms
 
 AGAIN_S = 0.5
 """Between two attempts to ask a shard for what was missed."""

@@ -31,10 +31,9 @@ from coordinator.protocol import (
     Vitals,
 )
 from islands.exchange import Snapshot, Uplink
-from islands.following import Following
+from islands.hosts.publication_lanes import Following
 from islands.learner_life import LearnerState
-from islands.learner_state import happen, is_news
-from islands.learner_words import (
+from islands.learner_messages import (
     Adopt,
     Asked,
     End,
@@ -50,6 +49,7 @@ from islands.learner_words import (
     Take,
     Want,
 )
+from islands.learner_state import happen, is_news
 
 
 class Offer(NamedTuple):

@@ -18,7 +18,7 @@ from islands.adopt import AdoptRule, FragmentPort
 from islands.encoder import Numbers, Where
 from islands.exchange import Basis, Cut, Snapshot
 from islands.inner import Inner, InnerState, Measures
-from islands.learner_words import HandOver
+from islands.learner_messages import HandOver
 from islands.moments import Sharing, Taken
 from islands.task import Batch, Params
 

@@ -18,12 +18,12 @@ from coordinator.protocol import Fragment
 from islands.adopt import FragmentPort
 from islands.corpus import Starved
 from islands.exchange import Snapshot
+from islands.hosts.orders import CopyOut, CutOut, Feed, InnerStep, Order, PutIn
 from islands.inner import Inner
-from islands.learner_words import End, Fed, Keep, Step, Stepped, Take
+from islands.learner_messages import End, Fed, Keep, Step, Stepped, Take
 from islands.link import Habits
 from islands.mailbox import Adoption, Handing, Mailbox, Spent, Todo
 from islands.moments import Sharing
-from islands.orders import CopyOut, CutOut, Feed, InnerStep, Order, PutIn
 from islands.replica import Replica
 from islands.task import Params, StreamLike, Task
 

@@ -4,7 +4,7 @@
 
 A *move* is (state, event, outcome): of a learner when an event speaks of it, or it falls silent; of
 a fragment's round when an event speaks of it, or changes it. What is drawn is what was seen. The
-tables of learner, shard and fleet are those of `tests.moves`.
+tables of learner, shard and fleet are those of `tests.state_moves`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cluster.sim.plan import draw
-from cluster.sim.world import World
+from archipelago.lab.simulation.plan import draw
+from archipelago.lab.simulation.world import World
 from coordinator.advance import advance
 from coordinator.membership import Status
 from coordinator.protocol import (
@@ -110,7 +110,7 @@ ROUND = Machine(
 
 def seen(schedules: int) -> dict[Machine, set[Move]]:
     """The moves of each machine in so many schedules."""
-    from tests import moves
+    from tests import state_moves as moves
 
     found = {machine: set[Move]() for machine in (LEARNER, ROUND, *moves.MACHINES)}
     with moves.watched(found):

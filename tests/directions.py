@@ -26,14 +26,14 @@ import numpy as np
 from cluster.config.load import parse
 from cluster.config.rule import schedule_of
 from cluster.config.schema import Config
-from cluster.host.build import optimizer_of, task_of
-from cluster.host.evaluator import Evaluator
+from cluster.workers.assembly import optimizer_of, task_of
+from cluster.workers.evaluator import Evaluator
 from coordinator import norms as usual
-from coordinator.direction import RUN, against, bound
+from coordinator.alignment import Part, directions
+from coordinator.direction_gate import RUN, against, bound
 from coordinator.fragments import Flat
 from coordinator.kernels import frozen
 from coordinator.merge import MergeRule, merge, norms
-from coordinator.pointing import Part, directions
 from coordinator.protocol import Island, Lease
 from islands.adopt import AdoptRule, FragmentPort
 from islands.inner import Inner

@@ -23,12 +23,12 @@ import numpy as np
 import ray
 from ray._private.internal_api import node_stats
 
-from cluster.actors.calls import answer
-from cluster.bench import procfs
-from cluster.bench.scale import boarded, config_of, ended
-from cluster.bench.stage import BenchStage, staged
-from cluster.bench.stub_actor import CrewActor, pid_of
-from cluster.bench.stub_learner import StubPace
+from archipelago.lab.bench import procfs
+from archipelago.lab.bench.embedded_core import BenchStage, staged
+from archipelago.lab.bench.scale import boarded, config_of, ended
+from archipelago.lab.bench.stub_actor import CrewActor, pid_of
+from archipelago.lab.bench.stub_learner import StubPace
+from cluster.actors.call_errors import answer
 from coordinator.codec import Payload
 from coordinator.fragments import Leaf, cut
 from coordinator.protocol import Life, Publication

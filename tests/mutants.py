@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("coordinator", "islands", "cluster", "tests", "pyproject.toml")
+COPIED = ("coordinator", "islands", "cluster", "archipelago", "tests", "pyproject.toml")
 SEED, SCHEDULES = 1, 200
 TIMEOUT_S = 600
 PYTEST = ["-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
@@ -43,15 +43,15 @@ OF_ROOM = {
     "cluster/storage/": RESTORES,
     "cluster/syncer/": (*TESTS, "tests/cluster/test_shell.py"),
     "islands/mailbox.py": ("tests/islands/test_mailbox.py", *SHELLS),
-    "islands/following.py": SHELLS,
-    "islands/lead.py": ("tests/cluster/test_gang.py", *SHELLS),
+    "islands/hosts/publication_lanes.py": SHELLS,
+    "islands/hosts/lead.py": ("tests/cluster/test_gang.py", *SHELLS),
     "islands/": ("tests/islands/test_learner_state.py",),
     "cluster/shard/": ("tests/cluster/test_shard.py", "tests/cluster/test_fates.py"),
     "cluster/fleet/": (
         "tests/cluster/test_controller.py", "tests/cluster/test_fleet.py",
-        "tests/cluster/test_keeper.py", "tests/cluster/test_watch.py",
+        "tests/cluster/test_keeper.py", "tests/cluster/test_watchdog.py",
     ),
-    "cluster/allreduce/keeping.py": ("tests/cluster/test_ring_corruption.py",),
+    "cluster/allreduce/saved_state.py": ("tests/cluster/test_ring_corruption.py",),
     "cluster/allreduce/": (
         "tests/cluster/test_ring.py", "tests/cluster/test_conducting.py",
         "tests/cluster/test_conductor.py",
@@ -66,7 +66,7 @@ UNPLAYED = (
 
 FUZZ = """
 import sys
-from cluster.sim.fuzz import Sum, one_schedule
+from archipelago.lab.simulation.fuzz import Sum, one_schedule
 total = Sum()
 for number in range(int(sys.argv[1])):
     one_schedule(f"{sys.argv[2]}/{number}", total, shrink=False)
@@ -103,18 +103,22 @@ LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
 ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
 CLAIMS = "coordinator/claims.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
-DIRECTION = "coordinator/direction.py"
+DIRECTION = "coordinator/direction_gate.py"
 ORDERS, PARTS = "coordinator/orders.py", "coordinator/parts.py"
-MAILBOX, FOLLOWING, LEAD = "islands/mailbox.py", "islands/following.py", "islands/lead.py"
+MAILBOX, FOLLOWING, LEAD = (
+    "islands/mailbox.py",
+    "islands/hosts/publication_lanes.py",
+    "islands/hosts/lead.py",
+)
 LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
 FLEET = "cluster/fleet/controller.py"
-ISLANDS, WISHES = "cluster/fleet/islands.py", "cluster/fleet/wishes.py"
+ISLANDS, WISHES = "cluster/fleet/island_table.py", "cluster/fleet/requests.py"
 TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/shell.py"
 RING, RECORDS = "cluster/allreduce/ring.py", "cluster/allreduce/records.py"
 FRAGMENTS, SEALED = "cluster/storage/fragments.py", "cluster/storage/sealed.py"
-PLAYBACK, KEEPING = "cluster/storage/playback.py", "cluster/allreduce/keeping.py"
+PLAYBACK, KEEPING = "cluster/storage/playback.py", "cluster/allreduce/saved_state.py"
 SHARD, FATES = "cluster/shard/shard.py", "cluster/shard/fates.py"
-INJECTION, RECONCILE = "cluster/fleet/injection.py", "cluster/fleet/reconcile.py"
+INJECTION, RECONCILE = "cluster/fleet/fault_injection.py", "cluster/fleet/reconcile.py"
 
 MERGING = "if round_ is None or round_.stage is not Stage.MERGING"
 STORING = "if round_ is None or round_.stage is not Stage.STORING"
@@ -1151,24 +1155,27 @@ MUTANTS = (
     ),
     Mutant(
         "restarts of what hangs have no end",
-        "cluster/fleet/watch.py",
+        "cluster/fleet/watchdog.py",
         "if it.vital and it.restarts > self.most:",
         "if False:",
     ),
     Mutant(
         "time in which the fleet stood still counts",
-        "cluster/fleet/watch.py",
+        "cluster/fleet/watchdog.py",
         "min(now_s - self._looked_s, self.hang_s / OFTEN)",
         "now_s - self._looked_s",
     ),
     Mutant(
         "a model that was saved elsewhere does not end the run",
-        "cluster/fleet/ending.py",
+        "cluster/fleet/shutdown.py",
         "            self._waits = self._results\n",
         "            pass\n",
     ),
     Mutant(
-        "one defect ends the run", "cluster/fleet/stumbles.py", "if self._row >= MOST:", "if True:"
+        "one defect ends the run",
+        "cluster/fleet/error_budget.py",
+        "if self._row >= MOST:",
+        "if True:",
     ),
     Mutant(
         "a fault of the plan happens twice",

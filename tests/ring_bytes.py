@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cluster.allreduce.meeting import Meeting, join
+from cluster.allreduce.rendezvous import Meeting, join
 from cluster.allreduce.wire import wire_bytes
 from coordinator.codec import Wire
 from islands.task import load_task

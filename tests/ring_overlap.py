@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cluster.allreduce.meeting import Meeting, join
+from cluster.allreduce.rendezvous import Meeting, join
 
 ROOT = Path(__file__).parents[1]
 SIDE, PRODUCTS = 512, 300

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.bench import procfs
+from archipelago.lab.bench import procfs
 from cluster.config.load import load
 from cluster.names import namespace_of
 from tests.live.cli import TINY, until

@@ -16,7 +16,7 @@ from tests.diagram import (
     rewritten,
     seen,
 )
-from tests.moves import MACHINES
+from tests.state_moves import MACHINES
 
 FEW = 20
 

@@ -14,12 +14,17 @@ import pytest
 from cluster.tasks import Tasks, heard, watch_process
 
 ROOT = Path(__file__).resolve().parents[1]
+OURS = [
+    path
+    for package in ("archipelago", "cluster", "islands")
+    for path in ROOT.glob(f"{package}/**/*.py")
+]
 STARTS_A_TASK = re.compile(
     r"\b(create_task|ensure_future|run_coroutine_threadsafe|TaskGroup)\(|asyncio\.Task\("
 )
 ALLOWED = {
     "cluster/tasks.py",  # the one place
-    "cluster/sim/loop.py",  # an event loop, which makes what it is asked for
+    "archipelago/lab/simulation/event_loop.py",  # an event loop, which makes what it is asked for
 }
 FORGOTTEN = re.compile(r"^\s*[\w.]+\.submit\((?!.*\)\.result\(\)$)", re.MULTILINE)
 """A job of a thread pool whose future nobody keeps: what it raises is lost."""
@@ -30,12 +35,12 @@ class Broken(Exception):
 
 
 def test_every_task_is_made_in_one_place() -> None:
-    sources = {p.relative_to(ROOT).as_posix(): p.read_text() for p in ROOT.glob("cluster/**/*.py")}
+    sources = {p.relative_to(ROOT).as_posix(): p.read_text() for p in OURS}
     assert {name for name, text in sources.items() if STARTS_A_TASK.search(text)} == ALLOWED
 
 
 def test_no_job_of_a_thread_pool_is_forgotten() -> None:
-    sources = [*ROOT.glob("cluster/**/*.py"), *ROOT.glob("islands/**/*.py")]
+    sources = OURS
     assert not [path for path in sources if FORGOTTEN.search(path.read_text())]
 
 

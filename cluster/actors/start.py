@@ -17,22 +17,22 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.actors.directory import Actor
-from cluster.actors.evaluator import EvaluatorActor
-from cluster.actors.hosts import devices_of
-from cluster.actors.inject import Breakable
-from cluster.actors.island import THREADS, IslandActor
-from cluster.actors.ring import RingActor
-from cluster.actors.ring_island import RingIslandActor
-from cluster.actors.shard import ShardActor
-from cluster.actors.syncer import SyncerActor
+from cluster.actors.evaluator.actor import EvaluatorActor
+from cluster.actors.fault_injection import Breakable
+from cluster.actors.hosts.host_group import devices_of
+from cluster.actors.island.actor import THREADS, IslandActor
+from cluster.actors.ring.actor import RingActor
+from cluster.actors.ring.island_actor import RingIslandActor
+from cluster.actors.shard.actor import ShardActor
+from cluster.actors.syncer.actor import SyncerActor
 from cluster.config.schema import Config, IslandGroup
-from cluster.host.environment import (
+from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
+from cluster.source import user_sha256
+from cluster.workers.environment import (
     CPU_ENV,
     KEEP_PAGES,
     environment_of,
 )
-from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
-from cluster.source import user_sha256
 
 
 @dataclass(frozen=True, slots=True)

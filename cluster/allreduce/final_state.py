@@ -7,9 +7,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from cluster.allreduce.keeping import RingState
 from cluster.allreduce.ports import RingPorts
 from cluster.allreduce.ring import Held
+from cluster.allreduce.saved_state import RingState
 from coordinator.protocol import Life
 
 log = logging.getLogger("archipelago.conductor")

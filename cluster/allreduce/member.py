@@ -18,12 +18,12 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.allreduce import meeting
-from cluster.allreduce.keeping import RingState
+from cluster.allreduce import rendezvous as meeting
 from cluster.allreduce.ring import Held, Turn
+from cluster.allreduce.saved_state import RingState
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
-from cluster.host.build import optimizer_of, task_of
+from cluster.workers.assembly import optimizer_of, task_of
 from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Island, Lease, Life, Progress, Report, Vitals
 

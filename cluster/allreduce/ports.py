@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.allreduce.keeping import RingState
+from cluster.allreduce.saved_state import RingState
 from coordinator.protocol import Life
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from cluster.allreduce.keeping import Memory, RingState
 from cluster.allreduce.ring import Held, Resume, Ring
+from cluster.allreduce.saved_state import Memory, RingState
 from cluster.allreduce.store import Coalesced, RingStore
 from cluster.syncer.measures import Measures
 from cluster.tasks import Tasks

@@ -15,7 +15,6 @@ from typing import assert_never
 
 from cluster.allreduce.accounts import RingAccounts
 from cluster.allreduce.final_state import final_state
-from cluster.allreduce.keeping import MEMORY_S, Memory, RingState
 from cluster.allreduce.ports import RingPorts
 from cluster.allreduce.records import Records
 from cluster.allreduce.ring import (
@@ -38,6 +37,7 @@ from cluster.allreduce.ring import (
     Turned,
     advance,
 )  # fmt: skip
+from cluster.allreduce.saved_state import MEMORY_S, Memory, RingState
 from cluster.allreduce.store import RingStore
 from cluster.failures import words_of
 from cluster.names import group_name

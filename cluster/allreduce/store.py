@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from cluster.allreduce.keeping import Journal, Memory, RingState, save_state
 from cluster.allreduce.ring import Effect, Event
+from cluster.allreduce.saved_state import Journal, Memory, RingState, save_state
 from cluster.storage.depot import Depot
 from cluster.tasks import Tasks
 

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 
 from cluster.config import slices
 from cluster.config.modes import misfit, problems_of_ring, problems_of_streaming
+from cluster.config.problem_text import Problem
 from cluster.config.rule import schedule_of
 from cluster.config.schema import Config, Machines, SyncConfig
-from cluster.config.words import Problem
 
 BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
 """What pyarrow reaches where an object is replaced as a whole."""

@@ -30,7 +30,7 @@ class FaultKind(StrEnum):
 class Doer(StrEnum):
     """Who carries it out."""
 
-    PROCESS = "process"  # the victim's own, told by `method` (cluster/actors/inject.py, island.py)
+    PROCESS = "process"  # the victim's own, by `method` of its actor
     FLEET = "fleet"  # as people ask for it
 
 

@@ -20,8 +20,8 @@ from pydantic_core import ErrorDetails
 from cluster.config.checks import CHECKS
 from cluster.config.modes import resolved, said_in
 from cluster.config.override import override
+from cluster.config.problem_text import Location, Problem, problem_of
 from cluster.config.schema import Config
-from cluster.config.words import Location, Problem, problem_of
 from coordinator.errors import UserMistake
 
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from cluster.config.problem_text import Problem, problem_of
 from cluster.config.schema import Table
 from cluster.config.values import Amount, Count, GroupName, Positive, nearest
-from cluster.config.words import Problem, problem_of
 from coordinator.errors import UserMistake
 
 MOST_CHIPS, MOST_YEARS, MOST_LEARNERS = 10**7, 1000.0, 4096

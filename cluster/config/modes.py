@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.config.fault_kinds import SHARD_PREFIX, FaultKind
+from cluster.config.problem_text import Problem
 from cluster.config.schema import Config, Harm, OuterConfig, SyncConfig
 from cluster.config.toml import toml_value
 from cluster.config.values import Mode
-from cluster.config.words import Problem
 from coordinator.codec import Wire
 
 Said = Callable[[str], bool]

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-from cluster.config.words import Problem, shown
+from cluster.config.problem_text import Problem, shown
 
 
 def override(tables: dict[str, Any], text: str) -> Iterator[Problem]:

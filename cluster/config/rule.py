@@ -7,7 +7,7 @@ from itertools import pairwise
 from cluster.config.schema import Config, IslandGroup
 from cluster.names import group_name
 from coordinator.codec import Wire
-from coordinator.direction import Watch
+from coordinator.direction_gate import Watch
 from coordinator.fragments import Layout
 from coordinator.protocol import Anchor, Island
 from coordinator.schedule import Before, Schedule

@@ -11,12 +11,12 @@ from uuid import uuid4
 import ray
 
 from cluster.actors.directory import Actor, setup_logging
-from cluster.actors.inject import Breakable
+from cluster.actors.fault_injection import Breakable
 from cluster.actors.start import Home
 from cluster.config.schema import Config, Harm
 from cluster.fleet.controller import Fleet
 from cluster.fleet.outcome import Outcome
-from cluster.fleet.over_ray import OverRay
+from cluster.fleet.ray_backend import OverRay
 from cluster.names import FLEET, Seat
 from cluster.status import RunStatus
 from cluster.tasks import log_only, watch_process

@@ -17,28 +17,28 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster.config.schema import Config, Harm
-from cluster.fleet.cluster import RayCluster, Unavailable
-from cluster.fleet.deeds import Deeds
-from cluster.fleet.desk import Desk
-from cluster.fleet.ending import Ending
+from cluster.fleet.backend import RayCluster, Unavailable
+from cluster.fleet.core_actors import Services
+from cluster.fleet.error_budget import Stumbles
 from cluster.fleet.exporter import Exporter
-from cluster.fleet.injection import Injection
-from cluster.fleet.islands import Islands
-from cluster.fleet.memory import Memory
+from cluster.fleet.fault_injection import Injection
+from cluster.fleet.fleet_memory import Memory
+from cluster.fleet.inbox import Desk
+from cluster.fleet.island_actions import Deeds
+from cluster.fleet.island_table import Islands
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import unplaceable
 from cluster.fleet.reconcile import reconcile
-from cluster.fleet.services import Services
-from cluster.fleet.shown import line_of, nothing_yet, shown
-from cluster.fleet.stumbles import Stumbles
+from cluster.fleet.requests import Wanted, Wishes
+from cluster.fleet.shutdown import Ending
+from cluster.fleet.status_view import line_of, nothing_yet, shown
 from cluster.fleet.tracebacks import keep_traceback
-from cluster.fleet.wishes import Wanted, Wishes
 from cluster.names import FLEET, SYNCER, Seat
 from cluster.status import RunStatus
 from cluster.storage import ownership, runs
 from cluster.storage.layout import load_layout
-from cluster.storage.looks import LOOKS, Looks
-from cluster.storage.open import depot_of, patiently
+from cluster.storage.metrics_log import LOOKS, Looks
+from cluster.storage.open_depot import depot_of, patiently
 from cluster.storage.ownership import Ownership
 from cluster.view import View
 from coordinator.errors import ArchipelagoError, UserMistake

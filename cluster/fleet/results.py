@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.fleet.core_actors import Services
 from cluster.fleet.outcome import SUMMARY_KEYS, Outcome
-from cluster.fleet.services import Services
 from cluster.storage import runs
 from cluster.storage.depot import Depot
 from cluster.storage.files import json_bytes, write

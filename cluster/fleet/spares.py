@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.config.schema import Config
-from cluster.fleet.cluster import Handle, Place, RayCluster
+from cluster.fleet.backend import Handle, Place, RayCluster
 from cluster.names import Seat, free_seat
 
 log = logging.getLogger("archipelago.fleet")

@@ -21,8 +21,8 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ray.util.tpu import SlicePlacementGroup, slice_placement_group
 
-from cluster.actors.hosts import PLACED, bundles_by_host
-from cluster.fleet.cluster import Place
+from cluster.actors.hosts.host_group import PLACED, bundles_by_host
+from cluster.fleet.backend import Place
 
 log = logging.getLogger("archipelago.fleet")
 ASKED_S = 10.0

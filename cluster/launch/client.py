@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError
 
-from cluster.actors.calls import answer
+from cluster.actors.call_errors import answer
 from cluster.actors.directory import Actor
 from cluster.launch.connect import connect
 from cluster.names import CALL_TIMEOUT_S, FLEET

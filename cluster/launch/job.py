@@ -16,11 +16,11 @@ from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from cluster.config.schema import Config
-from cluster.source import PACKAGES, package_roots
+from cluster.source import ALL_PACKAGES, package_roots
 from coordinator.errors import RunFailed, UserMistake
 
 CONFIG = "archipelago.toml"
-ENTRYPOINT = f"python -m cluster job {CONFIG}"
+ENTRYPOINT = f"python -m archipelago job {CONFIG}"
 SETTLE_S = 0.5
 """Between two looks at a job that is about to end, or two attempts to hand one over."""
 NOT_YET, AGENT_TIMEOUT_S = "No available agent", 60.0
@@ -95,7 +95,9 @@ def _hand_over(job: Job, staged: Path) -> None:
 
 def _clashes(folder: Path) -> list[str]:
     """What there is called as what is sent with every run, our own folders aside."""
-    theirs = [name for name in (CONFIG, *(f"{p}.py" for p in PACKAGES)) if (folder / name).exists()]
+    theirs = [
+        name for name in (CONFIG, *(f"{p}.py" for p in ALL_PACKAGES)) if (folder / name).exists()
+    ]
     for package, root in package_roots().items():
         if (there := folder / package).exists() and not there.samefile(root):
             theirs.append(f"{package}/")

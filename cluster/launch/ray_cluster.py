@@ -15,8 +15,8 @@ import ray
 
 from cluster.config.rule import wire_of_moments
 from cluster.config.schema import Config, SyncConfig
-from cluster.fleet.over_ray import cluster_nodes
 from cluster.fleet.placement import NODE_ID, Node, bundle, hosts
+from cluster.fleet.ray_backend import cluster_nodes
 from cluster.launch.connect import connect
 from coordinator.errors import RunFailed, UserMistake
 from coordinator.fragments import Layout

@@ -16,14 +16,14 @@ from pathlib import Path
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
-from cluster.actors.calls import STORE_FULL, answer
+from cluster.actors.call_errors import STORE_FULL, answer
 from cluster.actors.directory import Actor
 from cluster.actors.start import Home
 from cluster.config.schema import Config
 from cluster.fleet.actor import start_fleet
 from cluster.fleet.outcome import Outcome
+from cluster.launch.exit_message import last_words, resume_hint
 from cluster.launch.interrupts import Interrupts
-from cluster.launch.last_words import last_words, resume_hint
 from cluster.launch.ray_cluster import Stores, cluster_of
 from cluster.names import CALL_TIMEOUT_S, FLEET, namespace_of
 from cluster.status import RunStatus

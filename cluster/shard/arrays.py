@@ -20,6 +20,7 @@ from cluster.shard.arithmetic import Arithmetic, Held, Staging, Weighed
 from cluster.shard.shard import Shard
 from cluster.storage.fragments import Arrays
 from coordinator import kernels
+from coordinator.alignment import Directions, Part, directions
 from coordinator.chain import worth_keeping
 from coordinator.codec import (
     Payload,
@@ -37,7 +38,6 @@ from coordinator.fragments import Flat, Layout, Leaf, cut
 from coordinator.kernels import frozen
 from coordinator.merge import MergeRule, merge_into, merged_of, norms
 from coordinator.outer import OuterRule
-from coordinator.pointing import Directions, Part, directions
 from coordinator.protocol import Fragment, Merge, Version
 from coordinator.tiles import Spread
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from cluster.shard.arithmetic import Files
-from cluster.shard.storing import StoringPace
+from cluster.shard.storing_thread import StoringPace
 from cluster.storage.contributions import save_contribution
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged

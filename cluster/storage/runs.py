@@ -19,7 +19,7 @@ from cluster.storage.depot import Depot
 from cluster.storage.files import json_bytes, json_text, write, write_json
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
-from cluster.storage.open import depot_of
+from cluster.storage.open_depot import depot_of
 from cluster.storage.ownership import lives_here
 from cluster.storage.pids import born, is_alive
 from coordinator.errors import UserMistake

@@ -1,6 +1,6 @@
 """The syncer's process: it carries events to the rules and effects from them, in order, durably.
 
-`actors`, `sim` and `bench` come in. No Ray here, and no arrays: other processes are reached over
+`actors` comes in, and the laboratory. No Ray here, and no arrays: other processes are reached over
 `Ports`, the tape over `Log`.
 
     shell           feeds events to the rules, writes the tape, carries effects out in order

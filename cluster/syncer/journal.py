@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from cluster.failures import Failure, Reason, Unjudged
 from cluster.storage.depot import Depot
-from cluster.storage.history import Heard
+from cluster.storage.state_history import Heard
 from cluster.syncer.measures import Measures
 from coordinator.protocol import Incarnation, Island, Life, Vitals
 

@@ -18,7 +18,6 @@ from cluster.source import source_sha256
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Stored, stored_versions
-from cluster.storage.history import relive
 from cluster.storage.playback import Playback, TapeRow
 from cluster.storage.runs import KEPT
 from cluster.storage.segments import Place, Segment, generations
@@ -31,6 +30,7 @@ from cluster.storage.snapshots import (
     load_snapshot,
     name_of,
 )
+from cluster.storage.state_history import relive
 from cluster.syncer.journal import read_notes, retell
 from cluster.syncer.measures import Measures
 from coordinator.protocol import Fragment, Resume, Version

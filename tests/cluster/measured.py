@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from cluster.bench import procfs
-from cluster.bench.memory import (
+from archipelago.lab.bench import procfs
+from archipelago.lab.bench.memory import (
     in_flight,
     island_terms,
     model_file_terms,
@@ -29,7 +29,7 @@ from cluster.config.schema import Config
 from cluster.shard.arrays import first, warm_up
 from cluster.shard.build import shard_over
 from cluster.shard.files import DepotFiles
-from cluster.shard.storing import StoringPace
+from cluster.shard.storing_thread import StoringPace
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import FragmentStore
 from cluster.storage.model_file import ModelFiles
@@ -54,7 +54,7 @@ from coordinator.protocol import (
 )
 from islands.encoder import OnHost
 from islands.exchange import Basis, Cut, Downlink, Snapshot, Uplink
-from islands.learner_words import HandOver, Track
+from islands.learner_messages import HandOver, Track
 
 FRAGMENTS, SIDE, LEARNERS = 4, 1600, 3
 """10 M parameters."""

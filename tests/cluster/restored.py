@@ -22,7 +22,7 @@ from cluster.config.rule import rule_of
 from cluster.config.schema import Config
 from cluster.shard.build import shard_over
 from cluster.shard.files import DepotFiles
-from cluster.shard.storing import StoringPace
+from cluster.shard.storing_thread import StoringPace
 from cluster.status import Figures
 from cluster.storage import ownership, runs
 from cluster.storage.folder import Folder

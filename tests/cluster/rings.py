@@ -14,14 +14,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from archipelago.lab.simulation.event_loop import VirtualLoop, settle
 from cluster.allreduce.accounts import RingAccounts
-from cluster.allreduce.keeping import Memory, RingState
 from cluster.allreduce.ports import NotGiven, RingPorts
 from cluster.allreduce.records import come_back
 from cluster.allreduce.ring import Effect, Event, Held, Rules, Stage, Turn
+from cluster.allreduce.saved_state import Memory, RingState
 from cluster.allreduce.shell import RingShell
 from cluster.allreduce.store import RingStore
-from cluster.sim.loop import VirtualLoop, settle
 from cluster.syncer.measures import Measures
 from cluster.tasks import Tasks
 from coordinator.codec import Wire

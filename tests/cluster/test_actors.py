@@ -15,10 +15,10 @@ import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from cluster.actors.directory import Directory
-from cluster.actors.ports import RayPorts
-from cluster.actors.shard import ShardActor
-from cluster.actors.sharing import Shared
-from cluster.actors.syncer import SyncerActor
+from cluster.actors.object_store.publish import Shared
+from cluster.actors.shard.actor import ShardActor
+from cluster.actors.syncer.actor import SyncerActor
+from cluster.actors.syncer.ray_ports import RayPorts
 from cluster.config.load import load
 from cluster.names import Seat
 from cluster.source import source_sha256, user_sha256
@@ -168,7 +168,7 @@ def test_what_is_asked_of_a_dead_shard_is_not_done_and_fails_no_run(
 ) -> None:
     f0, v1, shard = Fragment(0), Version(0, 1), Mortal(2)
     monkeypatch.setattr("ray.get_actor", lambda *_, **__: shard)
-    monkeypatch.setattr("cluster.actors.ports.AGAIN_S", 0.01)
+    monkeypatch.setattr("cluster.actors.syncer.ray_ports.AGAIN_S", 0.01)
     ports, merge = RayPorts("nowhere", {f0: "shard-0"}), Merge(f0, v1, (), "all delivered")
 
     async def story() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster.actors.shard import ShardActor
+from cluster.actors.shard.actor import ShardActor
 from cluster.config.load import load
 from cluster.names import Seat
 from cluster.shard.arrivals import Arrivals

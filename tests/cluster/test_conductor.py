@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError, ObjectStoreFullError, RayError
 
-from cluster.actors import conductor, ring_ports
-from cluster.actors.ring import RingActor
-from cluster.actors.ring_ports import RayRingPorts
-from cluster.allreduce import meeting
-from cluster.allreduce.keeping import RingState
-from cluster.allreduce.meeting import Meetings
+from cluster.actors.ring import conductor
+from cluster.actors.ring import ray_ports as ring_ports
+from cluster.actors.ring.actor import RingActor
+from cluster.actors.ring.ray_ports import RayRingPorts
+from cluster.allreduce import rendezvous as meeting
+from cluster.allreduce.rendezvous import Meetings
 from cluster.allreduce.ring import Held, Turn
+from cluster.allreduce.saved_state import RingState
 from cluster.config.load import load
 from cluster.names import island_actor, seat_of
 from cluster.source import source_sha256
@@ -380,8 +381,8 @@ def test_while_the_depot_hangs_islands_fleet_and_people_are_answered(
         go.wait(60)
         was(path, *content)
 
-    monkeypatch.setattr("cluster.actors.ring.DURABLE_S", 0.2)
-    monkeypatch.setattr("cluster.actors.ring.LATE_S", 0.1)
+    monkeypatch.setattr("cluster.actors.ring.actor.DURABLE_S", 0.2)
+    monkeypatch.setattr("cluster.actors.ring.actor.LATE_S", 0.1)
 
     async def story() -> None:
         async with stage.conductor() as actor:

@@ -20,21 +20,22 @@ import pytest
 
 from cluster.config.load import parse
 from cluster.config.schema import Config, Harm, IslandGroup, Machines
-from cluster.fleet import controller, services
-from cluster.fleet.cluster import RayCluster, Unavailable
+from cluster.fleet import controller
+from cluster.fleet import core_actors as services
+from cluster.fleet.backend import RayCluster, Unavailable
 from cluster.fleet.controller import Fleet
-from cluster.fleet.judging import Evaluating, Pending
+from cluster.fleet.core_actors import Services
+from cluster.fleet.evaluation import Evaluating, Pending
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import Node
-from cluster.fleet.services import Services
-from cluster.fleet.shown import nothing_yet
-from cluster.host.evaluator import Judged
+from cluster.fleet.status_view import nothing_yet
 from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
 from cluster.status import IslandState, RunStatus
 from cluster.storage import runs
 from cluster.storage.folder import Folder
 from cluster.storage.layout import save_layout
 from cluster.view import IslandView, View
+from cluster.workers.evaluator import Judged
 from coordinator.errors import RunFailed, Unreachable, UserMistake
 from coordinator.fragments import Layout, Leaf, cut
 from coordinator.protocol import Fragment, Island, Version

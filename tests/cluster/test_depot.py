@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cluster.actors.shard import ShardActor
-from cluster.checks.replay import replay
+from archipelago.lab.checks.replay import replay
+from cluster.actors.shard.actor import ShardActor
 from cluster.config.load import load
 from cluster.config.schema import Config
 from cluster.storage import runs
@@ -23,7 +23,7 @@ from cluster.storage.depot import Depot
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import FragmentStore
-from cluster.storage.open import depot_of
+from cluster.storage.open_depot import depot_of
 from cluster.storage.playback import read_tape
 from cluster.storage.snapshots import STATE, load_snapshot, save_snapshot
 from cluster.storage.tape import Tape

@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from cluster.actors.shard import ShardActor
-from cluster.actors.syncer import SyncerActor
+from cluster.actors.shard.actor import ShardActor
+from cluster.actors.syncer.actor import SyncerActor
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.storage import ownership
@@ -190,7 +190,7 @@ class Run:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits for its next turn, and every snapshot seals a segment."""
     monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
-    monkeypatch.setattr("cluster.actors.syncer.AGAIN_S", 0.0)
+    monkeypatch.setattr("cluster.actors.syncer.actor.AGAIN_S", 0.0)
     monkeypatch.setattr(ownership, "BEAT_S", 0.0)
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.actors.shard import ShardActor
+from cluster.actors.shard.actor import ShardActor
 from cluster.config.load import parse
 from cluster.shard.arrays import ArrayArithmetic
 from cluster.shard.files import DepotFiles
-from cluster.shard.storing import StoringPace
+from cluster.shard.storing_thread import StoringPace
 from cluster.storage import ownership
 from cluster.storage.files import write
 from cluster.storage.folder import Folder
@@ -219,7 +219,7 @@ def test_the_end_of_a_run_says_what_is_not_durable_and_sums_up(
         raise ValueError("a state that cannot be written")
 
     def last() -> None:
-        monkeypatch.setattr("cluster.actors.snapshot_writer.save_snapshot", breaks)
+        monkeypatch.setattr("cluster.actors.syncer.snapshot_writer.save_snapshot", breaks)
 
     _, run = runs(tmp_path / "run", before_the_end=last)
     assert run.told.summary["merges"] == 0

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from ray.exceptions import RayActorError
 
-from cluster.actors.evaluator import EvaluatorActor
+from cluster.actors.evaluator.actor import EvaluatorActor
 from cluster.config.load import parse
-from cluster.host.build import task_of
-from cluster.host.evaluator import Evaluator
+from cluster.workers.assembly import task_of
+from cluster.workers.evaluator import Evaluator
 from coordinator.errors import Unreachable
 from coordinator.fragments import take
 from coordinator.protocol import Fragment, Version
@@ -116,7 +116,7 @@ class Shards:
 @pytest.fixture
 def actor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EvaluatorActor]:
     monkeypatch.setattr("ray.get", lambda answers: answers)
-    monkeypatch.setattr("cluster.actors.evaluator.AGAIN_S", 0.0)
+    monkeypatch.setattr("cluster.actors.evaluator.actor.AGAIN_S", 0.0)
 
     def made(shards: Shards) -> EvaluatorActor:
         config = {"task": {"preset": "byte-tiny"}, "islands": [{}], "sync": {"fragments": 1}}
@@ -144,6 +144,6 @@ def test_a_model_that_the_shards_do_not_have_is_not_waited_for(
 ) -> None:
     with pytest.raises(Unreachable, match="do not have the model"):
         actor(Shards(V3)).loss([V4])
-    monkeypatch.setattr("cluster.actors.evaluator.AWAY_S", 0.05)
+    monkeypatch.setattr("cluster.actors.evaluator.actor.AWAY_S", 0.05)
     with pytest.raises(Unreachable, match="do not have the model"):
         actor(Shards(None)).loss([V3])

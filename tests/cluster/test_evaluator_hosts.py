@@ -13,11 +13,11 @@ from typing import Any, NoReturn, cast
 import numpy as np
 import pytest
 
-from cluster.actors import evaluator_hosts
+from cluster.actors.evaluator import hosts as evaluator_hosts
 from cluster.config.load import parse
 from cluster.config.schema import Config
-from cluster.host.environment import ONE_THREAD, devices_of_cpus
-from cluster.host.evaluator import EVALUATION_BATCH, Evaluator
+from cluster.workers.environment import ONE_THREAD, devices_of_cpus
+from cluster.workers.evaluator import EVALUATION_BATCH, Evaluator
 from coordinator.fragments import Flat
 from coordinator.protocol import Fragment
 from islands.mesh import MeshShape
@@ -122,7 +122,7 @@ def test_what_cannot_be_split_over_its_devices_is_said(tmp_path: Path) -> None:
     }
     code = f"""
 from cluster.config.load import parse
-from cluster.host.evaluator import Evaluator
+from cluster.workers.evaluator import Evaluator
 from islands.mesh import MeshShape
 Evaluator(parse({tables!r}), MeshShape(1, 3, 1))
 """

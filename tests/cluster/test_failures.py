@@ -23,8 +23,8 @@ from ray.exceptions import (
     UnserializableException,
 )
 
-from cluster.actors.shard import ShardActor
-from cluster.actors.syncer import SyncerActor
+from cluster.actors.shard.actor import ShardActor
+from cluster.actors.syncer.actor import SyncerActor
 from cluster.config.load import load
 from cluster.failures import Failure, Reason, Unjudged
 from cluster.names import Seat, island_actor, seat_of
@@ -409,7 +409,7 @@ def test_a_version_that_the_shard_has_no_room_to_publish_is_offered_all_the_same
             raise error
         return payload
 
-    monkeypatch.setattr("cluster.actors.shard.INLINE_BYTES", 0)
+    monkeypatch.setattr("cluster.actors.shard.actor.INLINE_BYTES", 0)
     monkeypatch.setattr("ray.put", put)
 
     async def scene(run: Run) -> None:

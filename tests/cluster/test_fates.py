@@ -26,7 +26,7 @@ from coordinator.protocol import (
 )
 from islands.encoder import OnHost
 from islands.exchange import Basis, Cut, Snapshot, Uplink
-from islands.learner_words import HandOver, Track
+from islands.learner_messages import HandOver, Track
 
 SIZE = 40
 LAYOUT = cut([Leaf("w", (SIZE,)), Leaf("b", (SIZE,))], 2)

@@ -18,10 +18,10 @@ import pytest
 
 from cluster.config.schema import IslandGroup
 from cluster.fleet.placement import Node, impossible, room, wish
-from cluster.host import gang
-from cluster.host.gang import First, Other
-from cluster.host.held_port import HeldPort
-from cluster.host.news import NewsThreads
+from cluster.hosts import gang
+from cluster.hosts.gang import First, Other
+from cluster.hosts.held_port import HeldPort
+from cluster.hosts.news_threads import NewsThreads
 from coordinator.codec import Wire, encode
 from coordinator.errors import HostLost
 from coordinator.protocol import (
@@ -34,9 +34,8 @@ from coordinator.protocol import (
     Version,
 )
 from islands.exchange import Downlink
-from islands.lead import Lead, agreed
-from islands.mailbox import Offer
-from islands.orders import (
+from islands.hosts.lead import Lead, agreed
+from islands.hosts.orders import (
     CatchUp,
     Coming,
     Fate,
@@ -47,6 +46,7 @@ from islands.orders import (
     Placed,
     Start,
 )
+from islands.mailbox import Offer
 
 WAIT_S = 60.0
 LIFE = Life(Island("a-0"), Incarnation(2))

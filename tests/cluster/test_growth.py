@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.bench.long_tape import Crew, config_for
-from cluster.bench.scale import layout_of
+from archipelago.lab.bench.long_tape import Crew, config_for
+from archipelago.lab.bench.scale import layout_of
 from cluster.status import CURVE_KEPT, CURVE_SKETCHED, sketched
 from cluster.storage.folder import Folder
-from cluster.storage.looks import MEGABYTE, Looks, last_look
+from cluster.storage.metrics_log import MEGABYTE, Looks, last_look
 from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT
 from cluster.syncer.journal import NOTES, VITALS, Notes, read_notes
 from cluster.syncer.measures import Measures

@@ -7,7 +7,7 @@ from dataclasses import replace
 import jax
 import pytest
 
-from cluster.host.build import Parts, compiled, rehearse
+from cluster.workers.assembly import Parts, compiled, rehearse
 from islands import model
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.inner import Inner

@@ -17,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import OwnerDiedError, RayActorError
 
-from cluster.actors import link
+from cluster.actors import learner_link as link
 from cluster.actors.directory import Directory
-from cluster.actors.fetching import AHEAD_S, PULLS, Fetching, Lot
-from cluster.actors.giving import Piece
-from cluster.actors.inject import Cable
-from cluster.actors.link import RayLink
-from cluster.actors.sharing import (
+from cluster.actors.fault_injection import Cable
+from cluster.actors.learner_link import RayLink
+from cluster.actors.object_store.moment_pieces import Piece
+from cluster.actors.object_store.publish import (
     MIN_PART_BYTES,
     PART_S,
     PROBE_BYTES,
@@ -35,6 +34,7 @@ from cluster.actors.sharing import (
     Sharing,
     parts_of,
 )
+from cluster.actors.object_store.pull import AHEAD_S, PULLS, Fetching, Lot
 from cluster.names import Seat
 from coordinator.codec import Wire, decode, encode
 from coordinator.errors import Malformed, Unreachable
@@ -120,7 +120,7 @@ def test_a_version_is_put_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) 
         assert len(put) == 1
         version[0] = Version(0, 4)
         shares.forget(Fragment(1))
-        monkeypatch.setattr("cluster.actors.sharing.MIN_PART_BYTES", 1)
+        monkeypatch.setattr("cluster.actors.object_store.publish.MIN_PART_BYTES", 1)
         newer = await shares.fragment(Fragment(1), 1000 / PART_S)
         assert (newer.version, len(newer.parts)) == (version[0], 4)
         np.testing.assert_array_equal(np.concatenate(put[1:]), MODEL[Fragment(1)])
@@ -549,7 +549,7 @@ def test_a_shard_publishes_for_who_joins_what_is_public(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while versions follow one another."""
-    from cluster.actors.shard import ShardActor
+    from cluster.actors.shard.actor import ShardActor
     from cluster.config.load import load
     from tests.cluster.played import CONFIG, LAYOUT
 

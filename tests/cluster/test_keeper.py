@@ -14,9 +14,11 @@ from ray.exceptions import GetTimeoutError
 from safetensors.numpy import load_file
 
 from cluster.config.schema import Config
-from cluster.fleet import controller, ending, stumbles
+from cluster.fleet import controller
+from cluster.fleet import error_budget as stumbles
+from cluster.fleet import shutdown as ending
 from cluster.fleet.controller import Fleet
-from cluster.fleet.judging import Pending
+from cluster.fleet.evaluation import Pending
 from cluster.names import SYNCER, Seat
 from cluster.storage import files, model_file, ownership, runs
 from cluster.storage.files import write

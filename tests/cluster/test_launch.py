@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.launch.exit_message import resume_hint
 from cluster.launch.interrupts import Interrupts
-from cluster.launch.last_words import resume_hint
 from cluster.launch.ray_cluster import STARTS, begun
 from coordinator.errors import RunFailed
 
@@ -77,7 +77,7 @@ def test_ray_that_never_starts_is_given_up() -> None:
 @pytest.mark.parametrize(("end", "said"), [("pass", ""), ("os._exit(1)", "how to go on\n")])
 def test_a_process_that_ray_ends_says_how_to_go_on(end: str, said: str) -> None:
     script = (
-        "import os\nfrom cluster.launch.last_words import last_words\n"
+        "import os\nfrom cluster.launch.exit_message import last_words\n"
         f"with last_words('how to go on'):\n    {end}\n"
     )
     root = Path(__file__).parents[2]

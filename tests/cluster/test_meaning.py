@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.bench.stub_learner import GROUP
+from archipelago.lab.bench.stub_learner import GROUP
 from cluster.config.admission import stranger
 from cluster.config.schema import Config
 from coordinator.protocol import Island, Join, Region

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.bench.memory import (
+from archipelago.lab.bench.memory import (
     Term,
     in_flight,
     island_terms,

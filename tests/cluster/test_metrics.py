@@ -16,13 +16,13 @@ from typing import Any, get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.cli.watching import looks
+from archipelago.cli.watch import looks
 from cluster.config.schema import MonitorConfig
 from cluster.fleet import http_port
 from cluster.fleet.exporter import Exporter
 from cluster.fleet.http_port import application
 from cluster.fleet.metrics import METRICS, PREFIX
-from cluster.launch.look import status_at
+from cluster.launch.remote_status import status_at
 from cluster.status import Figures, IslandState, RunStatus
 from cluster.storage import runs
 from cluster.storage.files import json_text

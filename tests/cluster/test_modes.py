@@ -12,7 +12,7 @@ from cluster.config.load import load, parse
 from cluster.config.modes import fixed_islands, misfit
 from cluster.config.schema import Config, Harm
 from cluster.config.values import Mode
-from cluster.fleet.wishes import Wishes
+from cluster.fleet.requests import Wishes
 from coordinator.errors import UserMistake
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.failures import Failure, Reason, Unjudged
 from cluster.storage.folder import Folder
-from cluster.storage.history import Heard
+from cluster.storage.state_history import Heard
 from cluster.syncer.clock import Clock
 from cluster.syncer.journal import NOTES, VITALS, Notes, read_notes, retell
 from cluster.syncer.measures import Measures

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.actors.shard import ShardActor
+from cluster.actors.shard.actor import ShardActor
 from cluster.actors.start import Home
-from cluster.actors.syncer import SyncerActor
+from cluster.actors.syncer.actor import SyncerActor
 from cluster.config.load import load, parse
 from cluster.fleet.controller import Fleet
 from cluster.fleet.outcome import Outcome
-from cluster.fleet.over_ray import OverRay
+from cluster.fleet.ray_backend import OverRay
 from cluster.storage import bucket, ownership, runs
 from cluster.storage.bucket import Bucket
 from cluster.storage.depot import Depot

@@ -22,16 +22,16 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from cluster.actors.gang import RayGang
-from cluster.actors.giving import Giving, Piece
-from cluster.actors.inject import Cable
-from cluster.actors.island import THREADS, IslandActor
-from cluster.actors.link import RayLink
-from cluster.actors.sharing import Probe, Shared
+from cluster.actors.fault_injection import Cable
+from cluster.actors.hosts.actor import RayGang
+from cluster.actors.island.actor import THREADS, IslandActor
+from cluster.actors.learner_link import RayLink
+from cluster.actors.object_store.moment_pieces import Giving, Piece
+from cluster.actors.object_store.publish import Probe, Shared
 from cluster.config.load import load
 from cluster.failures import Failure, Reason
-from cluster.host.process import IslandProcess
 from cluster.names import Seat
+from cluster.workers.island_process import IslandProcess
 from coordinator.errors import Malformed, Rejected, Unreachable
 from coordinator.parts import Split
 from coordinator.protocol import (
@@ -132,8 +132,8 @@ def island(
     def ends(code: int) -> NoReturn:
         raise Ended(code)
 
-    monkeypatch.setattr("cluster.host.process.os._exit", ends)
-    monkeypatch.setattr("cluster.host.process.logging.shutdown", lambda: None)
+    monkeypatch.setattr("cluster.workers.island_process.os._exit", ends)
+    monkeypatch.setattr("cluster.workers.island_process.logging.shutdown", lambda: None)
     (tmp_path / "config.toml").write_text(CONFIG)
     config = load(tmp_path / "config.toml")
 
@@ -485,7 +485,7 @@ def test_a_full_store_is_waited_for_by_who_fetches_the_model(
         return there[asked]
 
     monkeypatch.setattr("ray.get", get)
-    monkeypatch.setattr("cluster.actors.link.AGAIN_S", 0.001)
+    monkeypatch.setattr("cluster.actors.learner_link.AGAIN_S", 0.001)
     link._fetching._get = lambda where: where
     assert link.whole([F0]) == [(Version(0, 1), flat)]
     assert next(full, None) is None

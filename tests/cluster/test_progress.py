@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from cluster.cli.display import Display, announce, line, render
-from cluster.cli.figures import WIDTH, amount, duration, sparkline
-from cluster.cli.summary import summary_table
+from archipelago.cli.formatting import WIDTH, amount, duration, sparkline
+from archipelago.cli.live_table import Display, announce, line, render
+from archipelago.cli.tables import summary_table
 from cluster.status import RunStatus
 
 SUMMARY: dict[str, Any] = {

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 from ray.exceptions import OutOfDiskError
 
-from cluster.actors import public_fragments, sharing
-from cluster.actors.public_fragments import PublicFragments
-from cluster.actors.sharing import PROBE_BYTES, Boxed, Encoded, Shared, Sharing
+from cluster.actors.object_store import publish as sharing
+from cluster.actors.object_store.publish import PROBE_BYTES, Boxed, Encoded, Shared, Sharing
+from cluster.actors.shard import public_fragments
+from cluster.actors.shard.public_fragments import PublicFragments
 from cluster.shard.arrays import ArrayShard, fresh
 from coordinator.codec import Sent, Wire, WithMoments, decode, encode, split
 from coordinator.fragments import Flat, Leaf, cut
 from coordinator.parts import Split
 from coordinator.protocol import Fragment, Merge, Publish, Version
 from tests.cluster.test_shard import Shelf
-from tests.cluster.test_shared_moments import LIVES, handed
 from tests.given import array_shard
+from tests.lab.test_shared_moments import LIVES, handed
 
 P = Fragment(0)
 RATE = 1e9

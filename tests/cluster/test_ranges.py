@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cluster.actors.ranges import Range, Ranges
+from cluster.actors.object_store.ranges import Range, Ranges
 from coordinator.codec import Sent, Wire, WithMoments, decode, encode, split
 from coordinator.fragments import Flat
 from coordinator.parts import Split, cut_out

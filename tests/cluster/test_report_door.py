@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cluster.actors.handed import check_report
+from cluster.actors.message_checks import check_report
 from coordinator.errors import Malformed
 from coordinator.protocol import Adopted, Fragment, Lease, Life, Progress, Report, Version, Vitals
 from tests.coordinator.given import life

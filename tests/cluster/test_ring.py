@@ -9,14 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.allreduce.keeping import (
-    Memory,
-    RingState,
-    load_memory,
-    load_state,
-    save_memory,
-    save_state,
-)
 from cluster.allreduce.ring import (
     Drain,
     Effect,
@@ -38,6 +30,14 @@ from cluster.allreduce.ring import (
     Stop,
     Turned,
     advance,
+)
+from cluster.allreduce.saved_state import (
+    Memory,
+    RingState,
+    load_memory,
+    load_state,
+    save_memory,
+    save_state,
 )
 from cluster.allreduce.wire import WORDS, buckets_of, wire_bytes
 from cluster.storage.folder import Folder

@@ -18,16 +18,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from cluster.allreduce.keeping import (
-    Journal,
-    Memory,
-    RingState,
-    load_state,
-    name_of,
-    read_back,
-    save_memory,
-    save_state,
-)
 from cluster.allreduce.ring import (
     Event,
     Form,
@@ -39,6 +29,16 @@ from cluster.allreduce.ring import (
     Stage,
     Turned,
     advance,
+)
+from cluster.allreduce.saved_state import (
+    Journal,
+    Memory,
+    RingState,
+    load_state,
+    name_of,
+    read_back,
+    save_memory,
+    save_state,
 )
 from cluster.config.load import parse
 from cluster.storage.files import json_text, write

@@ -13,13 +13,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from cluster.allreduce import meeting
-from cluster.allreduce.keeping import RingState
+from cluster.allreduce import rendezvous as meeting
 from cluster.allreduce.member import NotFinite, RingMember
 from cluster.allreduce.ring import Held, Turn
+from cluster.allreduce.saved_state import RingState
 from cluster.config.load import parse
 from cluster.config.schema import Config
-from cluster.host.build import task_of
+from cluster.workers.assembly import task_of
 from coordinator.protocol import Incarnation, Island, Life, Report, Vitals
 from tests.given import LEAST, sums
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cluster.checks.replay import replay
+from archipelago.lab.checks.replay import replay
 from cluster.storage.depot import Grown
 from cluster.storage.folder import Folder
 from cluster.storage.format import FORMAT, Damaged
-from cluster.storage.history import OtherRules
 from cluster.storage.playback import Playback, edition_of, read_tape
 from cluster.storage.segments import Place, Segment, segments
 from cluster.storage.snapshots import STATE, beginnings, load_snapshot, save_snapshot
+from cluster.storage.state_history import OtherRules
 from cluster.storage.tape import ROW, Tape
 from cluster.syncer.restore import come_back
 from coordinator.errors import UserMistake

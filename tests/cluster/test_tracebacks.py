@@ -9,7 +9,7 @@ from pathlib import Path
 from ray.exceptions import RayTaskError
 from rich.console import Console
 
-from cluster.cli.summary import summary_table
+from archipelago.cli.tables import summary_table
 from cluster.failures import Reason, raised, words_of
 from cluster.fleet.tracebacks import FOLDER, KEPT, keep_traceback
 from cluster.names import Seat

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import jax
 
+from archipelago.lab.training.compiled_parts import Kit, kit_of
 from cluster.config.rule import group_of, schedule_of
 from cluster.config.schema import Config
-from cluster.host.build import habits_of
-from cluster.host.evaluator import Evaluator
 from cluster.shard.build import first_of, shard_of
-from cluster.virtual.kit import Kit, kit_of
+from cluster.workers.assembly import habits_of
+from cluster.workers.evaluator import Evaluator
 from coordinator.codec import Sent
 from coordinator.fragments import Flat, sew
 from coordinator.orders import sorting_key, weigh
@@ -39,7 +39,7 @@ from coordinator.protocol import (
 from islands.adopt import AdoptRule
 from islands.encoder import ENCODERS
 from islands.exchange import Downlink, Uplink
-from islands.learner_words import HandOver, Track
+from islands.learner_messages import HandOver, Track
 from islands.replica import Replica
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.direction import Watch
+from coordinator.direction_gate import Watch
 from coordinator.protocol import (
     Contribution,
     ContributionId,

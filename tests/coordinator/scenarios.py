@@ -29,7 +29,7 @@ seconds and what happens. `a` is the present life of island a, `a#1` a certain o
                                         public, or at these, one for each fragment
     show t|round f0|tokens f0|pool|a    what the syncer believes
 
-A learner reads one window of its leases a step. The judge looks on (`cluster/checks`).
+A learner reads one window of its leases a step. The judge looks on (`archipelago/lab/checks`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from cluster.checks.judge import Judge
-from cluster.checks.truth import Truth
+from archipelago.lab.checks.facts import Truth
+from archipelago.lab.checks.judge import Judge
 from coordinator.advance import advance
 from coordinator.membership import live
 from coordinator.protocol import (

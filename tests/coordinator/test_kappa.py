@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from coordinator.alignment import Part
 from coordinator.codec import Wire, decode, encode
 from coordinator.fragments import Leaf, cut
 from coordinator.kernels import frozen
 from coordinator.merge import MergeRule, merged_of, norms
-from coordinator.pointing import Part
 
 PIECES = cut([Leaf("w", (8, 5)), Leaf("b", (9,)), Leaf("table", (3, 2), embedding=True)], 1)
 SIZE = PIECES.parameters

@@ -13,13 +13,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from coordinator.alignment import Part, directions
 from coordinator.codec import Wire, decode, encode
 from coordinator.fragments import Flat, Layout, Leaf, Piece, cut
 from coordinator.kernels import TILE, frozen
 from coordinator.merge import MergeRule, merge, merge_into, merged_of, norms
 from coordinator.orders import MOST_SHARE, weigh
 from coordinator.outer import OuterRule, step
-from coordinator.pointing import Part, directions
 from coordinator.tiles import SHARE
 from tests.coordinator.given import contribution, life
 from tests.given import outer_rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.direction import RUN
+from coordinator.direction_gate import RUN
 from coordinator.frozen import replace
 from coordinator.ledger import open_account
 from coordinator.membership import Member, Status

@@ -34,7 +34,7 @@ from coordinator.protocol import (
 )
 from islands.encoder import OnHost
 from islands.exchange import Basis, Cut, Downlink, Missed, Public, Snapshot, Uplink
-from islands.learner_words import HandOver, Track
+from islands.learner_messages import HandOver, Track
 from tests.given import array_shard, outer_rule
 
 LAYOUT: Layout = cut(

@@ -21,9 +21,9 @@ from coordinator.protocol import (
 )
 from islands.adopt import AdoptRule
 from islands.exchange import Public
-from islands.follower import Follower
-from islands.learner_words import HandOver, Track
-from islands.orders import Begin, CopyOut, CutOut, Order, Start
+from islands.hosts.follower import Follower
+from islands.hosts.orders import Begin, CopyOut, CutOut, Order, Start
+from islands.learner_messages import HandOver, Track
 from tests.shells.given import INNER, LAYOUT, PORTS, Numbers, World, flat_of, habits_of
 from tests.shells.scheduler import Scheduler
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.host.environment import ONE_THREAD, devices_of_cpus
+from cluster.workers.environment import ONE_THREAD, devices_of_cpus
 from coordinator.codec import BLOCK, Wire, WithMoments, decode, encode, split
 from coordinator.fragments import take
 from coordinator.parts import Part, Split, cut_out, joined, misfit

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import cluster.bench.stub_learner as stub
-import cluster.sim.learner as simulated
-from cluster.bench.stub_learner import LightLearner
-from cluster.sim.plan import draw
-from cluster.sim.world import World
+import archipelago.lab.bench.stub_learner as stub
+import archipelago.lab.simulation.learner as simulated
+from archipelago.lab.bench.stub_learner import LightLearner
+from archipelago.lab.simulation.plan import draw
+from archipelago.lab.simulation.world import World
 from coordinator.protocol import (
     Answer,
     Fragment,
@@ -28,8 +28,7 @@ from coordinator.protocol import (
 )
 from coordinator.schedule import Schedule
 from islands.learner_life import LearnerState, begun, donors_in_turn
-from islands.learner_state import happen
-from islands.learner_words import (
+from islands.learner_messages import (
     Adopt,
     Asked,
     Beat,
@@ -55,6 +54,7 @@ from islands.learner_words import (
     Want,
     Word,
 )
+from islands.learner_state import happen
 from islands.mailbox import Mailbox, Offer
 from tests.coordinator.given import life
 

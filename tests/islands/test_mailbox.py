@@ -22,10 +22,11 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.schedule import Schedule
-from islands import learner, mailbox, talker, trainer
+from islands import learner, mailbox, trainer
+from islands import message_thread as talker
 from islands.adopt import AdoptRule
 from islands.learner_life import begun
-from islands.learner_words import Adopt, Ceased, End, HandOver, Ready, Step, Stepped
+from islands.learner_messages import Adopt, Ceased, End, HandOver, Ready, Step, Stepped
 from islands.mailbox import Adoption, Ends, Handing, Mailbox, Offer, Todo
 from tests.given import habits
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from cluster.host.environment import ONE_THREAD, devices_of_cpus
+from cluster.workers.environment import ONE_THREAD, devices_of_cpus
 from coordinator.codec import BLOCK, Wire
 from coordinator.errors import UserMistake
 from coordinator.protocol import Fragment

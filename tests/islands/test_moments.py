@@ -28,7 +28,7 @@ from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.encoder import ENCODERS
 from islands.exchange import Downlink, Missed, Uplink
 from islands.inner import Inner, InnerState
-from islands.learner_words import HandOver, Track
+from islands.learner_messages import HandOver, Track
 from islands.model import ModelSpec
 from islands.moments import MomentsPort, Sharing
 from islands.optimizer import OptimizerKind, OptimizerSpec, is_matrix

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from archipelago.lab.simulation.event_loop import VirtualLoop, running
 from cluster.failures import Answered
-from cluster.sim.loop import VirtualLoop, running
 from cluster.storage.playback import TapeRow
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Log, Ports

@@ -48,7 +48,7 @@ class Place:
         return {**os.environ, "PYTHONPATH": str(self.folder), **mine}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return self.start_python("-m", "cluster", *arguments)
+        return self.start_python("-m", "archipelago", *arguments)
 
     def start_python(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

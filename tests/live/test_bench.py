@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.bench.goals import GOALS
+from archipelago.lab.bench.goals import GOALS
 from tests.live.cli import finish, place
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(200)]

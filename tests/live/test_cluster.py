@@ -78,7 +78,7 @@ class Raylets:
     def run(self, *arguments: str, **env: str) -> Finished:
         return finish(
             subprocess.Popen(
-                [sys.executable, "-m", "cluster", *arguments],
+                [sys.executable, "-m", "archipelago", *arguments],
                 cwd=ROOT,
                 env=self.environment | env,
                 stdout=subprocess.PIPE,

@@ -74,7 +74,7 @@ ENDLESS_TASK = '''
 import threading
 from pathlib import Path
 
-from cluster.host.evaluator import Evaluator
+from cluster.workers.evaluator import Evaluator
 from islands.task import load_task
 
 FOLDER = Path(__file__).parent

@@ -12,8 +12,8 @@ import pytest
 
 from cluster.config.load import load
 from cluster.config.schema import Config
-from cluster.host.build import mesh_of, optimizer_of, task_of
-from cluster.host.environment import environment_of
+from cluster.workers.assembly import mesh_of, optimizer_of, task_of
+from cluster.workers.environment import environment_of
 from islands.adopt import layout_of
 from islands.inner import Inner
 from islands.mesh import Devices

@@ -16,11 +16,11 @@ from safetensors.numpy import load_file
 
 from cluster.config.load import load
 from cluster.config.rule import rule_of
-from cluster.host.evaluator import Evaluator
 from cluster.storage.folder import Folder
-from cluster.storage.history import relive
 from cluster.storage.layout import load_layout
 from cluster.storage.playback import Recording, read_tape
+from cluster.storage.state_history import relive
+from cluster.workers.evaluator import Evaluator
 from coordinator.codec import Wire
 from coordinator.fragments import take
 from coordinator.protocol import Arrived, Event, Fragment, Lost, Merged

@@ -50,7 +50,7 @@ def test_a_node_dies_and_the_island_comes_back_on_another() -> None:
 
 def started(cluster: Raylets, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "cluster", *arguments, "--address", cluster.address],
+        [sys.executable, "-m", "archipelago", *arguments, "--address", cluster.address],
         cwd=ROOT,
         env=cluster.environment,
         stdout=subprocess.PIPE,

@@ -128,7 +128,7 @@ def test_an_island_behind_a_cut_link_is_left_out_and_comes_back() -> None:
     with two_hosts() as hosts:
         here = hosts.here
         process = hosts.start(
-            hosts.near, "-m", "cluster", "run", str(TINY), "--json",
+            hosts.near, "-m", "archipelago", "run", str(TINY), "--json",
             "--address", f"{HEAD}:{PORT}", "--run-dir", str(here.run_dir),
             "--set", "run.steps=1000000", "--set", "islands.0.resources.CPU=1.0",
             "--set", "islands.0.speed=0.3",

@@ -14,9 +14,9 @@ import pytest
 from cluster.config.load import load
 from cluster.config.rule import rule_of
 from cluster.storage.folder import Folder
-from cluster.storage.history import relive
 from cluster.storage.layout import load_layout
 from cluster.storage.playback import read_tape
+from cluster.storage.state_history import relive
 from coordinator.protocol import Lost
 from tests.live.cli import TINY, Place, finish, place, until
 
@@ -29,7 +29,7 @@ import os
 from pathlib import Path
 
 import islands.exchange
-from cluster.host.evaluator import Evaluator
+from cluster.workers.evaluator import Evaluator
 from coordinator.errors import CorruptPayload
 from islands.learner import Learner
 from islands.task import load_task

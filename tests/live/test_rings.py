@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from cluster.config.load import load
 from cluster.config.schema import Config
-from cluster.host.build import optimizer_of, task_of
+from cluster.workers.assembly import optimizer_of, task_of
 from coordinator.protocol import Lease
 from islands.inner import Inner
 from tests.live.cli import TINY, finish, last_status, place, until

@@ -20,10 +20,10 @@ from safetensors.numpy import load_file
 from cluster.config.load import load
 from cluster.config.rule import rule_of
 from cluster.storage.folder import Folder
-from cluster.storage.history import Heard, relive
 from cluster.storage.layout import load_layout
 from cluster.storage.model_file import fingerprint
 from cluster.storage.playback import Recording, read_tape
+from cluster.storage.state_history import Heard, relive
 from cluster.storage.tape import checksum
 from coordinator.fragments import Layout, take
 from coordinator.protocol import (
@@ -510,7 +510,7 @@ for_s = 1.0
 
 @pytest.mark.long
 def test_faults_of_every_kind_are_survived_and_nothing_is_broken() -> None:
-    """They come by the plan that the simulator plays too (tests/cluster/test_sim_config.py), and
+    """They come by the plan that the simulator plays too (tests/lab/test_simulation_config.py), and
     from another terminal; an island that hangs is left out, and taken back when it goes on."""
     planned = len(load(FAULTS).faults.plan)
     with place() as here:

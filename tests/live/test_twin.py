@@ -60,7 +60,7 @@ def test_a_run_whose_islands_wait_is_trained_again_to_the_last_bit(wire: str) ->
             "--set", f"sync.wire_up={wire}", "--set", f"sync.wire_down={wire}",
         )  # fmt: skip
         assert done.code == 0, done.err
-        again = here.start_python("-m", "cluster.virtual", str(here.run_dir))
+        again = here.start_python("-m", "archipelago.lab.training", str(here.run_dir))
         twin = finish(again)
         assert twin.code == 0, twin.err
         same = ("global_sha256", "merges", "tokens_trained", "tokens_merged", "heldout_loss")

@@ -16,10 +16,15 @@ from typing import Any
 from ray.exceptions import GetTimeoutError
 
 from cluster.config.schema import Harm, IslandGroup, Machines
-from cluster.fleet import controller, desk, ending, islands, results, services, wishes
-from cluster.fleet.cluster import Unavailable
+from cluster.fleet import controller, results
+from cluster.fleet import core_actors as services
+from cluster.fleet import inbox as desk
+from cluster.fleet import island_table as islands
+from cluster.fleet import requests as wishes
+from cluster.fleet import shutdown as ending
+from cluster.fleet.backend import Unavailable
 from cluster.fleet.controller import Fleet
-from cluster.fleet.judging import Pending
+from cluster.fleet.evaluation import Pending
 from cluster.names import SYNCER, Seat, island_actor
 from cluster.status import IslandState
 from cluster.storage import ownership, runs

@@ -16,11 +16,14 @@ import numpy as np
 from coordinator.codec import decode, split
 from coordinator.parts import Part
 from coordinator.protocol import HandIn, Known, Life
-from islands import exchange, follower, following, lead, learner, mailbox, talker, trainer
-from islands.follower import Follower
-from islands.lead import Lead
+from islands import exchange, learner, mailbox, trainer
+from islands import message_thread as talker
+from islands.hosts import follower, lead
+from islands.hosts import publication_lanes as following
+from islands.hosts.follower import Follower
+from islands.hosts.lead import Lead
+from islands.hosts.orders import Fate, News, Order, Word
 from islands.mailbox import Donation
-from islands.orders import Fate, News, Order, Word
 from tests.shells import gang_shell
 from tests.shells.given import CALL_S, INNER, LAYOUT, Numbers, Port, habits_of
 from tests.shells.learner_shell import ANSWER_S, LearnerPlay

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from cluster.actors import giving
-from cluster.actors.giving import Giving, Piece
+from cluster.actors.object_store import moment_pieces as giving
+from cluster.actors.object_store.moment_pieces import Giving, Piece
 from coordinator.parts import Split
 from coordinator.protocol import Incarnation, Island, Life
 from tests.shells.scheduler import Scheduler

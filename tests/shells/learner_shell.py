@@ -16,12 +16,14 @@ import numpy as np
 
 from coordinator.codec import Sent, decode, split
 from coordinator.protocol import Fragment, HandIn, Known, Life, Publication, Void
-from islands import exchange, following, learner, mailbox, talker, trainer
+from islands import exchange, learner, mailbox, trainer
+from islands import message_thread as talker
 from islands.adopt import AdoptRule
-from islands.lead import Lead
+from islands.hosts import publication_lanes as following
+from islands.hosts.lead import Lead
+from islands.hosts.orders import Order
 from islands.learner import Learner
 from islands.mailbox import Donation
-from islands.orders import Order
 from tests.shells.given import (
     EVERYTHING,
     INNER,

@@ -1,0 +1,6 @@
+"""Archipelago.
+
+Modules:
+
+    __main__  `python -m archipelago` is `archipelago`
+"""

@@ -1,0 +1,18 @@
+"""Run the `archipelago` command; a cluster's own Python runs it, too, and may lack packages."""
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - a job runs on whatever the cluster has
+    sys.exit("archipelago: Python 3.11 or newer is needed")
+
+try:
+    from archipelago.cli.main import main
+except ModuleNotFoundError as error:
+    print(
+        f"archipelago: this Python ({sys.executable}) lacks {error.name}: "
+        "install archipelago's dependencies where the cluster's Ray is",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
+main()

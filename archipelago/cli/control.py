@@ -1,0 +1,152 @@
+"""The commands that steer a run that goes on: scale, drain, chaos, save, stop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from archipelago.cli.bench import Json
+from archipelago.cli.formatting import duration
+from archipelago.cli.options import Cluster, NamedRun, RunName, live_run
+from cluster.storage.files import json_text
+from coordinator.errors import UserMistake
+from coordinator.protocol import Island
+
+
+def scale(
+    name: NamedRun,
+    counts: Annotated[list[str], typer.Argument(metavar="GROUP=N ...", help="Islands to have.")],
+    address: Cluster = None,
+) -> None:
+    """Set how many islands groups have, live; those that go hand in what they have first.
+
+    Example: archipelago scale runs/demo local=6
+    """
+    wanted = _counts(counts)
+    live = live_run(name, address)
+    from cluster.launch.client import scale
+
+    scale(live, wanted)
+    said = ", ".join(f"{group} = {count}" for group, count in wanted.items())
+    Console().print(f"{live.run}: {said}; `archipelago status` shows how far it is")
+
+
+def _counts(texts: Sequence[str]) -> dict[str, int]:
+    parts = {text: text.partition("=") for text in texts}
+    if wrong := [text for text, (group, _, n) in parts.items() if not group or not n.isdecimal()]:
+        raise UserMistake(
+            "\n".join(f"{text!r}: that is not GROUP=N, such as local=4" for text in wrong)
+        )
+    return {group: int(count) for group, _, count in parts.values()}
+
+
+def drain(
+    name: NamedRun,
+    island: Annotated[str, typer.Argument(metavar="ISLAND")],
+    address: Cluster = None,
+) -> None:
+    """Let one island hand in what it has and leave; its group has one less from then on.
+
+    Example: archipelago drain runs/demo local-3
+    """
+    live = live_run(name, address)
+    from cluster.launch.client import drain
+
+    drain(live, Island(island))
+    Console().print(f"{live.run}: {island} hands in what it has and leaves")
+
+
+def chaos(
+    name: NamedRun,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="PLAN.toml", help="[[faults]] with after_s, kind, island."),
+    ] = None,
+    every_s: Annotated[
+        float | None,
+        typer.Option("--kill-every", min=0.1, metavar="S", help="By chance, each S s."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the victims; the same seed, the same draws.")] = 0,
+    for_s: Annotated[float, typer.Option("--for", metavar="S", help="For how long.")] = 60.0,
+    kinds: Annotated[
+        list[str], typer.Option("--kind", help="Instead of kill: stop, slow, cut, nan, drain ...")
+    ] = ["kill"],  # noqa: B006 - typer reads it, nobody changes it
+    address: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Break a live run on purpose: islands, syncer, shard, disk; the kinds are in docs/clusters.md.
+
+    Example: archipelago chaos runs/demo --kill-every 15 --seed 7 --for 120
+    """
+    from cluster.config.fault_kinds import FaultKind
+
+    known = [*FaultKind]
+    wrong = [
+        f"--kind {kind}: not known; there are {', '.join(known)}"
+        for kind in kinds
+        if kind not in known
+    ]
+    if (plan is None) == (every_s is None):
+        wrong.append("either --plan PLAN.toml or --kill-every S says what to break, and when")
+    if wrong:
+        raise UserMistake("\n".join(wrong))
+    live = live_run(name, address)
+    from cluster.launch import chaos as breaking
+
+    attacks = (
+        breaking.at_random(seed, every_s or for_s, for_s, kinds)
+        if plan is None
+        else breaking.read_plan(plan)
+    )
+    talk = Console(file=sys.stderr if as_json else sys.stdout, highlight=False, markup=False)
+    struck: list[breaking.Struck] = []
+    for each in breaking.strike(live, attacks, seed):
+        struck.append(each)
+        because = f": refused, {each.refused}" if each.refused else ""
+        talk.print(f"{duration(each.at_s)}  {each.kind} {each.island}{because}")
+    if as_json:
+        print(json_text({"run": live.run, "faults": [each._asdict() for each in struck]}))
+
+
+def save(
+    name: NamedRun,
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="PATH", help="A folder, or a name that ends with .safetensors."),
+    ],
+    address: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Write the model of a live run, as it is now, to a path of its fleet's machine.
+
+    A run that waits at its end, since neither its directory nor its depot takes the model, ends
+    once the model is saved.
+
+    Example: archipelago save runs/demo /mnt/other/demo.safetensors
+    """
+    there = path.expanduser().absolute()
+    live = live_run(name, address)
+    from cluster.launch.client import save
+
+    where = save(live, there)
+    if as_json:
+        print(json_text({"run": live.run, "path": where}))
+    else:
+        Console().print(f"{live.run}: its model is in {where}")
+
+
+def stop(name: RunName = None, address: Cluster = None) -> None:
+    """Let all islands of a run hand in what they have, and end it with its summary.
+
+    Example: archipelago stop runs/demo
+    """
+    live = live_run(name, address)
+    from cluster.launch.client import stop
+
+    stop(live)
+    Console().print(f"{live.run} was asked to stop; its terminal, or its job, prints the summary")

@@ -1,0 +1,54 @@
+"""The console script: errors become one clear message and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from archipelago.cli.bench import bench
+from archipelago.cli.control import chaos, drain, save, scale, stop
+from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
+from archipelago.cli.study import study
+from archipelago.cli.train import job, run, submit
+from archipelago.cli.verification import plan, replay, simulate
+from archipelago.cli.watch import status, top
+from coordinator.errors import ArchipelagoError, UserMistake
+
+for command in (
+    run, submit, status, top, scale, drain, save, chaos, replay, simulate, plan, study, stop,
+):  # fmt: skip
+    app.command()(command)
+app.command(hidden=True)(job)
+app.add_typer(bench, name="bench")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command that is given; end the process with its exit code."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
+    try:
+        app(args=arguments, prog_name="archipelago", standalone_mode=True)
+    except UserMistake as error:
+        _fail(str(error), MISTAKEN)
+    except ArchipelagoError as error:
+        _fail(str(error), FAILED)
+    except KeyboardInterrupt:
+        _deaf()
+        _fail("interrupted", INTERRUPTED)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            _deaf()
+        raise
+    sys.exit(0)
+
+
+def _deaf() -> None:
+    """Whoever goes on pressing Ctrl-C must not end the interpreter half-way through its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"archipelago: {message}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,105 @@
+"""The command line's `study`: a grid of runs in virtual time."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from archipelago.cli.bench import Json, Overrides
+from archipelago.cli.formatting import duration
+from archipelago.cli.options import FAILED, INTERRUPTED
+from cluster.storage.files import json_text, write_json
+
+
+def study(
+    path: Annotated[
+        Path, typer.Argument(metavar="STUDY.toml", help="A base, arms, axes and seeds.")
+    ],
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Train cells that came to nothing once more.")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Train nothing: say what would be, and what is there.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """A grid of configurations and seeds, trained in virtual time on all cores, paired by seed.
+
+    Every cell is a file, with its command; what is there is not trained again. Table, curves and
+    pictures lie beside the cells. Ctrl-C drops the cells under way and sums up those that are
+    there; the same command goes on from them.
+
+    Example: archipelago study examples/studies/modes.toml
+    """
+    from archipelago.lab.study import cells as study_cells
+    from archipelago.lab.study import pictures
+    from archipelago.lab.study import text as words
+    from archipelago.lab.study import training_jobs as work
+    from archipelago.lab.study.plan import read
+    from archipelago.lab.study.result import summed
+
+    talk = Console(stderr=as_json, soft_wrap=True, highlight=False)
+    asked = read(path, overrides)
+    files = study_cells.CellFiles(asked.folder / "cells")
+    cells = asked.cells
+    made = work.found(files, cells, retry=retry)
+    missing = {key: cell for key, cell in cells.items() if key not in made}
+    interrupted = False
+    talk.print(f"{asked.name}: {len(cells)} cells, {len(made)} of them are there already")
+    if plan:
+        for row in asked.rows:
+            for cell in row.cells:
+                there = "there" if cell.key in made else "missing"
+                files.ask(cell)
+                talk.print(f"{there:>7}  {row.label}, seed {cell.seed}: {files.command(cell.key)}")
+    else:
+        labels = {cell.key: f"{r.label}, seed {cell.seed}" for r in asked.rows for cell in r.cells}
+        began_s = time.monotonic()
+
+        def done(key: str, cell: study_cells.Made) -> None:
+            made[key] = cell
+            passed_s = time.monotonic() - began_s
+            count = len(made) - (len(cells) - len(missing))
+            left_s = passed_s / count * (len(missing) - count)
+            loss = cell.failed or f"{cell.figure('heldout_loss'):.4f}"
+            talk.print(
+                f"{duration(passed_s)}  {len(made)}/{len(cells)}  {labels[key]}: {loss}"
+                f"  left {duration(left_s)}"
+            )
+
+        try:
+            work.make(files, missing, jobs or os.cpu_count() or 1, done)
+        except KeyboardInterrupt:
+            interrupted, made = True, work.found(files, cells, retry=False)
+            talk.print(
+                f"interrupted: {len(made)} of {len(cells)} cells are there, and the same command "
+                "goes on from them"
+            )
+    result = summed(asked, made)
+    told = result.json()
+    if not plan:
+        asked.folder.mkdir(parents=True, exist_ok=True)
+        text = words.table(result) + "\n" + words.curves(result)
+        (asked.folder / "table.txt").write_text(text, encoding="utf-8")
+        write_json(asked.folder / "study.json", told)
+        told["files"] = [
+            str(asked.folder / "table.txt"),
+            str(asked.folder / "study.json"),
+            *map(str, pictures.drawn(result, asked.folder)),
+        ]
+    if as_json:
+        print(json_text(told))
+    elif not plan:
+        talk.print(words.table(result), words.curves(result), sep="\n", markup=False)
+        talk.print("in " + ", ".join(map(str, told["files"])), markup=False)  # type: ignore[arg-type]
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if told["failed"]:
+        raise typer.Exit(FAILED)

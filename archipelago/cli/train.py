@@ -1,0 +1,171 @@
+"""The commands that train: run, submit, and the job that a submitted run is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from archipelago.cli.bench import Json, Overrides
+from archipelago.cli.formatting import WIDTH
+from archipelago.cli.live_table import Display
+from archipelago.cli.options import INTERRUPTED, ConfigPath
+from archipelago.cli.tables import summary_table
+from cluster.storage import runs
+from cluster.storage.files import json_text
+from coordinator.errors import UserMistake
+
+if TYPE_CHECKING:
+    from cluster.fleet.outcome import Outcome
+
+
+def run(
+    config_path: ConfigPath,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    address: Annotated[
+        str, typer.Option(help="A Ray cluster: auto, HOST:PORT, or local for an embedded one.")
+    ] = "local",
+    run_dir: Annotated[Path | None, typer.Option(help="Where to write; must be empty.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that died, in its run directory.")
+    ] = False,
+    from_stored: Annotated[
+        bool,
+        typer.Option(
+            "--from-stored",
+            help="With --resume: go on from the newest stored version of each fragment, where the "
+            "log that leads to them is damaged or missing.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train to the end, here; the first Ctrl-C ends it gracefully, a second one at once.
+
+    Example: archipelago run examples/demo.toml --set sync.quorum=2
+    """
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the terminal's process takes no accelerator
+    from cluster.config.load import read
+    from cluster.launch.preflight import enter
+
+    if from_stored and not resume:
+        raise UserMistake("--from-stored: it says how a run goes on; give --resume as well")
+    draft, now = read(config_path, overrides), datetime.now().astimezone()
+    config, chosen, layout = enter(draft, config_path, run_dir, now, resume=resume, owned=True)
+    if from_stored and config.run.mode.sums_gradients:
+        raise UserMistake(
+            f'--from-stored: run.mode = "{config.run.mode}" has no fragments; --resume goes on '
+            "from the newest snapshot that can be read"
+        )
+    from cluster.launch.interrupts import Interrupts
+    from cluster.launch.run import run
+
+    console = Console(file=sys.stderr if as_json else sys.stdout)  # as it is now: see launch.run
+    if not as_json:
+        console.print(f"run {chosen}, configuration {config.sha256[:12]}")
+        console.print(config.toml(), style="dim", markup=False, highlight=False)
+    with Interrupts() as interrupts, Display(console) as display:
+        outcome = run(
+            config,
+            chosen,
+            layout,
+            address=address,
+            show=display.show,
+            interrupts=interrupts,
+            resumes=resume,
+            from_stored=from_stored,
+        )
+    if as_json:
+        print(json_text(outcome.summary))
+    else:
+        console.print(summary_table(outcome.summary))
+        console.print(f"model, events and metrics are in {chosen}")
+    _say_what_is_missing(outcome)
+    if interrupts.asked is not None:
+        raise typer.Exit(INTERRUPTED)
+
+
+def submit(
+    config_path: ConfigPath,
+    address: Annotated[
+        str, typer.Option(metavar="http://HEAD:8265", help="The cluster's job server.")
+    ],
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    working_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of yours to send along: your task's code.", exists=True, file_okay=False
+        ),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Follow it, or leave once it is handed over.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Train as a job of a Ray cluster; the run goes on when this terminal goes.
+
+    Example: archipelago submit examples/demo.toml --address http://head:8265 --no-wait
+    """
+    from cluster.config.load import read
+    from cluster.launch import job as submitting
+
+    config = read(config_path, overrides).accepted(submitting.problems(address, working_dir))
+    name = runs.name_of(config, config_path, datetime.now().astimezone())
+    job = submitting.submit(config, name, address, working_dir)
+    talk = Console(stderr=as_json, highlight=False, markup=False)
+    if not wait:
+        if as_json:
+            print(json_text({"run": name, "address": address}))
+        talk.print(f"run {name} is submitted; `archipelago status {name}` from the cluster, or")
+        talk.print(f"`ray job logs {name} --address {address} --follow`")
+        return
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        talk.print(text, end="", soft_wrap=True)
+
+    code = submitting.follow(job, say)
+    if as_json:
+        print(_last_json("".join(said)))
+    if code != 0:
+        raise typer.Exit(code)
+
+
+def _last_json(said: str) -> str:
+    """The summary that a job prints as its last object; `null` if it got to none."""
+    return next((line for line in reversed(said.splitlines()) if line.startswith("{")), "null")
+
+
+def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B006 - see above
+    """What `submit` has the cluster run: the run's configuration is in the job's folder."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from cluster.config.load import read
+    from cluster.launch.preflight import enter
+
+    draft, now = read(config_path, overrides), datetime.now().astimezone()
+    config, run_dir, layout = enter(
+        draft, config_path, runs.home_of_job(draft.config, config_path, now), now
+    )
+    from cluster.launch.interrupts import Interrupts
+    from cluster.launch.run import keep_as_job
+
+    console = Console(file=sys.stdout, width=WIDTH)
+    console.print(f"run {config.run.name}, configuration {config.sha256[:12]}, in {run_dir}")
+    with Interrupts() as interrupts, Display(console) as display:
+        outcome = keep_as_job(config, run_dir, layout, show=display.show, interrupts=interrupts)
+    console.print(summary_table(outcome.summary))
+    print(json_text(outcome.summary), flush=True)
+    _say_what_is_missing(outcome)
+    if outcome.asked is not None:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _say_what_is_missing(outcome: Outcome) -> None:
+    """The run has ended well, with its model, and a figure of its summary is null."""
+    if outcome.missing is not None:
+        print(f"archipelago: {outcome.missing}; the model is whole", file=sys.stderr)

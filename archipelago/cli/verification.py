@@ -1,0 +1,178 @@
+"""The commands that prove: replay a run, simulate many."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from archipelago.cli.bench import Json, Overrides
+from archipelago.cli.options import FAILED
+from archipelago.cli.tables import figures_table
+from cluster.config.machines import is_cluster
+from cluster.storage.files import json_text
+from coordinator.errors import UserMistake
+
+
+def replay(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR")], as_json: Json = False
+) -> None:
+    """Rebuild a run from its tape, compare with what it left to the last bit, and judge it: every
+    invariant after every event.
+
+    Example: archipelago replay runs/demo
+    """
+    from archipelago.lab.checks.replay import replay
+
+    result = replay(run_dir)
+    if as_json:
+        print(json_text(result))
+    else:
+        Console().print(figures_table(result))
+    if not result["exact"] or result["violations"]:
+        raise typer.Exit(FAILED)
+
+
+def simulate(
+    config_path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG.toml]",
+            help="A run to play, with its fault plan; or a cluster of chips.",
+        ),
+    ] = None,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    schedules: Annotated[
+        int | None,
+        typer.Option("--fuzz", min=1, metavar="N", help="Or so many random ones; 100 by default."),
+    ] = None,
+    for_s: Annotated[
+        float | None,
+        typer.Option("--for", min=0, metavar="SECONDS", help="Random ones for so long."),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(metavar="SEED/NUMBER", help="One of the random ones once more."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Of all chance; the same seed, the same runs. 0 by default; with --for a new one.",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    table1: Annotated[
+        bool, typer.Option("--table1", help="Goodput of up to 2.4M chips, beside the paper's.")
+    ] = False,
+    bandwidth: Annotated[
+        bool, typer.Option("--bandwidth", help="Which link each method needs to keep computing.")
+    ] = False,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Draw goodput, links, a failure and a plan as SVG."),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Of table 1 or a cluster file: longer traces; minutes.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """A run in virtual time, or many that are broken at random, every invariant after every event;
+    or clusters of millions of chips.
+
+    Example: archipelago simulate examples/demo.toml --set sync.quorum=2
+    """
+    of_chips = config_path is not None and is_cluster(config_path)
+    if full and not (table1 or of_chips):
+        raise UserMistake("--full says how much to play; give --table1 or a cluster file too")
+    if pictures is not None:
+        if table1 or bandwidth or not (config_path is None or of_chips):
+            raise UserMistake("--pictures takes a cluster file and --seed only")
+        from archipelago.cli import planning as clusters
+
+        clusters.draw(pictures, config_path, seed or 0, as_json=as_json)
+        return
+    if table1 or bandwidth:
+        if config_path is not None or overrides or not (schedules is for_s is schedule is None):
+            raise UserMistake("--table1 and --bandwidth take --seed, --full and --json only")
+        if table1 and bandwidth:
+            raise UserMistake("either --table1 or --bandwidth says what to print")
+        from archipelago.cli import planning as clusters
+
+        if table1:
+            clusters.table1(seed or 0, full=full, as_json=as_json)
+        else:
+            clusters.bandwidth(seed or 0, as_json=as_json)
+        return
+    if config_path is not None and of_chips:
+        if overrides or not (schedules is for_s is schedule is None):
+            raise UserMistake("a cluster file takes --seed, --full and --json only")
+        from archipelago.cli import planning as clusters
+
+        clusters.simulated(config_path, seed or 0, full=full, as_json=as_json)
+        return
+    if config_path is None:
+        if overrides:
+            raise UserMistake("--set changes a configuration; give it too: simulate CONFIG.toml")
+        result = _fuzz(schedules, for_s, schedule, seed, jobs or os.cpu_count() or 1)
+    else:
+        if not (schedules is for_s is schedule is None):
+            raise UserMistake("either CONFIG.toml or --fuzz N says what to simulate")
+        from archipelago.lab.simulation import from_config
+        from cluster.config.load import load
+
+        result = asdict(from_config.simulate(load(config_path, overrides), seed or 0))
+    if as_json:
+        print(json_text(result))
+    else:
+        Console().print(figures_table(result))
+    if result["violations"]:
+        raise typer.Exit(FAILED)
+
+
+def _fuzz(
+    schedules: int | None, for_s: float | None, schedule: str | None, seed: int | None, jobs: int
+) -> dict[str, object]:
+    """Random schedules; which seed they are of, and how to repeat those that fail, is said at once
+    on standard error."""
+    from archipelago.lab.simulation import fuzz
+
+    def found(failure: fuzz.FuzzFailure) -> None:
+        typer.echo(f"{failure.seed}: {failure.words}\n{fuzz.keep(failure)}", err=True)
+
+    if schedule is not None:
+        if not (schedules is for_s is seed is None):
+            raise UserMistake("--schedule SEED/NUMBER is one schedule: it needs nothing else")
+        result = fuzz.again(schedule)
+        for failure in result.failures:
+            found(failure)
+    else:
+        if seed is None:
+            seed = 0 if for_s is None else fuzz.new_seed()
+        typer.echo(f"seed {seed}", err=True)
+        if schedules is None and for_s is None:
+            schedules = 100
+        for_s = math.inf if for_s is None else for_s
+        result = fuzz.fuzz(schedules, seed, jobs=jobs, for_s=for_s, found=found)
+    return asdict(result)
+
+
+def plan(
+    cluster_path: Annotated[
+        Path, typer.Argument(metavar="CLUSTER.toml", help="Chips, regions, links, the model.")
+    ],
+    seed: Annotated[int, typer.Option(min=0, help="Of all chance.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """How to train on a cluster, which need not be there: what to choose, what to expect, and why.
+
+    Example: archipelago plan examples/cluster.toml
+    """
+    from archipelago.cli import planning as clusters
+
+    clusters.plan(cluster_path, seed, as_json=as_json)

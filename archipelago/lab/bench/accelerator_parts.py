@@ -1,0 +1,129 @@
+"""One part of `archipelago bench accelerator`, in a process of its own.
+
+    python -m archipelago.lab.bench.accelerator_parts PART --into FILE --for SECONDS [--quick]
+
+FILE has the part's figures as JSON, and is replaced as a whole whenever there are more. So a part
+that runs out of time or memory loses only what was under way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cluster.storage.files import json_text
+
+KEPT_FOR_WIRE, KEPT_FOR_HOST = 0.3, 0.1
+"""The shares of a preset's time that are kept for what follows the steps, and the wire."""
+EXHAUSTED = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY", "Out of memory")
+
+
+class Report:
+    """Figures of a part in a file, as far as they are known."""
+
+    def __init__(self, path: Path) -> None:
+        """`path`: the file, which is replaced by each change."""
+        self._path, self.figures = path, dict[str, Any]()
+
+    def tell(self, figures: Mapping[str, object]) -> None:
+        """Add figures; a table within is added to the table that is there."""
+        _merge(self.figures, figures)
+        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        aside.write_text(json_text(self.figures) + "\n", encoding="utf-8")
+        aside.replace(self._path)
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value
+
+
+def measure_preset(name: str, report: Report, limit_s: float) -> None:
+    """Measure one preset: its step first, then what leaves it and comes in."""
+    from archipelago.lab.bench import accelerator_step, accelerator_wire
+    from archipelago.lab.bench.accelerator_device import MODELS, compiled, described
+
+    until_s = time.monotonic() + limit_s
+
+    def tell(more: Mapping[str, object]) -> None:
+        report.tell({"row": more})
+
+    def left_s(kept: float = 0.0) -> float:
+        """Seconds until the end, less a share of all that is kept for what follows."""
+        return until_s - time.monotonic() - kept * limit_s
+
+    report.tell({"device": described(), "row": {"preset": name}})
+    windows, measured = MODELS[name].batch_size, compiled(name)
+    while True:
+        try:
+            tell(accelerator_step.measure_alone(measured, windows))
+            accelerator_step.measure_hooks(
+                measured, windows, "device", tell, lambda: left_s(KEPT_FOR_WIRE)
+            )
+            break
+        except Exception as error:
+            if not _exhausted(error) or windows == 1:
+                raise
+            log(f"{name}: a step of {windows} windows does not fit: {error}"[:300])
+            tell({"did_not_fit": {str(windows): str(error)[:300]}})
+        gc.collect()  # what did not fit is on the device no more
+        windows //= 2
+    accelerator_wire.measure(measured, tell, lambda: left_s(KEPT_FOR_HOST))
+    accelerator_step.measure_hooks(measured, windows, "host", tell, left_s)
+
+
+def _exhausted(error: Exception) -> bool:
+    """Return whether the device had no memory left."""
+    return any(word in str(error) for word in EXHAUSTED)
+
+
+def measure_arm(arm: str, report: Report, *, quick: bool, folder: Path) -> None:
+    """Train one arm of the study; the number of steps comes as a line on the standard input."""
+    from archipelago.lab.bench import accelerator_study
+    from archipelago.lab.bench.accelerator_device import described
+
+    report.tell({"device": described()})
+    plan = accelerator_study.QUICK if quick else accelerator_study.FULL
+    accelerator_study.train_arm(plan, arm, folder, report.tell, _steps_told)
+
+
+def _steps_told() -> int:
+    line = sys.stdin.readline()
+    if not line.strip():
+        raise SystemExit("nobody says how many steps to train: the bench has ended")
+    return int(line)
+
+
+def log(line: str) -> None:
+    """Write a line for people: to the standard error, as the standard output has JSON."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Measure the part that the command line names; return the exit code."""
+    reader = argparse.ArgumentParser(prog="accelerator_parts")
+    reader.add_argument("part")
+    reader.add_argument("--into", type=Path, required=True)
+    reader.add_argument("--for", dest="for_s", type=float, required=True)
+    reader.add_argument("--quick", action="store_true")
+    given = reader.parse_args()
+    report = Report(given.into)
+    if given.part.startswith("study-"):
+        arm = given.part.removeprefix("study-")
+        measure_arm(arm, report, quick=given.quick, folder=given.into.parent)
+    else:
+        measure_preset(given.part, report, given.for_s)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

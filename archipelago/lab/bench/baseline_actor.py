@@ -1,0 +1,236 @@
+"""An island's actor that trains with the others or alone, as it is told: for `bench overhead`.
+
+Alone is plain training: the same compiled step on the same stream in the same processes, with
+nothing of ours between two steps. Several hosts of an island, whom nobody gives orders then, agree
+on a number of steps before they begin.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import ray
+
+from cluster.actors.directory import holder_of, setup_logging
+from cluster.actors.fault_injection import Cable
+from cluster.actors.hosts.actor import HostActor, RayGang
+from cluster.actors.island.actor import IslandActor
+from cluster.actors.learner_link import RayLink
+from cluster.actors.object_store.moment_pieces import Giving
+from cluster.config.rule import group_of
+from cluster.config.schema import Config
+from cluster.failures import Reason
+from cluster.names import Seat, seat_of
+from coordinator.errors import RunFailed
+from coordinator.protocol import Island, Lease
+
+if TYPE_CHECKING:  # JAX is imported when it is needed, never in a constructor
+    from cluster.workers.assembly import Parts
+    from islands.learner import Learner
+
+log = logging.getLogger("archipelago.bench")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Steps since this way of training began, and the training thread's seconds of all of them;
+    `ours_s`: of these, what was neither computing a step nor reading data."""
+
+    steps: int
+    thread_s: float
+    ours_s: float
+
+
+FOREVER = 10**9
+"""Steps."""
+WAIT_S = 60.0
+"""At most, for another host to have ended a life."""
+
+
+@dataclass(slots=True)
+class Alone:
+    """Plain training, for so many steps, on the thread that calls `run`."""
+
+    parts: Parts
+    batch_size: int
+    seed: int
+    limit: int = FOREVER
+    going: bool = True
+    counted: Counted = field(default_factory=lambda: Counted(0, 0.0, 0.0))
+
+    def run(self) -> None:
+        import jax
+
+        from islands.corpus import Stream
+
+        task, inner = self.parts.task, self.parts.inner
+        stream = task.stream(self.batch_size)
+        if inner.devices.shared and isinstance(stream, Stream):
+            stream.rows = inner.devices.rows(self.batch_size)
+        state = inner.start(jax.tree.map(np.asarray, task.init(self.seed)))
+        steps, leases, began_s = 0, 0, time.perf_counter()
+        while self.going and steps < self.limit:
+            if stream.remaining < self.batch_size:
+                stream.add(Lease(leases))
+                leases += 1
+            state, measures = inner.step(state, stream.next(), steps)
+            float(measures.loss)  # as the learner does: the step is over when its loss is known
+            steps += 1
+            self.counted = Counted(steps, time.perf_counter() - began_s, 0.0)
+
+
+class BaselineProcess:
+    """What an island's actor holds: `learner` while it trains with the others, else None."""
+
+    def __init__(
+        self,
+        config: Config,
+        island: Island,
+        namespace: str,
+        gather: Callable[[], RayGang] | None = None,
+    ) -> None:
+        """`gather`: brings the other hosts together, if the island has any."""
+        self.learner: Learner | None = None
+        self._config, self._island, self._gather = config, island, gather
+        self._gang: RayGang | None = None
+        self._others: list[Any] = []
+        holder = holder_of(config)
+        self._link = RayLink(namespace, Cable(), seat_of(island), holder, relievable=False)
+        self._alone: Alone | None = None
+        self._thread: threading.Thread | None = None
+        self._broken: BaseException | None = None
+
+    @cached_property
+    def parts(self) -> Parts:
+        if self._gather is not None:
+            self._gang = self._gather()
+        from cluster.workers.assembly import compiled, ranges_of
+
+        parts = compiled(self._config, group_of(self._config, self._island))
+        if self._gang is not None:
+            self._gang.narrowed(self._link, ranges_of(parts), parts.inner.devices.parting)
+        return parts
+
+    def together(self) -> None:
+        from cluster.workers.assembly import assemble
+
+        self.rest()
+        parts, lead = self.parts, None if self._gang is None else self._gang.lead
+        self.learner = assemble(self._config, self._island, parts, self._link, lead)
+        self._begin(self.learner.run)
+
+    def alone(self, steps: int) -> None:
+        """For so many steps if the island has several hosts; else until it is told otherwise."""
+        self.rest()
+        batch_size = group_of(self._config, self._island).batch_size
+        self._alone = Alone(self.parts, batch_size, self._config.run.seed)
+        if self._gang is not None:
+            self._alone.limit = steps
+            self._others = [host.alone.remote(steps) for host in self._gang.others]
+        self._begin(self._alone.run)
+
+    def rest(self) -> None:
+        """Train no more; returns when the step under way is over, or, of several hosts, those that
+        they had agreed on."""
+        if self.learner is not None:
+            self.learner.leave()
+        if self._alone is not None and self._gang is None:
+            self._alone.going = False
+        if self._thread is not None:
+            self._thread.join()
+        ray.get(self._others)
+        self.learner = self._alone = self._thread = None
+        self._others = []
+
+    def counted(self) -> Counted:
+        """Errors: what broke the training; `RunFailed` if the steps agreed on are over."""
+        if self._broken is not None:
+            raise self._broken
+        if self._alone is not None and self._alone.counted.steps == self._alone.limit:
+            raise RunFailed(f"a window was not over after {self._alone.limit} steps")
+        if self.learner is not None:
+            steps, vitals = self.learner.vitals
+            training_s = vitals.computing_s + vitals.data_s + vitals.idle_s
+            return Counted(steps, training_s + vitals.talking_s, vitals.talking_s)
+        return Counted(0, 0.0, 0.0) if self._alone is None else self._alone.counted
+
+    def break_down(self, reason: Reason, error: BaseException, *, known: bool = False) -> NoReturn:
+        """What an island's method raised breaks the measurement."""
+        self._broken = self._broken or error
+        raise error
+
+    def _begin(self, train: Callable[[], None]) -> None:
+        def body() -> None:
+            try:
+                train()
+            except BaseException as error:
+                self._broken = error
+                raise
+
+        self._thread = threading.Thread(target=body, name="train", daemon=True)
+        self._thread.start()
+
+
+class SoloActor(IslandActor):
+    """To syncer and shard an island as any other."""
+
+    def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
+        setup_logging()
+        self._cable, self._giving, self._gang = Cable(), Giving(), None
+        plain = Config.model_validate_json(config, strict=False)
+        mine = plain.group(group)
+
+        def gather() -> RayGang:
+            self._gang = RayGang(config, mine, seat, namespace, _end, SoloHost)
+            return self._gang
+
+        gathered = gather if mine.hosts > 1 else None
+        self.process = BaselineProcess(plain, Island(seat), namespace, gathered)
+
+    def prepare(self) -> None:
+        """Import and compile; takes as long as the start of any island."""
+        _ = self.process.parts
+
+    def together(self) -> None:
+        self.process.together()
+
+    def alone(self, steps: int) -> None:
+        self.process.alone(steps)
+
+    def rest(self) -> None:
+        self.process.rest()
+
+    def counted(self) -> Counted:
+        return self.process.counted()
+
+
+class SoloHost(HostActor):
+    """Another host of an island that trains with the others or alone."""
+
+    @ray.method(concurrency_group="asking")
+    def alone(self, steps: int) -> None:
+        """Plain training for so many steps, in step with the first host; returns when it is over.
+
+        Errors: `RunFailed` if the life before does not end.
+        """
+        end_s = time.monotonic() + WAIT_S
+        while self._follower is None or self._parts is None or not self._follower.idle:
+            if time.monotonic() > end_s:
+                raise RunFailed(f"a host of {self._group.group} has not ended its life")
+            time.sleep(0.01)
+        Alone(self._parts, self._group.batch_size, self._config.run.seed, steps).run()
+
+
+def _end(why: str) -> NoReturn:
+    """End this process: one of its hosts is gone."""
+    log.error("an island ends: %s", why)
+    logging.shutdown()
+    os._exit(1)

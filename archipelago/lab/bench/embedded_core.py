@@ -1,0 +1,130 @@
+"""A syncer and a shard on an embedded Ray, and nobody else: what benches of the system stand on.
+
+No fleet and no evaluator: who asks for a status each half second, and who judges the model, is
+there only if a bench has `Onlookers`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from archipelago.lab.bench import procfs, stub_actor
+from cluster.actors.call_errors import answer
+from cluster.actors.start import Home, start_evaluator, start_shard, start_syncer
+from cluster.config.schema import Config
+from cluster.launch.ray_cluster import Stores, cluster_of
+from cluster.names import group_name, shards_of
+from cluster.status import RunStatus
+from cluster.storage.files import Lines, json_text
+from cluster.storage.metrics_log import LOOKS
+from coordinator.fragments import Flat, Layout
+
+RUN = "bench"
+START_S = 300.0
+"""Within which a process must have imported and compiled what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchStage:
+    """The syncer's handle, and the numbers of its process and of the shards'."""
+
+    config: Config
+    layout: Layout
+    home: Home
+    syncer: Any
+    syncer_pid: int
+    shard_pids: list[int]
+    run_dir: Path
+
+    def status(self) -> RunStatus:
+        return answer(self.syncer.status.remote())
+
+    def cpu_s(self) -> tuple[float, float]:
+        """Of the syncer, and of all shards."""
+        return procfs.cpu_s(self.syncer_pid), sum(procfs.cpu_s(pid) for pid in self.shard_pids)
+
+
+@contextmanager
+def staged(
+    config: Config, layout: Layout, flats: Sequence[Flat], address: str | None = None
+) -> Generator[BenchStage]:
+    """Everything is ended with the block. `address`: of a cluster; None: an embedded one."""
+    with TemporaryDirectory(prefix="archipelago-bench-") as folder, redirect_stdout(sys.stderr):
+        run_dir, home = Path(folder), Home(RUN, detached=False)
+        with cluster_of(config, address, RUN, Stores.of(config, layout)):
+            logging.getLogger("ray").setLevel(logging.ERROR)
+            held = shards_of(config.sync.shards, config.sync.fragments)
+            shards = [start_shard(config, name, home, run_dir) for name in held]
+            for shard, own in zip(shards, held.values(), strict=True):
+                for p in own:
+                    answer(shard.seed.remote(layout, p, flats[p]), START_S)
+            yield _opened(config, layout, home, run_dir, shards)
+
+
+@contextmanager
+def back_on_stage(config: Config, layout: Layout, run_dir: Path) -> Generator[BenchStage]:
+    """A run that was there before, from what it has left in its directory."""
+    home, need = Home(RUN, detached=False), Stores.of(config, layout)
+    with redirect_stdout(sys.stderr), cluster_of(config, "local", RUN, need):
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        names = shards_of(config.sync.shards, config.sync.fragments)
+        shards = [start_shard(config, name, home, run_dir) for name in names]
+        yield _opened(config, layout, home, run_dir, shards)
+
+
+def _opened(
+    config: Config, layout: Layout, home: Home, run_dir: Path, shards: Sequence[Any]
+) -> BenchStage:
+    syncer = start_syncer(config, RUN, home, run_dir)
+    answer(syncer.open.remote(layout), START_S)
+    pids = [answer(stub_actor.pid_of(actor)) for actor in (syncer, *shards)]
+    return BenchStage(config, layout, home, syncer, pids[0], pids[1:], run_dir)
+
+
+class Onlookers:
+    """The evaluator of a run, and what its fleet does all the time, by a thread of this process: it
+    looks, keeps what it saw as a line of JSON, and has the model judged now and then."""
+
+    def __init__(self, stage: BenchStage) -> None:
+        self._stage = stage
+        self._evaluator = start_evaluator(stage.config, stage.home)
+        answer(self._evaluator.judge.remote(), START_S)  # imported, read and compiled
+
+    @contextmanager
+    def looking(self) -> Generator[None]:
+        """They look on while the block lasts.
+
+        Errors: what broke them.
+        """
+        enough = threading.Event()
+        with ThreadPoolExecutor(1, "look") as pool:
+            looks = pool.submit(self._look, enough)
+            try:
+                yield
+            finally:
+                enough.set()
+            looks.result()
+
+    def _look(self, enough: threading.Event) -> None:
+        monitor, stage = self._stage.config.monitor, self._stage
+        held = {island: group_name(island) for island in stage.config.island_names}
+        judged_s, judgement = -math.inf, None
+        with TemporaryDirectory() as folder, closing(Lines(Path(folder) / LOOKS)) as lines:
+            while not enough.wait(monitor.refresh_s):
+                _, status = answer(stage.syncer.look.remote(held))
+                lines.write(json_text(status))
+                if time.monotonic() - judged_s >= monitor.evaluate_every_s:
+                    if judgement is not None:
+                        answer(judgement)
+                    judged_s, judgement = time.monotonic(), self._evaluator.judge.remote()

@@ -1,0 +1,251 @@
+"""`archipelago bench faults`: what is left of a run in which something dies every so often.
+
+It runs the real command line in processes of its own, breaks it with `chaos`, and reads the figures
+off what the run leaves: its tape and its looks.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from archipelago.lab.bench.child_run import Story, going, rows_of
+from archipelago.lab.bench.stats import median, told
+from cluster.launch.chaos import ANY
+from cluster.names import SHARD, SYNCER
+from cluster.storage.playback import TapeRow
+from cluster.syncer.measures import advancing_since
+from coordinator.protocol import (
+    Arrived,
+    Fragment,
+    Island,
+    Life,
+    Merged,
+    Report,
+    Resume,
+    ShardLost,
+    Stop,
+    Stored,
+)
+
+RAW_SHARE = 0.25
+"""Of the time, for the windows without a goal."""
+PACED_SHARE = 0.5
+"""Of the steps per second that the islands reach together when nobody slows them."""
+PLANS = {"islands": (ANY,), "islands, syncer, shard": (SYNCER, ANY, SHARD, ANY)}
+"""Whom each plan kills, in turn."""
+
+
+class LostMerges(NamedTuple):
+    """Merges that are not in the model: versions that had been `published`, and others that were
+    merged, but died before they could be."""
+
+    published: int
+    unpublished: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultWindow:
+    """What a run did in the seconds from when everybody was there. `hits`: how often an island was
+    killed. `advancing`: the mean share of its islands that advanced."""
+
+    merged_per_s: float
+    steps_per_s: float
+    seconds: float
+    summary: dict[str, Any]
+    hits: int
+    lost: LostMerges
+    advancing: float
+
+
+def faults(
+    *,
+    preset: str,
+    islands: int,
+    kill_every_s: float,
+    for_s: float,
+    pairs: int,
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> dict[str, object]:
+    """Merged tokens per second with somebody killed every so often, against the same without.
+
+    Unpaced first, for a quarter of the time. Then paced to half of the steps per second that this
+    came to without kills, so that the machine has something left for a restart, and that who is
+    left does not step faster while another is away; `paced_share` says what it came to, in merged
+    tokens per second. Of these, `pairs` times in turn: a window of `for_s` seconds without kills,
+    and one by each of `PLANS`.
+    """
+    mine = [*overrides, f"islands.0.count={islands}"]
+    only_islands, *_ = PLANS.values()
+    with TemporaryDirectory(prefix="archipelago-home-") as home:
+
+        def look(
+            overrides: Sequence[str], for_s: float, victims: Sequence[str] = ()
+        ) -> FaultWindow:
+            plan = plan_of(victims, kill_every_s, for_s)
+            window = _window(preset, overrides, Path(home), for_s, plan)
+            whom = ", ".join(victims) or "nobody"
+            say(f"{whom} killed: {window.merged_per_s:.0f} tokens/s merged")
+            return window
+
+        raw_s = max(RAW_SHARE * for_s, 2 * kill_every_s)
+        raw = [look(mine, raw_s), look(mine, raw_s, only_islands)]
+        step_s = islands / (PACED_SHARE * raw[0].steps_per_s)
+        paced = [*mine, f"islands.0.step_s={step_s:.3f}"]
+        without, broken = list[FaultWindow](), {name: list[FaultWindow]() for name in PLANS}
+        for _ in range(pairs):
+            without.append(look(paced, for_s))
+            for name, victims in PLANS.items():
+                broken[name].append(look(paced, for_s, victims))
+    rows = [{"plan": name, **compared(islands, broken[name], without)} for name in PLANS]
+    calm = statistics.fmean(window.merged_per_s for window in without)
+    return {
+        "islands": islands,
+        "kill_every_s": kill_every_s,
+        "for_s": for_s,
+        "step_s": step_s,
+        "paced_share": calm / raw[0].merged_per_s,
+        "raw_retained": raw[1].merged_per_s / raw[0].merged_per_s,
+        **rows[0],
+        "lost_merges": sum(window.lost.published for each in broken.values() for window in each),
+        "rows": rows,
+    }
+
+
+def plan_of(victims: Sequence[str], every_s: float, for_s: float) -> list[tuple[float, str]]:
+    """When whom to kill: one every so often, the last early enough to be seen coming back."""
+    times = [every_s * number for number in range(1, int(for_s / every_s))]
+    return list(zip(times, cycle(victims), strict=False))
+
+
+def compared(
+    islands: int, broken: Sequence[FaultWindow], without: Sequence[FaultWindow]
+) -> dict[str, object]:
+    """Windows with a plan against those without, pair by pair.
+
+    `retained`: of the merged tokens per second, all that the plan costs. `possible`: the share of
+    the island-seconds in which no island was on its way back, so that `retained_of_possible` says
+    what is lost beside these: the time that a recovery takes is taken out of it. `not_back`: killed
+    islands that had not contributed again when the window ended, whose time is not. `uptime`: some
+    island advances. `islands_advancing`: the mean share of them that do.
+    """
+    retained = [a.merged_per_s / b.merged_per_s for a, b in zip(broken, without, strict=True)]
+    possible = [1 - sum(each.summary["recovery_s"]) / (islands * each.seconds) for each in broken]
+    deltas = [
+        a.summary["heldout_loss"] - b.summary["heldout_loss"]
+        for a, b in zip(broken, without, strict=True)
+    ]
+    figures: dict[str, object] = {"samples": len(broken)}
+    for name, samples in (
+        ("retained", retained),
+        ("possible", possible),
+        ("retained_of_possible", [a / b for a, b in zip(retained, possible, strict=True)]),
+        ("uptime", [each.summary["uptime"] for each in broken]),
+        ("islands_advancing", [each.advancing for each in broken]),
+        ("mean_participants", [each.summary["mean_participants"] for each in broken]),
+        ("heldout_loss_delta", deltas),
+    ):
+        middle = median(samples)
+        figures |= told(name, middle)
+        figures["coverage"] = middle.coverage
+    back_s = [s for each in broken for s in each.summary["recovery_s"]]
+    return figures | {
+        "lost_merges": sum(each.lost.published for each in broken),
+        "unpublished_merges_lost": sum(each.lost.unpublished for each in broken),
+        "faults": sum(each.summary["faults"] for each in broken),
+        "not_back": sum(each.hits for each in broken) - len(back_s),
+        "recovery_s": statistics.median(back_s) if back_s else None,
+    }
+
+
+def _window(
+    preset: str,
+    overrides: Sequence[str],
+    home: Path,
+    for_s: float,
+    plan: Sequence[tuple[float, str]],
+) -> FaultWindow:
+    with going(preset, overrides, home) as run:
+        first = run.until_all_contribute()
+        began_s = time.monotonic()
+        if plan:
+            run.kill_by(plan)
+        time.sleep(max(0.0, began_s + for_s - time.monotonic()))
+        last = run.look
+        assert last is not None
+        summary, _ = run.end()
+        rows, story = rows_of(run.run_dir), Story.of(run.run_dir)
+    seconds = last["elapsed_s"] - first["elapsed_s"]
+    merged = last["figures"]["tokens_merged"] - first["figures"]["tokens_merged"]
+    stepped = sum(each["steps"] for each in last["islands"]) - sum(
+        each["steps"] for each in first["islands"]
+    )
+    return FaultWindow(
+        merged_per_s=merged / seconds,
+        steps_per_s=stepped / seconds,
+        seconds=seconds,
+        summary=summary,
+        hits=sum(whom in story.arrivals for _, whom in story.faults),
+        lost=lost_of(rows),
+        advancing=advancing(rows),
+    )
+
+
+def lost_of(rows: Iterable[TapeRow]) -> LostMerges:
+    """Merges that somebody's death has undone, by the tape of a run: what was merged and
+    not stored dies with its shard, or with the syncer; a shard that comes back with less than was
+    published has lost that too."""
+    published: dict[Fragment, int] = {}
+    merged = dict[Fragment, int]()
+    gone = unpublished = 0
+    for row in rows:
+        match row.event:
+            case Merged(p, version):
+                merged[p] = version.number
+            case Stored(p, version) if merged.get(p) == version.number:
+                published[p] = merged.pop(p)
+            case ShardLost(fragments):
+                unpublished += sum(merged.pop(p, None) is not None for p in fragments)
+            case Resume(_, versions):
+                unpublished += len(merged)
+                merged.clear()
+                for p, version in enumerate(versions):
+                    gone += max(0, published.get(Fragment(p), 0) - version.number)
+                    published[Fragment(p)] = version.number
+            case _:
+                pass
+    return LostMerges(gone, unpublished)
+
+
+def advancing(rows: Sequence[TapeRow]) -> float:
+    """The mean share of a run's islands that advance, from when all have contributed until the run
+    is stopped; an island advances as `uptime` says it."""
+    first: dict[Island, float] = {}
+    for row in rows:
+        if isinstance(row.event, Arrived):
+            first.setdefault(row.event.contribution.id.life.island, row.now_s)
+    from_s = max(first.values())
+    until_s = next((row.now_s for row in rows if isinstance(row.event, Stop)), rows[-1].now_s)
+    up_s = sum(
+        max(0.0, min(stop_s, until_s) - max(start_s, from_s)) for start_s, stop_s in _spans(rows)
+    )
+    return up_s / (len(first) * (until_s - from_s))
+
+
+def _spans(rows: Iterable[TapeRow]) -> Iterator[tuple[float, float]]:
+    """From when to when some island advanced, each report by itself."""
+    known: dict[Life, tuple[int, float]] = {}
+    for row in rows:
+        if isinstance(report := row.event, Report):
+            steps, before_s = known.get(report.life, (0, math.nan))
+            if (more := report.progress.steps - steps) > 0:
+                known[report.life] = report.progress.steps, row.now_s
+                yield advancing_since(report, more, before_s, row.now_s), row.now_s

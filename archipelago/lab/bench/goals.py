@@ -1,0 +1,75 @@
+"""What the benches' figures are meant to be, and whether they are: the interval decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from archipelago.lab.bench.stats import CONFIDENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Limits of a figure, both allowed."""
+
+    at_least: float = -math.inf
+    at_most: float = math.inf
+
+    def __str__(self) -> str:
+        bounds = ((self.at_least, "or more"), (self.at_most, "or less"))
+        return ", ".join(f"{limit:g} {word}" for limit, word in bounds if math.isfinite(limit))
+
+    def holds(self, value: float) -> bool:
+        return self.at_least <= value <= self.at_most
+
+
+GOALS: Mapping[str, Mapping[str, Goal]] = {
+    "parity": {"gap_percent": Goal(at_most=3.0)},
+    "merge": {
+        "mean_fraction": Goal(at_least=0.80),
+        "rda_fraction": Goal(at_least=0.65),
+        "wire_speedup": Goal(at_least=1.0),
+    },
+    "overhead": {
+        "thread_fraction": Goal(at_most=0.01),
+        "cpu_ratio": Goal(at_most=1.02),
+        "ratio": Goal(at_least=0.97),
+    },
+    "recovery": {
+        "learner_gap_over_period_s": Goal(at_most=0.5),
+        "learner_back_of_cold": Goal(at_most=0.6),
+        "learner_back_spare_s": Goal(at_most=3.0),
+        "syncer_gap_s": Goal(at_most=5.0),
+        "hosts2_back_of_one": Goal(at_most=1.3),
+    },
+    "large": {
+        "syncer_gap_s": Goal(at_most=5.0),
+        "syncer_peak_bytes": Goal(at_most=500e6),
+        "join_of_bytes": Goal(at_most=1.5),
+    },
+    "faults": {
+        "retained_of_possible": Goal(at_least=0.98),
+        "uptime": Goal(at_least=1.0),
+        "lost_merges": Goal(at_most=0),
+    },
+    "calibrate": {"goodput_off": Goal(at_most=2.0), "merges_off": Goal(at_most=5.0)},
+}
+"""By bench and figure."""
+
+
+def verdict(goal: Goal, name: str, figures: Mapping[str, object]) -> str:
+    """Is the goal `reached`, `missed`, or is this `inconclusive`?
+
+    Reached where the whole interval is inside, and is one of 95 %, which takes six samples; missed
+    where nothing of it is. A figure without an interval is a count, and exact.
+    """
+    low, high = (figures.get(f"{name}_{end}", figures[name]) for end in ("low", "high"))
+    covered = figures.get("coverage", 1.0) if f"{name}_low" in figures else 1.0
+    assert isinstance(low, int | float)
+    assert isinstance(high, int | float)
+    assert isinstance(covered, int | float)
+    if high < goal.at_least or low > goal.at_most:
+        return "missed"
+    inside = goal.holds(low) and goal.holds(high)
+    return "reached" if inside and covered >= CONFIDENCE else "inconclusive"

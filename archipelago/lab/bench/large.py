@@ -1,0 +1,171 @@
+"""`archipelago bench large`: do costs follow what happened, and not how long a run is or how large?
+
+The long tape: a syncer is killed whose tape has the events of up to a million steps of 64 learners.
+`syncer_gap_s` is from the SIGKILL to its first answer, with its state, as a new generation; what it
+takes until islands have joined again is in `bench recovery`.
+
+The joins: many learners at once, over a thin link, a model of a gigabyte; then its shard is killed
+(`joins`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ray.exceptions import RayError
+
+from archipelago.lab.bench import procfs, stub_actor
+from archipelago.lab.bench.embedded_core import BenchStage, back_on_stage
+from archipelago.lab.bench.joins import JoinPlan, joins
+from archipelago.lab.bench.long_tape import config_for, left_by_a_run, prepared
+from archipelago.lab.bench.scale import layout_of
+from archipelago.lab.bench.stats import Median, median, told
+from cluster.actors.call_errors import answer
+from coordinator.errors import RunFailed, UserMistake
+
+CACHE = Path.home() / ".cache" / "archipelago" / "bench"
+BACK_S = 600.0
+"""Within which a killed syncer must be back."""
+POLL_S = 0.02
+
+
+class Part(StrEnum):
+    """What is measured, one after the other."""
+
+    TAPE = "tape"
+    JOINS = "joins"
+
+
+@dataclass(frozen=True, slots=True)
+class TapeLengths:
+    """`played`: in syncer steps, with a row each. `times`: the longest so often, for one more."""
+
+    learners: int
+    played: tuple[int, ...]
+    times: int
+
+
+LONG = TapeLengths(64, (1_000, 10_000, 100_000), 10)
+QUICK = TapeLengths(64, (100,), 10)
+
+
+def parts_of(only: str | None) -> tuple[Part, ...]:
+    """All, or the one that somebody asked for.
+
+    Errors: `UserMistake` if there is none of that name.
+    """
+    if only is None:
+        return tuple(Part)
+    if only not in {*map(str, Part)}:
+        raise UserMistake(f"--only {only}: the parts are {' and '.join(Part)}")
+    return (Part(only),)
+
+
+def large(
+    *,
+    lengths: TapeLengths,
+    repeats: int,
+    home: Path,
+    plan: JoinPlan,
+    say: Callable[[str], None],
+    parts: Sequence[Part] = tuple(Part),
+) -> dict[str, Any]:
+    """The figures of all parts; `home`: where the tape is kept for the next time.
+
+    Errors: `RunFailed` if somebody who was killed does not come back, or does not join.
+    """
+    figures, peaks = dict[str, Any](), dict[str, int]()
+    if Part.TAPE in parts:
+        figures = long_tape(lengths, repeats, home, say)
+        peaks = figures["peak_bytes"]
+    if Part.JOINS in parts:
+        joined = joins(plan, say)
+        peaks = joined["peak_bytes"] | peaks
+        figures = {"joining": plan.learners} | joined | figures
+    return figures | {"peak_bytes": peaks}
+
+
+def long_tape(
+    lengths: TapeLengths, repeats: int, home: Path, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """A row for each length; the figures are those of the longest, and the slope between the
+    shortest and that one."""
+    folder = prepared(home, lengths.learners, lengths.played, say)
+    runs = [(steps, 1) for steps in lengths.played] + [(lengths.played[-1], lengths.times)]
+    rows: list[dict[str, Any]] = []
+    gaps: list[Median] = []
+    for steps, times in runs:
+        # links to the tape, so on its file system
+        with TemporaryDirectory(dir=folder, prefix="run-") as temporary:
+            run_dir = Path(temporary) / "run"
+            left = left_by_a_run(folder, run_dir, lengths.learners, steps, times)
+            killed = _killed(lengths.learners, run_dir, repeats)
+        gaps.append(median([each.gap_s for each in killed]))
+        rows.append(
+            {
+                "steps": steps * times,
+                "tape_events": left[0],
+                "tape_bytes": left[1],
+                **told("syncer_gap_s", gaps[-1]),
+                "syncer_peak_bytes": max(each.peak_bytes for each in killed),
+            }
+        )
+        say(f"{steps * times} steps: {left[0]} events, {gaps[-1].value:.2f} s")
+    first, last = rows[0], rows[-1]
+    more = last["tape_events"] - first["tape_events"]
+    return {
+        "learners": lengths.learners,
+        "tape_events": last["tape_events"],
+        "tape_bytes_per_event": last["tape_bytes"] / last["tape_events"],
+        **told("syncer_gap_s", gaps[-1]),
+        "coverage": min(each.coverage for each in gaps),
+        "syncer_gap_s_per_million_events": 1e6 * (gaps[-1].value - gaps[0].value) / more,
+        "syncer_peak_bytes": last["syncer_peak_bytes"],
+        "peak_bytes": {"syncer": last["syncer_peak_bytes"]},
+        "rows": rows,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ComingBack:
+    """`gap_s`: from the kill to an answer; `peak_bytes`: of memory of the new process by then."""
+
+    gap_s: float
+    peak_bytes: int
+
+
+def _killed(learners: int, run_dir: Path, repeats: int) -> Sequence[ComingBack]:
+    config = config_for(learners)
+    with back_on_stage(config, layout_of(config), run_dir) as stage:
+        return [_kill(stage) for _ in range(repeats)]
+
+
+def _kill(stage: BenchStage) -> ComingBack:
+    before = answer(stub_actor.pid_of(stage.syncer))
+    generation = _generation(stage)
+    os.kill(before, signal.SIGKILL)
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < BACK_S:
+        try:
+            now = _generation(stage)
+        except RayError:  # it is being restarted
+            time.sleep(POLL_S)
+            continue
+        gap_s = time.monotonic() - began_s
+        if now <= generation:
+            raise RunFailed(f"the syncer that was killed goes on as generation {now}")
+        return ComingBack(gap_s, procfs.peak_bytes(answer(stub_actor.pid_of(stage.syncer))))
+    raise RunFailed(f"the syncer that was killed is not back within {BACK_S:g} s")
+
+
+def _generation(stage: BenchStage) -> int:
+    figures = answer(stage.syncer.status.remote(), BACK_S)["figures"]
+    return figures["generation"]

@@ -1,0 +1,267 @@
+"""A tape as a long run leaves it: played once by the rules and kept, for `bench large`.
+
+64 learners without a model, in step, one syncer step a second of virtual time; all events of theirs
+and of the shard, as on Ray. Sealed segments are read by nobody who comes back, so that a run of ten
+times the length has the same ones ten times, under the names that they would have had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from archipelago.lab.bench.scale import config_of, layout_of
+from archipelago.lab.simulation.lease_reader import Pages
+from cluster.config.rule import rule_of
+from cluster.config.schema import Config
+from cluster.names import group_name
+from cluster.storage.folder import Folder
+from cluster.storage.format import FORMAT
+from cluster.storage.fragments import Arrays, FragmentStore
+from cluster.storage.layout import save_layout
+from cluster.storage.playback import read_tape
+from cluster.storage.segments import Segment, segments, tape_name
+from cluster.storage.snapshots import Snapshot, load_snapshot, save_snapshot
+from cluster.storage.tape import Tape
+from cluster.syncer.measures import Measures
+from cluster.syncer.restore import rules_sha256
+from coordinator.advance import advance
+from coordinator.fragments import Layout
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Ask,
+    Contribution,
+    ContributionId,
+    Event,
+    Fragment,
+    Granted,
+    Join,
+    LeaseGranted,
+    LeaseWanted,
+    Life,
+    Merge,
+    Merged,
+    Missing,
+    Progress,
+    Publish,
+    Reference,
+    Report,
+    Store,
+    Stored,
+)
+from coordinator.state import Rule, initial
+
+SYNC = ("sync.every=8", "sync.fragments=8")
+"""As a configuration has it by default, and not as `bench scale` does."""
+STEP_S, WIRE_S = 1.0, 1e-4
+"""Of virtual time: a step of a learner, and one message."""
+SNAPSHOT_STEPS = 10
+"""Ten seconds of them, as in a run; a restart hears as many again."""
+WHOLE = "whole"
+"""A file that says that all has been played."""
+NORM = 1.0
+
+
+class Crew:
+    """Learners in step, the shard, and the rules that hear them; a tape of it all in a folder."""
+
+    def __init__(self, config: Config, layout: Layout, folder: Path) -> None:
+        self.depot, self._layout, self._config = Folder(folder), layout, config
+        self.rule: Rule = rule_of(config, layout)
+        self.state, self.now_s = initial(self.rule), 0.0
+        groups = {island: group_name(island) for island in config.island_names}
+        down = config.sync.wire_down
+        self.measures = Measures("bench", groups, layout.sizes, down, now_s=0.0)
+        self.tape = Tape(self.depot, 0, layout.fingerprint)
+        self.tail: Tape | None = None  # where everything goes as well, if it is there
+        self._batch, self._window = config.islands[0].batch_size, config.data.window
+        self._pages: dict[Life, Pages] = {}
+        self._done: dict[Life, int] = {}  # steps
+        self._given: dict[tuple[Life, Fragment], int] = {}
+        self.steps = 0
+        for island in config.island_names:
+            self.feed(Join(island, group_name(island), layout.fingerprint))
+
+    def step(self) -> None:
+        """One of each learner."""
+        self.steps += 1
+        self.now_s += STEP_S
+        for life in [*self._done]:
+            self._done[life] += 1
+            self._pages[life].turn(self._batch)
+            self.feed(Report(life, self._progress(life), STEP_S))
+            if self._pages[life].remaining < self._config.data.lease_windows:
+                self.feed(LeaseWanted(life))
+
+    def _progress(self, life: Life) -> Progress:
+        steps = self._done[life]
+        tokens = steps * self._batch * self._window
+        return Progress(steps, tokens, self._pages[life].cursor)
+
+    def feed(self, event: Event) -> None:
+        coming = deque([event])
+        while coming:
+            event = coming.popleft()
+            self.now_s += WIRE_S
+            before = self.state
+            self.state, effects = advance(self.rule, before, event, self.now_s)
+            self.tape.append(self.now_s, event, effects)
+            if self.tail is not None:
+                self.tail.append(self.now_s, event, effects)
+            self.measures.saw(before, event, self.state, effects, self.now_s)
+            for effect in effects:
+                match effect:
+                    case Granted():
+                        length = self._config.data.lease_windows
+                        self._pages[effect.life] = Pages(length, effect.leases)
+                        self._done[effect.life] = 0
+                    case LeaseGranted():
+                        self._pages[effect.life].add(effect.lease)
+                    case Ask():
+                        coming.append(self._handed_in(effect))
+                    case Merge():
+                        coming.append(Merged(effect.fragment, effect.version))
+                    case Store():
+                        coming.append(Stored(effect.fragment, effect.version, durable=True))
+                    case Publish():
+                        coming.extend(self._adopted(effect))
+                    case _:
+                        pass
+
+    def _handed_in(self, ask: Ask) -> Event:
+        life, p = ask.life, ask.fragment
+        start, stop = self._given.get((life, p), 0), self._done[life]
+        if start == stop:
+            return Missing(life, p, "nothing to hand in")
+        self._given[life, p] = stop
+        said = ContributionId(life, p, start, stop)
+        return Arrived(
+            Contribution(
+                id=said,
+                base=self.state.fragments[p].version,
+                since_step=start,
+                tokens=(stop - start) * self._batch * self._window,
+                fingerprint=self._layout.fingerprint,
+                progress=self._progress(life),
+                norm=NORM * (stop - start),
+                bytes=self._config.sync.wire_up.bytes_of(self._layout.sizes[p]),
+                reference=Reference(f"{life} {p} {stop}"),
+            )
+        )
+
+    def _adopted(self, order: Publish) -> Sequence[Event]:
+        """Carried over, so that nothing is overwritten."""
+        return [
+            Adopted(
+                life,
+                order.fragment,
+                order.version,
+                self._done[life],
+                0,
+                self._progress(life),
+            )
+            for life in order.to
+        ]
+
+    def snapshot(self) -> Snapshot:
+        """Of this moment; the tape is durable up to there."""
+        self.tape.seal()
+        self.tape.sync()
+        memory, rules = self.measures.memory(), rules_sha256(self.rule)
+        return Snapshot(self.state, self.tape.seq, self.now_s, memory, 0, rules, self.tape.place)
+
+
+def config_for(learners: int) -> Config:
+    return config_of(learners, SYNC)
+
+
+def prepared(home: Path, learners: int, lengths: Sequence[int], say: Callable[[str], None]) -> Path:
+    """The folder of a tape of this many learners, played now if that has not been done before.
+
+    At each of the `lengths`, in syncer steps, a snapshot is kept, and apart from the tape what was
+    heard in the ten seconds after it, numbered from 0.
+    """
+    config = config_for(learners)
+    layout = layout_of(config)
+    said = f"{FORMAT} {rule_of(config, layout)!r} {learners} {sorted(lengths)}"
+    folder = home / f"tape-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+    if (folder / WHOLE).exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    say(f"playing {max(lengths)} steps of {learners} learners, once, into {folder}")
+    crew = Crew(config, layout, folder)
+    for steps in sorted(lengths):
+        while crew.steps < steps:
+            crew.step()
+            if crew.steps % SNAPSHOT_STEPS == 0 and crew.steps < steps:
+                crew.tape.seal()
+        there = Folder(folder / f"end-{steps}")
+        save_snapshot(there, crew.snapshot(), layout.fingerprint)
+        crew.tail = Tape(there, 0, layout.fingerprint)
+        for _ in range(SNAPSHOT_STEPS):
+            crew.step()
+        crew.tail.close()
+        crew.tail = None
+    crew.tape.close()
+    (folder / WHOLE).touch()
+    return folder
+
+
+def left_by_a_run(
+    folder: Path, run_dir: Path, learners: int, steps: int, times: int = 1
+) -> tuple[int, int]:
+    """Make a run directory as one has it whose syncer dies now, after so many times these steps;
+    how many events and bytes its tape has.
+
+    What was heard since the snapshot is answered by the rules that run here. Stored fragments are
+    zeros, of the versions that are public then.
+    """
+    config = config_for(learners)
+    layout = layout_of(config)
+    rule, depot = rule_of(config, layout), Folder(run_dir)
+    end = Folder(folder / f"end-{steps}")
+    kept = load_snapshot(end, layout.fingerprint)
+    assert kept is not None
+    assert kept.place is not None
+    period, last = kept.seq, kept.place.segment
+    sealed = [each for each in segments(Folder(folder)) if each <= last]
+    run_dir.mkdir(parents=True)
+    for time in range(times):
+        for each in sealed:
+            if each != last or (time < times - 1 and each.first < period):
+                there = run_dir / _shifted(each, time * period).name
+                os.link(folder / each.name, there)
+    seq, segment = period * times, _shifted(last, period * (times - 1))
+    state, aside = kept.state, run_dir / "aside"
+    with closing(Tape(Folder(aside), 0, layout.fingerprint, first_seq=seq)) as tape:
+        header = tape.place.offset
+        for row in read_tape(end, layout.fingerprint).events:
+            state, effects = advance(rule, state, row.event, row.now_s)
+            tape.append(row.now_s, row.event, effects)
+    before = (folder / last.name).read_bytes()[: kept.place.offset]
+    since = (aside / tape_name(0)).read_bytes()[header:]
+    (run_dir / segment.name).write_bytes(before + since)
+    shutil.rmtree(aside)
+    place = kept.place._replace(segment=segment, chain=0)
+    here = replace(kept, seq=seq, place=place, rules=rules_sha256(rule))
+    save_snapshot(depot, here, layout.fingerprint)
+    save_layout(depot, layout)
+    store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
+    for p, each in enumerate(state.fragments):
+        zeros = np.zeros(layout.sizes[p], np.float32)
+        store.save(Fragment(p), Arrays(each.version, zeros, zeros, zeros), first=True)
+    return tape.seq, sum((run_dir / each.name).stat().st_size for each in segments(depot))
+
+
+def _shifted(segment: Segment, by: int) -> Segment:
+    """Where it would be so many events later."""
+    return segment if by == 0 else Segment(segment.generation, max(segment.first, 0) + by)

@@ -1,0 +1,226 @@
+"""`archipelago bench overhead`: what the system costs islands that train anyway.
+
+The same processes train with the syncer and without, in turn: A B A B. *With* is a learner like
+any other: it joins the syncer that stands by, reports, hands in, adopts; versions are stored and
+the tape is written, as configured. *Without* is plain training in the same actor: the same compiled
+step on the same stream, and nothing else. Both wait for the loss of each step before they begin the
+next one; what that costs on an accelerator, where a loop could run ahead, is on both sides and so
+in no figure. Twice: as `SETTINGS` say, the second time as it is shipped, with what the fleet does
+all the time, and the evaluator. Wall time and CPU seconds are compared per step; CPU seconds are of
+all processes, Ray's own too, which idle along in both. What the training thread itself spends on us
+it measures by a steady clock: all that is neither computing a step nor reading data, what the
+devices do for us between two steps included.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from archipelago.lab.bench import procfs
+from archipelago.lab.bench.baseline_actor import FOREVER, Counted, SoloActor
+from archipelago.lab.bench.embedded_core import START_S, BenchStage, Onlookers, staged
+from archipelago.lab.bench.stats import median, told
+from cluster.actors.call_errors import answer
+from cluster.actors.start import start_island
+from cluster.config.load import parse
+from cluster.config.schema import Config
+from cluster.names import seat_of
+from coordinator.errors import RunFailed
+
+SETTLE_S = 3.0
+"""After each change, before anything is counted."""
+WORD_S = 60.0
+"""At most, until an island has done what it is told."""
+AMPLE = 3
+"""So many times the steps of a window the hosts of an island agree on before they train alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadSetting:
+    """What of `[sync]` is not as shipped; and are fleet and evaluator there?"""
+
+    name: str
+    sync: Mapping[str, object]
+    watched: bool
+
+
+SETTINGS = (
+    OverheadSetting(
+        "H = 24, int4, nobody looks on",
+        {"every": 24, "fragments": 8, "wire_up": "int4", "wire_down": "int4"},
+        watched=False,
+    ),
+    OverheadSetting("as shipped, fleet and evaluator", {}, watched=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadWindow:
+    """Steps per second of all islands, CPU seconds of all processes for each of them, and the share
+    of the training threads' time that was ours; merges, and the seconds that the syncer's process
+    and the shards' have used."""
+
+    steps_per_s: float
+    cpu_s_per_step: float
+    ours: float
+    merges: int = 0
+    syncer_s: float = 0.0
+    shard_s: float = 0.0
+
+
+def overhead(
+    *,
+    preset: str,
+    islands: int,
+    pairs: int,
+    for_s: float,
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> dict[str, object]:
+    """`pairs` of windows of `for_s` seconds, with the syncer and without, in each of `SETTINGS`: a
+    row each. The figures beside the rows are those of the first."""
+    rows = [_row(setting, preset, islands, pairs, for_s, overrides, say) for setting in SETTINGS]
+    return {"islands": islands, "for_s": for_s, **rows[0], "rows": rows}
+
+
+def _row(
+    setting: OverheadSetting,
+    preset: str,
+    islands: int,
+    pairs: int,
+    for_s: float,
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> dict[str, object]:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from cluster.workers.evaluator import Evaluator  # JAX: for the initial model only
+
+    config = config_of(preset, islands, overrides, setting)
+    evaluator = Evaluator(config)
+    layout, flats = evaluator.layout, evaluator.initial()
+    with_us, without = list[OverheadWindow](), list[OverheadWindow]()
+    with staged(config, layout, flats) as stage:
+        looking = Onlookers(stage).looking if setting.watched else nullcontext
+        solos = [
+            start_island(config, group, seat_of(island), stage.home, None, SoloActor)
+            for group in config.islands
+            for island in group.names
+        ]
+        _all((solo.prepare.remote() for solo in solos), START_S)
+        rest_s = WORD_S + 2 * AMPLE * (SETTLE_S + for_s)  # what was agreed on is trained to its end
+        for number in range(pairs):
+            merges = stage.status()["merges"]
+            _all((solo.together.remote() for solo in solos), rest_s)
+            _until_merging(stage, islands, merges)
+            with looking():
+                with_us.append(_window(stage, solos, for_s))
+            steps = math.ceil(AMPLE * with_us[-1].steps_per_s / islands * (SETTLE_S + for_s))
+            _all(solo.alone.remote(steps) for solo in solos)
+            without.append(_window(stage, solos, for_s))
+            say(f"{setting.name}, pair {number}: with {with_us[-1]}, without {without[-1]}")
+        _all((solo.rest.remote() for solo in solos), rest_s)
+        merges = stage.status()["merges"]
+    sync = config.sync
+    told: dict[str, object] = {
+        "setting": setting.name,
+        "every": sync.lasting_every,
+        "wires": f"{sync.wire_up}, {sync.wire_down}",
+        "merges": merges,
+    }
+    return told | compared(with_us, without)
+
+
+def compared(
+    with_us: Sequence[OverheadWindow], without: Sequence[OverheadWindow]
+) -> dict[str, object]:
+    """The three figures, each a median over the pairs with its interval; then what a round costs
+    the syncer and the shards, less what they take when nobody trains with them.
+
+    Errors: `RunFailed` if a window with the syncer saw no merge.
+    """
+    if not all(window.merges for window in with_us):
+        raise RunFailed("no merge in a window: make it longer, with --for")
+    pairs = [*zip(with_us, without, strict=True)]
+    figures: dict[str, object] = {"samples": len(pairs)}
+    for name, samples in (
+        ("ratio", [a.steps_per_s / b.steps_per_s for a, b in pairs]),
+        ("cpu_ratio", [a.cpu_s_per_step / b.cpu_s_per_step for a, b in pairs]),
+        ("thread_fraction", [a.ours for a in with_us]),
+        ("steps_per_s", [a.steps_per_s for a in with_us]),
+        ("cpu_ms_per_step", [1e3 * a.cpu_s_per_step for a in with_us]),
+        ("syncer_ms_per_round", [1e3 * (a.syncer_s - b.syncer_s) / a.merges for a, b in pairs]),
+        ("shard_ms_per_round", [1e3 * (a.shard_s - b.shard_s) / a.merges for a, b in pairs]),
+    ):
+        middle = median(samples)
+        figures |= told(name, middle)
+        figures["coverage"] = middle.coverage
+    return figures
+
+
+def config_of(
+    preset: str, islands: int, overrides: Sequence[str], setting: OverheadSetting
+) -> Config:
+    tables = {
+        "run": {"steps": FOREVER},
+        "task": {"preset": preset},
+        "sync": {**setting.sync},
+        "islands": [{"group": "local", "count": islands, "resources": {"CPU": 1.0}}],
+    }
+    return parse(tables, origin="bench overhead", overrides=overrides)
+
+
+def _until_merging(stage: BenchStage, islands: int, merges: int) -> None:
+    """All islands train, and there have been more merges than so many."""
+    end_s = time.monotonic() + START_S
+    while (status := stage.status())["alive"] < islands or status["merges"] <= merges:
+        if time.monotonic() > end_s:
+            alive, made = status["alive"], status["merges"] - merges
+            raise RunFailed(f"{alive} of {islands} islands, {made} merges after {START_S:g} s")
+        time.sleep(0.2)
+
+
+def _window(stage: BenchStage, solos: Sequence[Any], for_s: float) -> OverheadWindow:
+    time.sleep(min(SETTLE_S, for_s / 2))
+    before: list[Counted] = _all(solo.counted.remote() for solo in solos)
+    merges, (syncer_s, shard_s) = stage.status()["merges"], stage.cpu_s()
+    began_s, used_before = time.monotonic(), procfs.family(os.getpid())
+    time.sleep(for_s)
+    used_s = procfs.used_s(used_before, procfs.family(os.getpid()))
+    seconds = time.monotonic() - began_s
+    syncer_after_s, shard_after_s = stage.cpu_s()
+    merges = stage.status()["merges"] - merges
+    after: list[Counted] = _all(solo.counted.remote() for solo in solos)
+    window = measured([*zip(before, after, strict=True)], used_s, seconds)
+    return replace(
+        window,
+        merges=merges,
+        syncer_s=syncer_after_s - syncer_s,
+        shard_s=shard_after_s - shard_s,
+    )
+
+
+def measured(
+    islands: Sequence[tuple[Counted, Counted]], used_s: float, seconds: float
+) -> OverheadWindow:
+    """Of two looks at each island; those fall between steps, so that rates are of whole steps.
+
+    Errors: `RunFailed` if an island made no step.
+    """
+    rate_per_s = ours_s = thread_s = 0.0
+    for before, after in islands:
+        took_s = after.thread_s - before.thread_s
+        if not took_s > 0:
+            raise RunFailed("an island made no step in a window: make it longer, with --for")
+        rate_per_s += (after.steps - before.steps) / took_s
+        thread_s, ours_s = thread_s + took_s, ours_s + after.ours_s - before.ours_s
+    return OverheadWindow(rate_per_s, used_s / (rate_per_s * seconds), ours_s / thread_s)
+
+
+def _all(calls: Iterable[Any], timeout_s: float = WORD_S) -> list[Any]:
+    return [answer(call, timeout_s) for call in list(calls)]

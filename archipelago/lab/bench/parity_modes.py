@@ -1,0 +1,107 @@
+"""`archipelago bench parity --lock-step`: all modes in virtual time, at equal tokens, by seed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from archipelago.lab.bench import baseline
+from archipelago.lab.bench.parity import ISLANDS, opponent
+from archipelago.lab.bench.stats import DEMO_ISLANDS
+from archipelago.lab.study import training_jobs as work
+from archipelago.lab.study.cells import Cell, CellFiles, Made
+from archipelago.lab.study.paired_statistics import CONFIDENCE, METHOD, gaps_percent, mean
+from archipelago.lab.study.plan import Row, planned
+from cluster.config.values import Mode
+from coordinator.errors import RunFailed
+
+
+def compared(
+    *,
+    preset: str,
+    steps: int,
+    seeds: int,
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> dict[str, object]:
+    """Held-out loss of every mode, and by how much it is above that of data-parallel training.
+
+    Each seed trains the islands of each mode for `steps` syncer steps, and data-parallel for as
+    many steps of their summed batch as the decoupled ones trained tokens, at the rate and momentum
+    of its own sweep (`archipelago.lab.bench.baseline`). Means over seeds, with intervals of paired
+    differences.
+    """
+    modes = {mode.value: {"run.mode": mode.value} for mode in ISLANDS}
+    rows = _rows(preset, steps, seeds, overrides, modes)
+    with TemporaryDirectory(prefix="archipelago-parity-") as folder:
+        files, made = CellFiles(Path(folder)), dict[str, Made]()
+
+        def done(key: str, each: Made) -> None:
+            made[key] = each
+            if each.failed:
+                raise RunFailed(f"{files.config_path(key).read_text()}\n{each.failed}")
+
+        jobs = os.cpu_count() or 1
+        work.make(files, {cell.key: cell for row in rows for cell in row.cells}, jobs, done)
+        (free,) = (row for row in rows if row.arm == Mode.DECOUPLED)
+        rivals, tuned, at = list[Cell](), True, baseline.Setting(0, 0)
+        for cell in free.cells:
+            best, swept = opponent(cell.config, baseline.read())
+            batch = sum(group.count * group.batch_size for group in cell.config.islands)
+            windows = made[cell.key].figure("tokens_trained") / cell.config.data.window
+            tuned, at = tuned and swept, baseline.setting_of(best)
+            rival = {"run.mode": Mode.DATA_PARALLEL.value, "run.steps": round(windows / batch)}
+            rival |= {f"optimizer.{name}": value for name, value in asdict(at).items()}
+            arm = {Mode.DATA_PARALLEL.value: rival}
+            (row,) = _rows(preset, steps, [cell.seed], overrides, arm)
+            rivals += row.cells
+        if not tuned:
+            say("no sweep of data-parallel was made for this: it has the islands' own rate")
+        work.make(files, {cell.key: cell for cell in rivals}, jobs, done)
+    theirs = [made[cell.key].figure("heldout_loss") for cell in rivals]
+    result: dict[str, object] = {
+        "steps": steps,
+        "samples": seeds,
+        "interval": METHOD,
+        "coverage": CONFIDENCE,
+        "baseline_tuned": tuned,
+        "baseline_learning_rate": at.learning_rate,
+        "baseline_momentum": at.momentum,
+        **mean(theirs).told("data_parallel_loss"),
+    }
+    for row in rows:
+        ours = [made[cell.key].figure("heldout_loss") for cell in row.cells]
+        gaps = gaps_percent(ours, theirs)
+        for cell, loss, gap in zip(row.cells, ours, gaps, strict=True):
+            say(f"seed {cell.seed}: {row.arm} {loss:.4f}, {gap:+.2f} % over data-parallel")
+        name = "gap_percent" if row.arm == Mode.DECOUPLED else f"{row.arm}_gap_percent"
+        result |= mean(ours).told(f"{row.arm}_loss") | mean(gaps).told(name)
+    return result | _more(free, made)
+
+
+def _rows(
+    preset: str,
+    steps: int,
+    seeds: int | list[int],
+    overrides: Sequence[str],
+    arms: Mapping[str, Mapping[str, object]],
+) -> Sequence[Row]:
+    """A row for each arm, with a cell for each seed; `arms`: what each one sets."""
+    tables = {
+        "study": {"seeds": seeds},
+        "run": {"steps": steps},
+        "task": {"preset": preset},
+        "islands": [{"group": "local", "count": DEMO_ISLANDS, "resources": {"CPU": 0.4}}],
+        "arms": [{"name": name, "set": dict(given)} for name, given in arms.items()],
+    }
+    return planned(tables, origin="bench", name="parity", overrides=overrides).rows
+
+
+def _more(free: Row, made: Mapping[str, Made]) -> dict[str, object]:
+    """Of the decoupled islands: what they sent for it, and how long their overlap was."""
+    names = ("up_bytes_per_token", "down_bytes_per_token", "effective_overlap")
+    cells = [made[cell.key] for cell in free.cells]
+    return {name: mean([each.figure(name) for each in cells]).value for name in names}

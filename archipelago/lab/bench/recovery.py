@@ -1,0 +1,132 @@
+"""`archipelago bench recovery`: how long it takes until who was killed is back.
+
+It runs the real command line in processes of its own, breaks it with `chaos`, and reads the figures
+off what the run leaves: its tape, its notes and its looks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from archipelago.lab.bench.child_run import VICTIM, Story, going, several
+from archipelago.lab.bench.stats import DEMO_ISLANDS, Median, median, told
+from cluster.names import SYNCER
+from coordinator.protocol import Island
+
+HOSTS = (2, 4)
+GANG, SOLO = Island("gang-0"), Island("solo-0")
+IDLE_STEP_S = 1.0
+"""No step of an island of `HOSTS` takes less: its cores are idle for most of it."""
+
+
+def recovery(
+    *, preset: str, repeats: int, overrides: Sequence[str], say: Callable[[str], None]
+) -> dict[str, object]:
+    """SIGKILL to a learner, then to the syncer, again and again, on a run with four islands; then
+    to a learner of such a run that has a warm spare; then to the raylet of one that has a node for
+    each island and for each death; and to an island of two hosts, and one of four, in turn with the
+    island of one host beside it, on cores that are half idle.
+
+    The first start is in an empty home, so without compiled programs; `learner_back_s` has them.
+    """
+    figures: dict[str, list[float]] = {
+        "merge_period_s": [], "learner_gap_s": [], "learner_back_s": [], "syncer_gap_s": [],
+        "cold_start_s": [], "learner_back_spare_s": [], "node_back_s": [],
+    }  # fmt: skip
+    ratios = dict[str, Median]()
+    with TemporaryDirectory(prefix="archipelago-home-") as home:
+        with going(preset, overrides, Path(home)) as run:
+            run.until_all_contribute()
+            time.sleep(5.0)  # some merges of an ordinary period
+            for _ in range(repeats):
+                run.kill_and_wait(VICTIM)
+            for _ in range(repeats):
+                run.kill_and_wait(SYNCER)
+            run.end()
+            story = Story.of(run.run_dir)
+        with going(preset, [*overrides, "islands.0.spares=1"], Path(home)) as run:
+            run.until_all_contribute()
+            for _ in range(repeats):
+                run.until(lambda look: look["spares"] == 1)
+                run.kill_and_wait(VICTIM)
+            run.end()
+            spared = Story.of(run.run_dir)
+        one_a_node = [*overrides, "islands.0.resources.CPU=1.0"]
+        with (
+            several(DEMO_ISLANDS + repeats) as raylets,
+            going(preset, one_a_node, Path(home), raylets) as run,
+        ):
+            run.until_all_contribute()
+            for _ in range(repeats):
+                run.kill_and_wait(VICTIM, "node")
+            run.end()
+            moved = Story.of(run.run_dir)
+        for hosts in HOSTS:
+            many, one = _gang(preset, overrides, Path(home), hosts, repeats)
+            figures |= {f"hosts{hosts}_back_s": many, f"hosts{hosts}_beside_back_s": one}
+            ratios[f"hosts{hosts}_back_of_one"] = between(
+                median(many), median(one), lambda a, b: a / b
+            )
+    for name, other in (("learner_back_spare_s", spared), ("node_back_s", moved)):
+        figures[name] = [other.back_s(VICTIM, at_s) - at_s for at_s, _ in other.faults]
+    first_s = story.faults[0][0]
+    settled_s = max(arrivals[0][0] for arrivals in story.arrivals.values())
+    figures["cold_start_s"] = story.cold_starts_s()
+    figures["merge_period_s"] = [
+        b - a for a, b in pairwise(story.merges) if a > settled_s and b < first_s
+    ]
+    for at_s, whom in story.faults:
+        if whom == VICTIM:
+            back_s = story.back_s(VICTIM, at_s)
+            figures["learner_back_s"].append(back_s - at_s)
+            figures["learner_gap_s"].append(story.gap_s(at_s, back_s))
+        else:
+            figures["syncer_gap_s"].append(story.next_merge_s(at_s + 1.0) - at_s)
+    shown = {name: median(samples) for name, samples in figures.items()}
+    back, cold = shown["learner_back_s"], shown["cold_start_s"]
+    gap, period = shown["learner_gap_s"], shown["merge_period_s"]
+    shown["learner_back_of_cold"] = between(back, cold, lambda a, b: a / b)
+    shown["learner_gap_over_period_s"] = between(gap, period, lambda a, b: a - b)
+    shown |= ratios
+    for name, middle in shown.items():
+        say(f"{name} {middle.value:.2f} ({middle.low:.2f} to {middle.high:.2f})")
+    result: dict[str, object] = {"repeats": repeats}
+    for name, middle in shown.items():
+        result |= told(name, middle)
+    return result | {"coverage": min(middle.coverage for middle in shown.values())}
+
+
+def _gang(
+    preset: str, overrides: Sequence[str], home: Path, hosts: int, repeats: int
+) -> tuple[list[float], list[float]]:
+    """From SIGKILL to the next contribution, in seconds: of an island of so many hosts, whose first
+    host is killed, and of one of one host in the same run."""
+    each = {"step_s": IDLE_STEP_S, "resources": {"CPU": 0.2}}
+    islands = [{"group": "gang", "hosts": hosts, **each}, {"group": "solo", **each}]
+    with going(preset, overrides, home, islands=islands) as run:
+        run.until_all_contribute(victim=GANG)
+        for _ in range(repeats):
+            for victim in (GANG, SOLO):
+                run.kill_and_wait(victim, victim=victim)
+        run.end()
+        story = Story.of(run.run_dir)
+    many, one = list[float](), list[float]()
+    for at_s, whom in story.faults:
+        back = many if whom == GANG else one
+        back.append(story.back_s(Island(whom), at_s) - at_s)
+    return many, one
+
+
+def between(a: Median, b: Median, compared: Callable[[float, float], float]) -> Median:
+    """A ratio or a difference of two medians, with the widest interval that theirs allow."""
+    return Median(
+        compared(a.value, b.value),
+        compared(a.low, b.high),
+        compared(a.high, b.low),
+        min(a.coverage, b.coverage),
+        min(a.samples, b.samples),
+    )

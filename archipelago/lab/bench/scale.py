@@ -1,0 +1,274 @@
+"""`archipelago bench scale`: what one syncer costs, and how fast it answers, by number of learners.
+
+One real syncer and one real shard on Ray; the learners are light ones (`stub_learner`), many to a
+process. The rate of reports is raised in steps until answers come late, or fewer reports are made
+than were asked for; the row is of the highest rate that was held. On a small machine it is the
+learners that use it up, so the CPU seconds of the syncer's process are given beside the latencies:
+per report with no rounds going on, and per round for what rounds add to that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from archipelago.lab.bench import procfs
+from archipelago.lab.bench.embedded_core import BenchStage, staged
+from archipelago.lab.bench.stub_actor import CrewActor, Taken, start_crew
+from archipelago.lab.bench.stub_learner import Material, StubPace
+from cluster.actors.call_errors import answer
+from cluster.config.load import parse
+from cluster.config.rule import schedule_of
+from cluster.config.schema import Config
+from coordinator.errors import RunFailed
+from coordinator.fragments import Layout, Leaf, cut
+from coordinator.protocol import Island
+
+CREW = 16
+"""Light learners to a process."""
+EVERY, FRAGMENTS = 24, 8
+ROWS, COLUMNS = 256, 256
+"""Of each fragment: in bf16 more than the 100 KiB below which Ray would send it along with the
+message instead of through the object store."""
+SEED = 0
+LATE_MS = 50.0
+"""The goal: 99 of 100 reports are answered sooner."""
+HELD = 0.95
+"""A rate is held if so much of it is reached."""
+SETTLE_S = 2.0
+"""After each change of pace, before anything is counted."""
+REST_S = 5.0
+"""Without steps, to see what reports alone cost; shorter than any silence that is noticed."""
+LAST_S = 60.0
+"""Within which the last rounds must have closed."""
+FOREVER = 10**9
+LADDER = [100.0 * 1.25**rung for rung in range(20)]
+"""Reports per second of all learners together, to be tried in turn."""
+QUICK = LADDER[:2]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWindow:
+    """What was seen in some seconds at one pace."""
+
+    seconds: float
+    asked_per_s: float
+    steps: int
+    latencies_s: list[float]
+    crew_cpu_s: float
+    syncer_cpu_s: float
+    shard_cpu_s: float
+    rounds: int
+
+    @property
+    def reports_per_s(self) -> float:
+        return len(self.latencies_s) / self.seconds
+
+    def percentile_ms(self, percent: float) -> float:
+        return 1e3 * float(np.percentile(self.latencies_s, percent)) if self.latencies_s else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.asked_per_s:.0f} reports/s asked, {self.reports_per_s:.0f} made, "
+            f"p50 {self.percentile_ms(50):.1f} ms, p99 {self.percentile_ms(99):.1f} ms, "
+            f"{self.rounds / self.seconds:.2f} rounds/s; cores: "
+            f"syncer {self.syncer_cpu_s / self.seconds:.2f}, "
+            f"shards {self.shard_cpu_s / self.seconds:.2f}, "
+            f"learners {self.crew_cpu_s / self.seconds:.2f}"
+        )
+
+    @property
+    def held(self) -> bool:
+        """Was the rate reached, and were the answers in time?"""
+        reached = min(self.steps / self.seconds, self.reports_per_s) >= HELD * self.asked_per_s
+        return reached and self.percentile_ms(99) < LATE_MS
+
+
+def scale(
+    *,
+    learners: Sequence[int],
+    for_s: float,
+    rates: Sequence[float],
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """A row for each number of learners; `rates`: of reports per second, rising; `for_s`: at each.
+
+    Errors: `RunFailed` if a round that was opened did not close.
+    """
+    rows = [_row(count, for_s, rates, overrides, say) for count in learners]
+    return {"learners": list(learners), "rows": rows}
+
+
+def config_of(learners: int, overrides: Sequence[str]) -> Config:
+    tables = {
+        "run": {"steps": FOREVER},
+        "task": {"preset": "byte-tiny"},  # never built: the learners are light
+        "sync": {"every": EVERY, "fragments": FRAGMENTS},
+        "islands": [{"group": "crew", "count": learners, "resources": {"CPU": 0.0}}],
+    }
+    return parse(tables, origin="bench scale", overrides=overrides)
+
+
+def layout_of(config: Config) -> Layout:
+    leaves = [Leaf(f"block-{p}", (ROWS, COLUMNS)) for p in range(config.sync.fragments)]
+    return cut(leaves, config.sync.fragments)
+
+
+def material_of(config: Config, layout: Layout) -> Material:
+    chance = np.random.default_rng(SEED)
+    batch = config.islands[0].batch_size
+    return Material(
+        layout=layout,
+        schedule=schedule_of(config),
+        wire=config.sync.wire_up,
+        deltas=tuple(
+            chance.standard_normal(size, np.float32) * np.float32(1e-3) for size in layout.sizes
+        ),
+        windows=batch,
+        tokens=batch * config.data.window,
+        lease_windows=config.data.lease_windows,
+    )
+
+
+def names_of(learners: int) -> dict[Island, list[Island]]:
+    """The islands of each process."""
+    crews: dict[Island, list[Island]] = {}
+    for number in range(learners):
+        crew = Island(f"crew-{number // CREW}")
+        crews.setdefault(crew, []).append(Island(f"{crew}.{number % CREW}"))
+    return crews
+
+
+def _row(
+    learners: int,
+    for_s: float,
+    rates: Sequence[float],
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    config = config_of(learners, overrides)
+    layout = layout_of(config)
+    flats = [np.zeros(size, np.float32) for size in layout.sizes]
+    with staged(config, layout, flats) as stage:
+        crews = boarded(stage, learners, rates[0])
+
+        def look(rate: float) -> LoadWindow:
+            window = _window(stage, crews, StubPace(learners / rate), rate, for_s)
+            say(f"{learners} learners: {window}")
+            return window
+
+        held = climbed(rates, look)
+        resting = StubPace(learners / held.asked_per_s, resting=True)
+        alone = _window(stage, crews, resting, held.asked_per_s, min(for_s, REST_S))
+        memory_bytes = procfs.rss_bytes(stage.syncer_pid)
+        ends = ended(stage, crews, StubPace(learners / held.asked_per_s))
+    return figures(learners, held, alone) | {"syncer_rss_bytes": memory_bytes} | ends
+
+
+def climbed(rates: Sequence[float], look: Callable[[float], LoadWindow]) -> LoadWindow:
+    """Find the highest rate that is sustained, and return its window. A rate fails if it misses
+    twice in a row, since others may use the machine; if even the lowest fails, that one is
+    returned."""
+    best: LoadWindow | None = None
+    for rate in rates:
+        if not (window := look(rate)).held and not (window := look(rate)).held:
+            return best or window
+        best = window
+    assert best is not None, "there are rates"
+    return best
+
+
+def figures(learners: int, held: LoadWindow, alone: LoadWindow) -> dict[str, Any]:
+    """Of the window at the highest rate that was held, and of one with reports only."""
+    per_report_s = alone.syncer_cpu_s / max(1, len(alone.latencies_s))
+    rounds_s = held.syncer_cpu_s - per_report_s * len(held.latencies_s)
+    return {
+        "learners": learners,
+        "held": held.held,
+        "reports_per_s": held.reports_per_s,
+        "rounds_per_s": held.rounds / held.seconds,
+        "report_p50_ms": held.percentile_ms(50),
+        "report_p99_ms": held.percentile_ms(99),
+        "syncer_cpu_fraction": held.syncer_cpu_s / held.seconds,
+        "syncer_cpu_us_per_report": 1e6 * per_report_s,
+        "syncer_cpu_ms_per_round": 1e3 * rounds_s / max(1, held.rounds),
+        "shard_cpu_fraction": held.shard_cpu_s / held.seconds,
+        "learners_cpu_fraction": held.crew_cpu_s / held.seconds,
+    }
+
+
+def boarded(
+    stage: BenchStage, learners: int, rate: float, kind: type[CrewActor] = CrewActor
+) -> list[Any]:
+    """Processes with learners that have joined and step, one process after another."""
+    material = material_of(stage.config, stage.layout)
+    crews: list[Any] = []
+    for name, islands in names_of(learners).items():
+        crew = start_crew(stage.config, name, stage.home, kind)
+        answer(crew.board.remote(islands, material, StubPace(learners / rate)))
+        crews.append(crew)
+    end_s = time.monotonic() + LAST_S
+    while stage.status()["alive"] < learners:
+        _all(crew.take.remote() for crew in crews)
+        if time.monotonic() > end_s:
+            raise RunFailed(f"of {learners} light learners {stage.status()['alive']} step")
+        time.sleep(0.2)
+    return crews
+
+
+def _window(
+    stage: BenchStage, crews: Sequence[Any], pace: StubPace, rate: float, for_s: float
+) -> LoadWindow:
+    _all(crew.pace.remote(pace) for crew in crews)
+    time.sleep(min(SETTLE_S, for_s / 2))
+    before = stage.status()["merges"]
+    _all(crew.take.remote() for crew in crews)
+    began_s = time.monotonic()
+    syncer_s, shard_s = stage.cpu_s()
+    time.sleep(for_s)
+    seconds = time.monotonic() - began_s
+    syncer_s, shard_s = (
+        after - before for after, before in zip(stage.cpu_s(), (syncer_s, shard_s), strict=True)
+    )
+    taken: list[Taken] = _all(crew.take.remote() for crew in crews)
+    return LoadWindow(
+        seconds,
+        rate,
+        sum(each.steps for each in taken),
+        [s for each in taken for s in each.latencies_s],
+        sum(each.cpu_s for each in taken),
+        syncer_s,
+        shard_s,
+        stage.status()["merges"] - before,
+    )
+
+
+def ended(stage: BenchStage, crews: Sequence[Any], pace: StubPace) -> dict[str, Any]:
+    """Stop; every round must close, the last one of each fragment too.
+
+    Errors: `RunFailed` if one does not.
+    """
+    _all(crew.pace.remote(pace) for crew in crews)
+    answer(stage.syncer.stop.remote("bench scale"))
+    end_s = time.monotonic() + LAST_S
+    while (status := stage.status())["phase"] != "finished":
+        if time.monotonic() > end_s:
+            still = [f"{each['fragment']}: {each['round']}" for each in status["fragments"]]
+            raise RunFailed(f"rounds did not close within {LAST_S:g} s: {'; '.join(still)}")
+        time.sleep(0.2)
+    _all(crew.part.remote() for crew in crews)
+    summary = answer(stage.syncer.close.remote())
+    return {
+        "rounds_closed": summary["merges"],
+        "mean_participants": summary["mean_participants"],
+        "rejected_contributions": sum(status["refusals"].values()),  # before they were let go
+    }
+
+
+def _all(calls: Iterator[Any]) -> list[Any]:
+    return [answer(call) for call in list(calls)]

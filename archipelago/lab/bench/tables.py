@@ -1,0 +1,111 @@
+"""`make bench`: run benches, and write what they print into docs/benchmarks.md.
+
+A table stands between `<!-- bench merge --threads 2 -->` and `<!-- end -->`; what follows `bench`
+is the command that makes it. `python -m archipelago.lab.bench.tables FILE [NAME ...]` writes the
+tables of the benches that are named, or all tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+from archipelago.lab.bench.goals import GOALS, Goal, verdict
+from archipelago.lab.bench.stats import finished
+from coordinator.errors import RunFailed
+
+BenchFigures: TypeAlias = Mapping[str, object]
+
+TABLE = re.compile(r"<!-- bench (?P<command>[^\n]*?) -->\n.*?<!-- end -->", re.DOTALL)
+NO_GOALS: Mapping[str, Goal] = MappingProxyType({})
+VERSIONS = ("ray", "jax", "numpy", "numba")
+
+
+def rewrite(text: str, names: Iterable[str], run: Callable[[str], BenchFigures]) -> Iterator[str]:
+    """The document after each bench of these names, or of all if none is named, with its figures:
+    what one has measured shall not go with the next one that fails."""
+    wanted = {*names}
+    for command in [found["command"] for found in TABLE.finditer(text)]:
+        if wanted and shlex.split(command)[0] not in wanted:
+            continue
+        said = f"`archipelago bench {command} --json`, {where()}:"
+        goals = GOALS.get(shlex.split(command)[0], {})
+        lines = [f"<!-- bench {command} -->", said, "", *table(run(command), goals), "<!-- end -->"]
+        block = "\n".join(lines)
+        text = TABLE.sub(lambda old, c=command, b=block: b if old["command"] == c else old[0], text)
+        yield text
+
+
+def table(figures: BenchFigures, goals: Mapping[str, Goal] = NO_GOALS) -> Iterator[str]:
+    """Markdown: the figures of a bench, each with its interval and, if it has a goal, whether that
+    is reached; `rows`, if there are any, below."""
+    plain = {name: value for name, value in figures.items() if name != "rows"}
+    yield from ("| figure | value | interval | goal |", "|---|---|---|---|")
+    for name, value in plain.items():
+        if not name.endswith(("_low", "_high")):
+            goal = goals.get(name)
+            said = "" if goal is None else f"{goal}: **{verdict(goal, name, plain)}**"
+            yield f"| `{name}` | {_shown(value)} | {_interval(name, plain)} | {said} |"
+    rows = figures.get("rows")
+    if isinstance(rows, list) and rows:
+        heads = [name for name in rows[0] if not name.endswith(("_low", "_high"))]
+        yield ""
+        yield f"| {' | '.join(heads)} |"
+        yield "|---" * len(heads) + "|"
+        for row in rows:
+            cells = [" ".join(filter(None, (_shown(row[h]), _interval(h, row)))) for h in heads]
+            yield f"| {' | '.join(cells)} |"
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _interval(name: str, figures: BenchFigures) -> str:
+    if (low := figures.get(f"{name}_low")) is None:
+        return ""
+    return f"({_shown(low)} to {_shown(figures[f'{name}_high'])})"
+
+
+def where() -> str:
+    """The machine, the day and the versions that a figure goes with."""
+    cpus = os.cpu_count()
+    libraries = ", ".join(f"{name} {version(name)}" for name in VERSIONS)
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, {cpus} cores ({_processor()}), "
+        f"Python {platform.python_version()}, {libraries}"
+    )
+
+
+def _processor() -> str:
+    try:
+        described = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        described = ""
+    found = re.search(r"^model name\s*: (.*)$", described, re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def _run(command: str) -> BenchFigures:
+    print(f"archipelago bench {command} ...", flush=True)
+    whole = [sys.executable, "-m", "archipelago", "bench", *shlex.split(command), "--json"]
+    done = finished(whole)
+    if done.returncode != 0:
+        raise RunFailed(f"archipelago bench {command} ended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    for newer in rewrite(path.read_text(), sys.argv[2:], _run):
+        path.write_text(newer)

@@ -1,0 +1,79 @@
+"""Invariant: no word of one island moves its clock, its tokens or its place in the data by more
+than an honest one could; and who says nothing untrue is believed.
+
+What is possible is counted here from the effects: the leases that a life was granted, and the time
+since it was heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archipelago.lab.checks.facts import Violation
+from archipelago.lab.checks.history import ALMOST, CREDIT_S, CREDIT_STEPS, HURRY, Memory
+from coordinator.membership import SPEAKING, Member
+from coordinator.protocol import Effect, Event, Granted, Lease, LeaseGranted, Life, Report
+from coordinator.state import State
+
+
+def look(
+    memory: Memory,
+    before: State,
+    event: Event,
+    after: State,
+    effects: Sequence[Effect],
+    now_s: float,
+) -> None:
+    """Each life has come as far as its leases and its time let it, and no further."""
+    if memory.rule.edition == 0:
+        return
+    for effect in effects:
+        if isinstance(effect, Granted):
+            _grants(memory, effect.life, effect.leases)
+        elif isinstance(effect, LeaseGranted):
+            _grants(memory, effect.life, (effect.lease,))
+    if isinstance(event, Report):
+        known_s = memory.slowest_s.get(event.life, 0.0)
+        memory.slowest_s[event.life] = max(known_s, event.step_s)
+    for island, member in after.members.items():
+        old = before.members.get(island)
+        if old is None or old is member or old.life != member.life or old.status not in SPEAKING:
+            continue
+        if member.progress is not old.progress:
+            _advances(memory, old, member, event, now_s)
+    for life, account in after.ledger.accounts.items():
+        known = before.ledger.accounts.get(life)
+        if account is known or not memory.rule.window_tokens:
+            continue
+        if account.tokens > memory.windows_of[life] * memory.rule.window_tokens:
+            words = f"{life} has {account.tokens} tokens of {memory.windows_of[life]} windows"
+            raise Violation("no word moves the ledger too far", f"{words}, by {event}")
+
+
+def _grants(memory: Memory, life: Life, leases: Sequence[Lease]) -> None:
+    windows = sum(memory.rule.lease_windows - lease.start for lease in leases)
+    memory.windows_of[life] = memory.windows_of.get(life, 0) + windows
+
+
+def _advances(memory: Memory, old: Member, new: Member, event: Event, now_s: float) -> None:
+    batch = dict(memory.rule.batches).get(new.group, 1)
+    if new.progress.steps * batch > memory.windows_of.get(new.life, 0):
+        words = f"{new.life} has {new.progress.steps} steps of {batch} windows"
+        raise Violation(
+            "no word moves t too far", f"{words}, {memory.windows_of[new.life]} in its leases"
+        )
+    fastest_s = memory.truth.fastest_s(new.life)
+    if old.fastest_s == 0 or fastest_s == 0:
+        return  # how fast it can be is not known yet
+    slowest_s = max(memory.slowest_s.get(new.life, 0.0), old.step_s)
+    had_s = now_s - old.credited_s + max(CREDIT_S, CREDIT_STEPS * slowest_s)
+    more = new.progress.steps - old.progress.steps
+    if more * fastest_s > HURRY * had_s + ALMOST:
+        words = f"{new.life} has done {more} steps in {had_s:.1f} s, one takes {fastest_s:.2f} s"
+        raise Violation("no word moves t too far", f"{words}, by {event}")
+
+
+def believed(memory: Memory, life: Life, why: str) -> None:
+    """A life was ended for what it said: it has said something that is not true."""
+    if not memory.truth.lied(life):
+        raise Violation("the honest are believed", f"{life}: {why}")

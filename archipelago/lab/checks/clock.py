@@ -1,0 +1,78 @@
+"""Invariants of the clock: t never falls and is the K-th largest, nobody silent is kept."""
+
+from __future__ import annotations
+
+from archipelago.lab.checks.facts import Violation
+from archipelago.lab.checks.history import ALMOST, SILENCE_S, SILENCE_STEPS, Memory
+from coordinator.membership import Member, Status
+from coordinator.protocol import (
+    Event,
+    Report,
+    Stop,
+)
+from coordinator.state import Phase, State
+
+
+def look(memory: Memory, before: State, event: Event, after: State, now_s: float) -> None:
+    """t never falls, and is the K-th largest clock of the live learners; none is silent. A clock
+    that leaps to the end of the run does not count until its learner has said so twice."""
+    k = memory.rule.min_quorum
+    steps_count = memory.rule.overlap > 0 and after.phase is Phase.RUNNING
+    clocks: list[int] = []
+    for m in after.members.values():
+        if m.status is Status.LIVE:
+            _leaps(memory, before, event, m)
+            if not m.doubted:
+                clocks.append(m.progress.steps + m.offset)
+            since_s = m.advanced_s if steps_count else m.heard_s
+            if now_s - since_s > max(SILENCE_S, SILENCE_STEPS * m.step_s) + ALMOST:
+                raise Violation("the silent are given up", f"{m} at {now_s}")
+    clocks.sort(reverse=True)
+    if not before.t <= after.t <= memory.rule.steps:
+        raise Violation("t never falls", f"{before.t} to {after.t} of {memory.rule.steps}")
+    if len(clocks) < k or before.phase is not Phase.RUNNING:
+        if after.t != before.t:
+            raise Violation("t is the K-th clock", f"{after.t}, of {len(clocks)} clocks")
+    elif after.t != _believed(memory, before, after, clocks[k - 1]) and not isinstance(event, Stop):
+        raise Violation("t is the K-th clock", f"{after.t}, the clocks are {clocks}")
+    if after.t > before.t:
+        for p, fragment in enumerate(after.fragments):
+            if is_due(memory, p, before, after) and fragment.round is None and not fragment.due:
+                raise Violation("what is due is done", f"f{p} at t = {after.t}")
+
+
+def _believed(memory: Memory, before: State, after: State, clock: int) -> int:
+    """Where t is at the K-th largest clock of those that are believed: never below where it was, to
+    which somebody may have brought it who is doubted now."""
+    t = min(clock, memory.rule.steps)
+    return max(t, before.t) if any(m.doubted for m in after.members.values()) else t
+
+
+def _leaps(memory: Memory, before: State, event: Event, member: Member) -> None:
+    """A clock that passes T and a whole H at once is doubted, and until it is said again only."""
+    old, steps = before.members.get(member.life.island), member.progress.steps
+    if old is member or memory.rule.edition == 0:
+        return
+    known = old.progress.steps if old is not None and old.life == member.life else 0
+    longest = max([memory.rule.schedule.every, *(b.every for b in memory.rule.schedule.before)])
+    leaps = steps - known > longest and steps + member.offset >= memory.rule.steps
+    was = old is not None and old.life == member.life and old.doubted
+    if leaps and not was and not member.doubted:
+        raise Violation("nobody ends a run alone", f"{member} by {event}")
+    again = (
+        isinstance(event, Report) and event.life == member.life and event.progress.steps >= known
+    )
+    if was and not member.doubted and not again:
+        raise Violation("nobody ends a run alone", f"{member} by {event}")
+    if member.doubted and not (leaps or was):
+        raise Violation("who is doubted has leapt", f"{member} by {event}")
+
+
+def is_due(memory: Memory, p: int, before: State, after: State) -> bool:
+    """By the formula, one step after the other."""
+    schedule = memory.rule.schedule
+    for t in range(before.t + 1, after.t + 1):
+        every = next((b.every for b in schedule.before if t <= b.upto), schedule.every)
+        if (t - p * every // schedule.fragments) % every == 0:
+            return True
+    return False

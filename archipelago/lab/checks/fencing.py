@@ -1,0 +1,149 @@
+"""Invariants of who is heard: the dead are not, the gate refuses what is poisoned, bars grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from archipelago.lab.checks.claims import believed
+from archipelago.lab.checks.facts import Poison, Violation
+from archipelago.lab.checks.history import (
+    ALMOST,
+    BARRED_S,
+    LONGEST_BARRED_S,
+    MOST,
+    NORMS,
+    PASSING,
+    REFUSALS,
+    REMEMBERED,
+    Memory,
+)
+from coordinator.advance import advance
+from coordinator.membership import SPEAKING, Member, Status
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Cause,
+    Contribution,
+    Discard,
+    Effect,
+    Event,
+    Fate,
+    LeaseGranted,
+    LeaseWanted,
+    Left,
+    Life,
+    Lost,
+    Missing,
+    Report,
+    Tick,
+    Void,
+)
+from coordinator.state import State
+
+NEVER_OF_THE_HEALTHY = (Cause.NOT_FINITE, Cause.COUNTERS, Cause.LAYOUT)
+"""What no contribution of a learner that is well can be refused for."""
+
+
+def look(
+    memory: Memory,
+    before: State,
+    event: Event,
+    after: State,
+    effects: Sequence[Effect],
+    now_s: float,
+) -> None:
+    """The dead are not heard, but answered; the living are answered with no Void."""
+    match event:
+        case Report(life) | Adopted(life) | LeaseWanted(life) | Left(life):
+            speaks = True
+        case Lost(life) | Missing(life):
+            speaks = False
+        case Arrived(contribution):
+            life, speaks = contribution.id.life, False
+        case _:
+            return
+    member = before.members.get(life.island)
+    if member is not None and member.life == life and member.status in SPEAKING:
+        voids = [e for e in effects if isinstance(e, Void) and e.life == life]
+        if speaks and voids:
+            _ends(memory, event, life, after.members[life.island], voids[0])
+            return
+        if isinstance(event, Arrived):
+            _gate(memory, before, event.contribution, after, effects, now_s)
+        elif isinstance(event, LeaseWanted) and not any(
+            isinstance(e, LeaseGranted) and e.life == life for e in effects
+        ):
+            raise Violation("everyone is answered", f"{event}: {effects}")
+        return
+    idle, _ = advance(memory.rule, before, Tick(), now_s)
+    if replace(idle, wake_s=None) != replace(after, wake_s=None):
+        raise Violation("the dead are not heard", f"{event} changed something")
+    if speaks and not any(isinstance(e, Void) and e.life == life for e in effects):
+        raise Violation("everyone is answered", f"{event}: {effects}")
+
+
+def _ends(memory: Memory, event: Event, life: Life, member: Member, void: Void) -> None:
+    """A living learner is answered that its life is over only for a word that cannot be true."""
+    over = Status.LOST if isinstance(event, LeaseWanted) else Status.QUARANTINED
+    distrusted = void.distrusted == (over is Status.QUARANTINED)
+    if memory.rule.edition == 0 or member.life != life or member.status is not over:
+        raise Violation("the living are heard", f"{event} was answered {void}")
+    if not distrusted:
+        raise Violation("the living are heard", f"{event} was answered {void}, {member}")
+    believed(memory, life, void.why)
+
+
+def _gate(
+    memory: Memory,
+    before: State,
+    c: Contribution,
+    after: State,
+    effects: Sequence[Effect],
+    now_s: float,
+) -> None:
+    """What is poisoned is refused; so often in a row, and the learner is in quarantine; if it
+    was there before and has contributed nothing since, it is barred for longer each time."""
+    p, life = c.id.fragment, c.id.life
+    refused = next((e for e in effects if isinstance(e, Discard) and e.contribution is c), None)
+    made = memory.truth.made(c.id)
+    poison = made.poison if made else None
+    if refused is not None:
+        if refused.fate is Fate.GATE:
+            memory.refusals[life] = memory.refusals.get(life, 0) + 1
+            needed = REFUSALS if memory.rule.overlap > 0 else 1
+            member = after.members[life.island]
+            if (memory.refusals[life] >= needed) != (member.status is Status.QUARANTINED):
+                words = f"{life} is {member.status} after {memory.refusals[life]} refusals"
+                raise Violation("quarantine", words)
+            if member.status is Status.QUARANTINED:
+                _bars(memory, before.members[life.island], member, now_s)
+            healthy = made is not None and poison is None and not memory.truth.lied(life)
+            if healthy and refused.cause in NEVER_OF_THE_HEALTHY:
+                raise Violation("the healthy are merged", f"{c.id}: {refused.why}")
+        return
+    fragment = before.fragments[p]
+    if c in fragment.inbox or (fragment.round and c in fragment.round.items):
+        return  # said twice
+    memory.refusals[life] = 0
+    member = after.members[life.island]
+    if member.quarantines and not member.trial:
+        raise Violation("who has contributed is trusted", f"{member}")
+    if c.base > fragment.version or poison not in (None, *PASSING):
+        raise Violation("the gate", f"{c} was admitted, poisoned by {poison}")
+    if fragment.version.number - c.base.number > memory.rule.max_staleness:
+        raise Violation("the gate", f"{c} was admitted, stale onto {fragment.version}")
+    healthy = [each for _, each in memory.norms[p][-REMEMBERED:]]
+    usual = sum(healthy) >= max(NORMS, MOST * len(healthy))
+    if poison is Poison.LOUD and usual:
+        raise Violation("the gate", f"{c} was admitted, a thousand times too large")
+    if not member.trial:
+        memory.norms[p].append((c.norm, poison is not Poison.LOUD))
+
+
+def _bars(memory: Memory, old: Member, new: Member, now_s: float) -> None:
+    count, bar_s = old.quarantines + 1, 0.0
+    for _ in range(count - 1):
+        bar_s = min(2 * bar_s or BARRED_S, LONGEST_BARRED_S)
+    if new.quarantines != count or abs(new.barred_s - now_s - bar_s) > ALMOST:
+        raise Violation("bars grow", f"{new} at {now_s}, the {count}th is for {bar_s} s")

@@ -1,0 +1,79 @@
+"""Invariants of members and leases: nobody is given up for nothing, nothing is leased twice."""
+
+from __future__ import annotations
+
+from archipelago.lab.checks.facts import Violation
+from archipelago.lab.checks.history import ALMOST, SILENCE_S, Memory
+from coordinator.membership import SPEAKING, Member, Status
+from coordinator.protocol import (
+    Adopted,
+    Arrived,
+    Event,
+    Join,
+    LeaseWanted,
+    Left,
+    Lost,
+    Merged,
+    Missing,
+    Report,
+    Resume,
+    Unsound,
+)
+from coordinator.state import State
+
+
+def look(memory: Memory, before: State, event: Event, after: State, now_s: float) -> None:
+    """Nobody is given up without a reason, and nobody comes back from the dead."""
+    moved = False
+    for island, member in after.members.items():
+        old = before.members.get(island)
+        if old is member:
+            continue
+        if old is None or old.held is not member.held:
+            moved = True
+        if (
+            old
+            and old.quarantines != member.quarantines
+            and not isinstance(event, Arrived | Merged | Unsound | Report | Adopted | Left)
+        ):
+            raise Violation("quarantines are remembered", f"{old}, by {event} {member}")
+        if member.status is Status.LIVE:
+            if member.progress.steps == 0:
+                raise Violation("the live have stepped", f"{member}")
+            memory.live_since.setdefault(member.life, now_s)
+        if old is None or old.life != member.life:
+            if not isinstance(event, Join) or member.status is not Status.JOINING:
+                raise Violation("lives begin with a join", f"{member.life} by {event}")
+        elif old.status is not member.status:
+            _changes(memory, old, member, event, now_s)
+    if moved:
+        leases(memory, after)
+
+
+def _changes(memory: Memory, old: Member, new: Member, event: Event, now_s: float) -> None:
+    if old.status not in SPEAKING:
+        raise Violation("the dead stay dead", f"{old.life} from {old.status} to {new.status}")
+    if new.status is not Status.LOST or isinstance(event, Resume):
+        return
+    if isinstance(event, Lost) and event.life == old.life:
+        return
+    if isinstance(event, LeaseWanted) and event.life == old.life:
+        return  # it has far more than it can need: `hearing` looks whether that is so
+    waits = memory.rule.overlap == 0
+    if isinstance(event, Missing) and event.life == old.life and event.lost and waits:
+        return  # all wait for it, and it has nothing more
+    if now_s - min(old.heard_s, old.advanced_s) < SILENCE_S - ALMOST:
+        raise Violation("silence takes its time", f"{new.life}: {new.why} at {now_s}")
+
+
+def leases(memory: Memory, after: State) -> None:
+    """Each piece of a region's corpus is in one hand there, or in the pool."""
+    for region, pool in after.leases.items():
+        numbers = [lease.number for lease in pool.returned]
+        for member in after.members.values():
+            if member.status in SPEAKING and member.region == region:
+                numbers += [lease.number for lease in member.held]
+        if len(numbers) != len(set(numbers)):
+            raise Violation("a lease is in one hand", f"{region}: {sorted(numbers)}")
+        if numbers and max(numbers) >= pool.fresh:
+            raise Violation("a lease is in one hand", f"{region}: {numbers} of {pool.fresh}")

@@ -1,0 +1,233 @@
+"""Invariants of merges: over the quorum, of nothing merged, freed or poisoned, each window once."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence, Set
+
+from archipelago.lab.checks.facts import Poison, Violation
+from archipelago.lab.checks.history import (
+    AGAIN,
+    AGAINST,
+    ALMOST,
+    MOST_SHARE,
+    PASSING,
+    REFUSALS,
+    SIGMAS,
+    Memory,
+)
+from archipelago.lab.checks.rounds import closes
+from coordinator.membership import SPEAKING, Status
+from coordinator.protocol import (
+    Contribution,
+    Discard,
+    Effect,
+    Event,
+    Fate,
+    Fragment,
+    Island,
+    Merge,
+    Merged,
+    Publish,
+    Stored,
+    Unsound,
+    Version,
+)
+from coordinator.state import Round, Stage, State
+
+
+def merged(
+    memory: Memory, before: State, after: State, merge: Merge, event: Event, now_s: float
+) -> None:
+    """Over the quorum, in order, of nothing merged, freed or poisoned; each window once."""
+    p, version = merge.fragment, merge.version
+    contributions = tuple(item.contribution for item in merge.items)
+    if (p, version) in memory.merges:
+        raise Violation("one merge per version", f"f{p} {version}")
+    memory.merges[p, version] = contributions
+    memory.step[p, version] = Merge
+    islands = {c.id.life.island for c in contributions}
+    if len(islands) < memory.rule.min_quorum:
+        raise Violation("the quorum is kept", f"{merge}")
+    if (round_ := after.fragments[p].round) and round_.last != merge.last:
+        raise Violation("the last round", f"{merge} in {round_}")
+    keys = [(c.id.life.island, c.id.life.incarnation, c.id.from_step) for c in contributions]
+    if keys != sorted(keys):
+        raise Violation("merges are in order", f"{keys}")
+    for share, item in zip(_shares(memory, contributions), merge.items, strict=True):
+        if not math.isclose(share, item.weight, abs_tol=ALMOST):
+            raise Violation("weights are tokens^2/steps", f"{merge}")
+    if not isinstance(event, Unsound):
+        closes(memory, p, after, now_s)
+    for c in contributions:
+        if memory.trial.get(c.id.life.island):  # when it is ordered: a suspicion may come later
+            raise Violation("what is on trial is not merged", f"{c.id}: {memory.trial}")
+        _item(memory, p, before.fragments[p].version, c)
+    known = [made for c in contributions if (made := memory.truth.made(c.id)) is not None]
+    windows = [window for made in known for window in made.windows]
+    if len(windows) != len(set(windows)) or len(contributions) != len(
+        {c.id for c in contributions}
+    ):
+        raise Violation("a window is merged once", f"f{p} {version}: {windows}")
+
+
+def _shares(memory: Memory, contributions: Sequence[Contribution]) -> list[float]:
+    """Return tokens^2/steps of each, as shares; none of them over MOST_SHARE times its share of the
+    steps. Those over it are found from the most excessive one on, one at a time."""
+    steps = [c.id.to_step - c.id.from_step for c in contributions]
+    raw = [c.tokens**2 / over for c, over in zip(contributions, steps, strict=True)]
+    most = [MOST_SHARE * over / sum(steps) for over in steps]
+    shares = [each / sum(raw) for each in raw]
+    if memory.rule.edition == 0:
+        return shares
+    free, left = sorted(range(len(raw)), key=lambda i: most[i] / raw[i]), 1.0
+    while free and raw[i := free[0]] / sum(raw[j] for j in free) * left > most[i]:
+        shares[i], left, free = most[i], left - most[i], free[1:]
+    for i in free:
+        shares[i] = raw[i] / sum(raw[j] for j in free) * left
+    return shares
+
+
+def _item(memory: Memory, p: Fragment, onto: Version, c: Contribution) -> None:
+    if c.id in memory.merged:
+        raise Violation("nothing is merged twice", f"{c.id}")
+    if c.reference in memory.freed or c.id.fragment != p:
+        raise Violation("what is merged is there", f"{c.id}")
+    if c.base > onto or onto.number - c.base.number > memory.rule.max_staleness:
+        raise Violation("only the fresh is merged", f"{c.id} of {c.base} onto {onto}")
+    if not math.isfinite(c.norm):
+        raise Violation("the gate", f"{c} is merged")
+    if (made := memory.truth.made(c.id)) is None:
+        return
+    if made.poison not in (None, *PASSING):
+        raise Violation("the gate", f"{c} is merged, poisoned by {made.poison}")
+    if not memory.windows[p].isdisjoint(made.windows):
+        again = memory.windows[p].intersection(made.windows)
+        raise Violation("a window is merged once", f"f{p}: {again} of {c.id}")
+
+
+def published(memory: Memory, after: State, publish: Publish, event: Event) -> None:
+    p = publish.fragment
+    for id_ in publish.merged:
+        if (made := memory.truth.made(id_)) is not None:
+            memory.windows[p].update(made.windows)
+            if made.poison is Poison.ROTTEN:
+                raise Violation("nothing unsound is published", f"{publish}")
+    memory.merged.update(publish.merged)
+    if publish.merged != tuple(c.id for c in memory.merges[p, publish.version]):
+        raise Violation("what is merged is acknowledged", f"{publish}")
+    alive = {m.life for m in after.members.values() if m.status in SPEAKING}
+    if not alive <= set(publish.to) or len(publish.to) != len(set(publish.to)):
+        raise Violation("everybody is told", f"{publish} to {alive}")
+    if isinstance(event, Stored) and event.durable:
+        memory.durable[p] = publish.version
+    memory.rounds_of[p] += 1
+
+
+def discarded(memory: Memory, after: State, discard: Discard) -> None:
+    c, fragment = discard.contribution, after.fragments[discard.contribution.id.fragment]
+    merging = fragment.round is not None and fragment.round.stage is Stage.MERGING
+    items = fragment.round.items if fragment.round and merging else ()
+    if c.reference in [other.reference for other in (*fragment.inbox, *items)]:
+        raise Violation("what is needed is kept", f"{discard}")
+    if discard.fate is Fate.STALE and (
+        fragment.version.number - c.base.number <= memory.rule.max_staleness
+    ):
+        raise Violation("only the stale is stale", f"{discard} at {fragment.version}")
+    if discard.fate is Fate.STALE and memory.rule.overlap == 0:  # all wait for more of it
+        opened_s, lives = memory.asked[c.id.fragment]
+        memory.asked[c.id.fragment] = opened_s, lives - {c.id.life}
+    memory.freed.add(c.reference)
+
+
+def undone(
+    memory: Memory, before: State, event: Unsound, after: State, effects: Sequence[Effect]
+) -> None:
+    """What is spoiled is dropped, or else the loudest one, and that counts as a refusal; the
+    others are merged, or wait."""
+    old, new = before.fragments[event.fragment].round, after.fragments[event.fragment]
+    assert old is not None
+    dropped = [e.contribution for e in effects if isinstance(e, Discard)]
+    gone = {c.id for c in dropped}
+    loudest = max(c.norm / (c.id.to_step - c.since_step) for c in old.items)
+    if event.spoiled and gone != set(event.spoiled):
+        raise Violation("what is spoiled is dropped", f"{dropped} of {event}")
+    if not event.spoiled and [c.norm_per_step for c in dropped] != [loudest]:
+        raise Violation("the loudest is dropped", f"{dropped} of {old.items}")
+    kept = {c.id for c in old.items} - gone
+    items = new.round.items if new.round else ()
+    if not kept <= {c.id for c in (*items, *new.inbox)}:
+        raise Violation("what is sound is kept", f"{new} of {old.items}")
+    for life, times in Counter(c.id.life for c in dropped).items():
+        member, needed = before.members[life.island], REFUSALS if memory.rule.overlap > 0 else 1
+        if member.life == life and member.status in SPEAKING:
+            memory.refusals[life] = count = memory.refusals.get(life, 0) + times
+            if (count >= needed) != (after.members[life.island].status is Status.QUARANTINED):
+                raise Violation("quarantine", f"{life} after {count} refusals")
+
+
+def directions(memory: Memory, before: State, event: Merged, after: State) -> None:
+    """Who points away from the others so many times in a row is quarantined, nobody else is,
+    and what is on trial is never merged."""
+    round_ = before.fragments[event.fragment].round
+    assert round_ is not None
+    lives = [c.id.life for c in (*round_.items, *round_.trial)]
+    pairs = zip(lives, event.cosines, strict=False)
+    said = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}  # its last
+    merged = {c.id.life.island for c in round_.items}
+    everyone = [m for m in before.members.values() if m.status is Status.LIVE]
+    living = [m for m in everyone if not m.trial and m.life.island not in memory.trial]
+    few = memory.rule.edition > 0 and len(living) < 4
+    for island, (life, cosine) in said.items():
+        others = sorted(x for other, (_, x) in said.items() if other in merged - {island})
+        old, new = before.members[island], after.members[island]
+        if not event.measured or old.life != life or old.status not in SPEAKING:
+            continue
+        chance = SIGMAS / event.measured**0.5
+        sure = memory.rule.edition > 0 and _is_confirmed(round_, event, island, chance)
+        if len(others) >= 2:
+            middle = (others[(len(others) - 1) // 2] + others[len(others) // 2]) / 2
+            off = sorted(abs(x - middle) for x in others)
+            spread = (off[(len(off) - 1) // 2] + off[len(off) // 2]) / 2
+            low = cosine < -chance and cosine < middle - SIGMAS * spread
+        elif few and old.trial and len(merged) == 1:
+            low = cosine < -chance
+        elif few and _are_two(round_, event, merged, said.keys() & merged) and not old.trial:
+            low = cosine < -chance and sure
+        else:
+            continue
+        if old.trial:
+            left = AGAIN if low else memory.trial.pop(life.island) - 1
+            if left:
+                memory.trial[life.island] = left
+            if new.trial != left:
+                raise Violation("trials", f"{new}: {left} left")
+            continue
+        memory.against[life] = count = memory.against.get(life, 0) + 1 if low else 0
+        enough = (len(living) >= 4 or sure) and len(living) - 1 >= memory.rule.min_quorum
+        must = count >= AGAINST and enough and len({m.region for m in living}) == 1
+        if must != (new.status is Status.QUARANTINED) and merged <= said.keys():
+            raise Violation("direction", f"{life} is {new.status}, {count} times against")
+        if new.status is Status.QUARANTINED:
+            memory.trial[life.island] = AGAIN
+
+
+def _are_two(round_: Round, event: Merged, merged: Set[Island], measured: Set[Island]) -> bool:
+    """Is it a merge of two islands, of both of which all is known?"""
+    return len(merged) == 2 and merged == measured == _aligned(round_, event).keys()
+
+
+def _aligned(round_: Round, event: Merged) -> dict[Island, float]:
+    """Return where each island's last contribution in a merge points, beside the outer momentum."""
+    pairs = zip(round_.items, event.aligned, strict=False)
+    return {c.id.life.island: x for c, x in pairs if x is not None}
+
+
+def _is_confirmed(round_: Round, event: Merged, island: Island, chance: float) -> bool:
+    """The momentum leads where most of the others point, and this one points the other way."""
+    known = _aligned(round_, event)
+    others = sorted(x for other, x in known.items() if other != island)
+    if island not in known or not others:
+        return False
+    return known[island] < -chance and others[(len(others) - 1) // 2] > chance

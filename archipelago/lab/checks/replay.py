@@ -1,0 +1,197 @@
+"""`archipelago replay`: rebuild a run from its tape, and compare to the last bit.
+
+The tape alone gives every state of the rules again. With the contributions that the run kept
+(`durability.keep_contributions`), it gives the global fragments again too, on the same kind of
+processor and versions. The judge of the simulated runs looks at this one too, event by event.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from archipelago.lab.checks.facts import Truth, Violation
+from archipelago.lab.checks.judge import Judge
+from cluster.config.load import load
+from cluster.config.rule import rule_of
+from cluster.config.schema import Config
+from cluster.shard.build import shard_over
+from cluster.shard.files import NoFiles
+from cluster.storage.contributions import load_contribution
+from cluster.storage.depot import Depot
+from cluster.storage.format import Damaged
+from cluster.storage.fragments import Arrays, FragmentStore
+from cluster.storage.layout import load_layout
+from cluster.storage.model_file import fingerprint
+from cluster.storage.open_depot import depot_of
+from cluster.storage.playback import Playback, edition_of
+from cluster.storage.runs import SUMMARY
+from cluster.storage.snapshots import beginning_of, load_snapshot
+from cluster.storage.state_history import Heard, OtherRules, relive
+from coordinator.errors import UserMistake
+from coordinator.fragments import Layout
+from coordinator.protocol import (
+    Effect,
+    Event,
+    Fragment,
+    Merge,
+    Publish,
+    Resume,
+    ShardBack,
+    Store,
+    Version,
+)
+from coordinator.state import initial
+
+
+def replay(run_dir: Path) -> dict[str, object]:
+    """What the tape gives: `exact`, `events`, `merges`, `global_sha256`, and `compared` with what.
+
+    `from_event`: it begins there, with the state that the run kept, since older segments of the
+    tape have gone (`durability.keep_segments`); 0: at the beginning of the run.
+    `exact` is true if everything that could be compared was equal, and something was. `differs`
+    says which event the rules answer otherwise than they did; what follows it is not looked at.
+    `violations` is 1 if an invariant was broken, and `violated` the first one, in words: what comes
+    after that may only follow from it; None: not judged, since the beginning has gone.
+    Errors: `UserMistake` if there is no run, `Damaged` if its files are not as they were written.
+    """
+    config = load(run_dir / "config.toml")
+    if (mode := config.run.mode).sums_gradients:
+        raise UserMistake(
+            f'run {run_dir} is of run.mode = "{mode}": its tape (ring.jsonl) says who was in which '
+            "ring, and gradients are kept nowhere; what can be replayed merges contributions"
+        )
+    depot = depot_of(config, run_dir)
+    layout = load_layout(depot)
+    rule = rule_of(config, layout, edition_of(depot))
+    first = beginning_of(depot, layout.fingerprint)
+    began, place = (0, None) if first is None else (first.seq, first.place)
+    played = Playback(depot, layout.fingerprint, began, place)
+    arrays = _Arrays(config, layout, depot) if config.durability.keep_contributions else None
+    kept = load_snapshot(depot, layout.fingerprint)
+    checks: dict[str, bool] = {}
+    judge, violated = Judge(rule, Truth()), None
+    state, differs, events = initial(rule) if first is None else first.state, None, began
+    try:
+        for heard in relive(rule, played, state):
+            if kept is not None and kept.seq == events:
+                checks["state"] = kept.state == state
+            if arrays is not None:
+                arrays.follow(heard.event, heard.effects)
+            if first is None:  # it must have seen how everything began
+                violated = violated or _violated(judge, heard)
+            state, events = heard.after, events + 1
+    except OtherRules as error:
+        differs = str(error)
+    if events > began or differs is not None:
+        checks["effects"] = differs is None
+    if kept is not None and kept.seq == events:
+        checks["state"] = kept.state == state
+    digest = None if arrays is None else arrays.sha256()
+    if digest is not None and differs is None and (run_dir / SUMMARY).exists():
+        checks["fragments"] = digest == _said(run_dir / SUMMARY)
+    return {
+        "exact": bool(checks) and all(checks.values()) and played.damage is None,
+        "from_event": began,
+        "events": events - began,
+        "merges": state.merges,
+        "global_sha256": digest,
+        "compared": checks,
+        "differs": differs,
+        "damage": played.damage,
+        "violations": None if first is not None else 0 if violated is None else 1,
+        "violated": violated,
+    }
+
+
+def _violated(judge: Judge, heard: Heard) -> str | None:
+    """Which invariant this event broke."""
+    try:
+        judge.saw(*heard)
+    except Violation as error:
+        return str(error)
+    return None
+
+
+def _said(summary: Path) -> str:
+    """The fingerprint of the result, as the run has measured it."""
+    try:
+        return json.loads(summary.read_text())["global_sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{summary.name} cannot be read: {error!r}") from error
+
+
+class _Arrays:
+    """The shard's side of a replay, from the first versions and the contributions kept."""
+
+    def __init__(self, config: Config, layout: Layout, depot: Depot) -> None:
+        self._depot, self._layout = depot, layout
+        store = FragmentStore(depot, layout, keep=config.durability.keep_snapshots)
+        self._fragments = [Fragment(p) for p in range(len(layout.fragments))]
+        self._files = _Past(store)
+        self._shard = shard_over(config, lambda: (layout, self._files), map)
+        self._shard.seed({p: _first(store, p) for p in self._fragments})
+        self._ordered: dict[Fragment, Merge] = {}
+
+    def follow(self, event: Event, effects: tuple[Effect, ...]) -> None:
+        """Do what the shard did."""
+        if isinstance(event, Resume):
+            versions = zip(self._fragments, event.versions, strict=True)
+            self._shard.recover(dict(versions), event.generation)
+        if isinstance(event, ShardBack):
+            versions = {p: self._shard.version(p) for p in event.fragments}
+            self._shard.recover(versions, self._shard.generation)
+        for effect in effects:
+            if isinstance(effect, Merge):
+                self._ordered[effect.fragment] = effect
+            if isinstance(effect, Store):  # only now is it known that the merge was done
+                self._merge(self._ordered.pop(effect.fragment))
+            if isinstance(effect, Publish):
+                self._shard.publish(effect)
+
+    def _merge(self, order: Merge) -> None:
+        p = order.fragment
+        self._files.before[p] = _copy(self._shard.arrays(p))
+        for item in order.items:
+            said = item.contribution.id
+            payload = load_contribution(self._depot, said, self._layout.fingerprint)
+            self._shard.receive(item.contribution, payload)
+        self._shard.merge(order)
+
+    def sha256(self) -> str:
+        return fingerprint([flat for _, flat in self._shard.whole(self._fragments)])
+
+
+class _Past(NoFiles):
+    """What a shard went back to, as it was before its last merge; nothing is written."""
+
+    def __init__(self, store: FragmentStore) -> None:
+        self._store = store
+        self.before: dict[Fragment, Arrays] = {}
+
+    def newest(self, p: Fragment, upto: Version) -> Arrays:
+        before = self.before.get(p)
+        if before is not None and before.version == upto:
+            return before
+        arrays = self._store.newest(p, upto=upto)
+        if arrays.version != upto:
+            raise Damaged(f"fragment {p} went on from {upto}, which was not kept")
+        return arrays
+
+
+def _first(store: FragmentStore, p: Fragment) -> Arrays:
+    arrays = store.oldest(p)
+    if arrays.version != Version(0, 0):
+        raise Damaged(
+            f"fragment {p} has lost its first version, the oldest that is left is "
+            f"{arrays.version}: the model cannot be rebuilt"
+        )
+    return arrays
+
+
+def _copy(arrays: Arrays) -> Arrays:
+    master, momentum = np.array(arrays.master), np.array(arrays.momentum)
+    return replace(arrays, master=master, momentum=momentum, public=np.array(arrays.public))

@@ -1,0 +1,234 @@
+"""Invariants of fragments and rounds: versions grow by one, rounds open when due, close in time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from archipelago.lab.checks.clock import is_due
+from archipelago.lab.checks.facts import Violation
+from archipelago.lab.checks.history import (
+    ALMOST,
+    GAMMA,
+    IN_PACE,
+    SILENCE_S,
+    STALENESS_OF_PACE,
+    Memory,
+    Seen,
+    averaged,
+)
+from coordinator.membership import SPEAKING, Status
+from coordinator.protocol import (
+    Effect,
+    Event,
+    Fragment,
+    Island,
+    Publish,
+    Reached,
+    Resume,
+    ShardLost,
+    Stop,
+    Unsound,
+)
+from coordinator.state import FragmentState, Phase, Round, Stage, State
+
+
+def look(
+    memory: Memory,
+    before: State,
+    event: Event,
+    after: State,
+    effects: Sequence[Effect],
+    now_s: float,
+) -> None:
+    """Versions grow by one with each publication and never otherwise; rounds open when due."""
+    if isinstance(event, Resume):
+        _resumed(memory, before, event, after)
+        return
+    for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
+        if new is old:
+            continue
+        if new.version != old.version:
+            said = [e for e in effects if isinstance(e, Publish) and e.fragment == p]
+            if (
+                len(said) != 1
+                or said[0].version != new.version
+                or said[0].previous != old.version
+                or new.version.number != old.version.number + 1 + memory.void[p]
+            ):
+                words = f"f{p} from {old.version} to {new.version}: {said}"
+                raise Violation("versions grow by one", words)
+            memory.void[p] = 0
+            if old.round is not None and old.round.closed_s is not None:
+                memory.pace[1] = averaged(memory.pace[1], now_s - old.round.closed_s)
+        if isinstance(event, ShardLost) and p in event.fragments:
+            _is_away(memory, p, before, after)
+        round_ = new.round
+        if round_ is None:
+            continue
+        if not isinstance(event, Unsound) and (
+            old.round is None or old.round.version != round_.version
+        ):
+            _opens(memory, p, before, event, after)
+        known = old.round is not None and old.round.quorum_since_s is not None
+        if round_.quorum_since_s is not None and not known and not round_.last:
+            memory.pace[0] = averaged(memory.pace[0], now_s - round_.opened_s)
+    for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
+        if new is old or (round_ := new.round) is None:
+            continue
+        if round_.stage is Stage.OPEN:
+            _stays_open(memory, p, after, round_, now_s)
+
+
+def _resumed(memory: Memory, before: State, event: Resume, after: State) -> None:
+    """No published version is lost; nobody is alive, no round is open that was not due."""
+    for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
+        if new.version < memory.durable[p]:
+            raise Violation("published is kept", f"f{p} from {old.version} to {new.version}")
+        if new.inbox or new.asked:
+            raise Violation("a new generation", f"f{p} remembers {new}")
+    if any(m.status in SPEAKING for m in after.members.values()):
+        raise Violation("a new generation", "somebody lived on")
+
+
+def _is_away(memory: Memory, p: int, before: State, after: State) -> None:
+    """Nothing is under way for a dead shard's fragment, and nothing of it counts as merged.
+
+    A silence may be noticed in the same moment: what those had not handed in is lost as well.
+    """
+    old, new = before.fragments[p], after.fragments[p]
+    items = old.round.items if old.round else ()
+    gone = sum(c.tokens for c in (*old.inbox, *items))
+    for life, account in before.ledger.accounts.items():
+        if life not in after.ledger.accounts:
+            gone += account.tokens - account.covered[p]
+    if new.round or new.inbox or new.asked or (old.round is not None and not new.due):
+        raise Violation("a dead shard has nothing", f"f{p}: {new}")
+    if after.ledger.rows[p].lost - before.ledger.rows[p].lost != gone:
+        raise Violation("what died is lost", f"f{p}: not {gone} tokens, of {items} and others")
+
+
+def _opens(memory: Memory, p: int, before: State, event: Event, after: State) -> None:
+    due = is_due(memory, p, before, after)
+    ends = before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING
+    if ends and not isinstance(event, Stop) and after.t != memory.rule.steps:
+        raise Violation("a run ends at T", f"at {after.t} of {memory.rule.steps}, by {event}")
+    if not (due or ends or before.fragments[p].due):
+        raise Violation("only what is due is opened", f"f{p} at t = {after.t}")
+    round_ = after.fragments[p].round
+    if round_ and round_.last != (after.phase is not Phase.RUNNING):
+        raise Violation("the last round", f"f{p} in {after.phase}: {round_}")
+
+
+def _stays_open(memory: Memory, p: int, after: State, round_: Round, now_s: float) -> None:
+    """A round with its quorum waits for somebody, and not past the grace."""
+    fragment = after.fragments[p]
+    if len(who_counts(memory, after, fragment, round_)) < memory.rule.min_quorum:
+        return
+    if not still_awaited(memory, after, fragment, round_):
+        raise Violation("rounds close", f"f{p} has all of {sorted(round_.arrived)} and waits")
+    if round_.quorum_since_s is not None and not round_.last:
+        over_s = round_.quorum_since_s + _grace_s(memory, after)
+        if now_s > over_s + ALMOST:
+            raise Violation("rounds close", f"f{p} waits at {now_s}, its grace was {over_s}")
+
+
+def who_counts(
+    memory: Memory, state: State, fragment: FragmentState, round_: Round
+) -> AbstractSet[Island]:
+    """Who counts for the quorum; in a last round also whoever came too late before."""
+    oldest = fragment.version.number - memory.rule.max_staleness
+    fresh = [c.id.life.island for c in fragment.inbox if c.base.number >= oldest]
+    held = {island for island in fresh if not state.members[island].trial}
+    return held if round_.last and round_.stage is Stage.OPEN else round_.arrived
+
+
+def still_awaited(
+    memory: Memory, state: State, fragment: FragmentState, round_: Round
+) -> AbstractSet[Island]:
+    """Who was asked and has not answered; a last round waits for those that drain as well."""
+    drain = [i for i, m in state.members.items() if m.status is Status.DRAINING]
+    return {*fragment.asked, *(drain if round_.last else ())} - round_.arrived
+
+
+def no_round_is_stuck(
+    memory: Memory, state: State, now_s: float, since_s: float, patience_s: float
+) -> None:
+    """Liveness, looked at from time to time: with K learners alive every round closes."""
+    since_s = max(since_s, *(m.barred_s for m in state.members.values()), 0.0)
+    for p, fragment in enumerate(state.fragments):
+        if fragment.round is not None:
+            opened_s = max(fragment.round.opened_s, since_s)
+            if now_s - opened_s > patience_s:
+                words = f"f{p} is under way for {now_s - opened_s:.0f} s: {fragment}"
+                raise Violation("due rounds close", words)
+
+
+def _grace_s(memory: Memory, after: State) -> float:
+    """The grace window as docs/protocol.md has it, from what was seen here."""
+    if memory.rule.grace_s is not None:
+        return memory.rule.grace_s
+    slowest_s = _slowest_s(memory.rule.edition, after)
+    if memory.rule.overlap_follows:
+        return slowest_s
+    slack_s = memory.rule.overlap * slowest_s - sum(s for s in memory.pace if s is not None)
+    return min(slowest_s, max(0.0, GAMMA * slack_s))
+
+
+def _slowest_s(edition: int, state: State) -> float:
+    """A step of the slowest learner that keeps pace; 0 if nobody has stepped."""
+    living = [m.step_s for m in state.members.values() if m.status is Status.LIVE]
+    steps = sorted(step_s for step_s in living if step_s > 0)
+    if not steps:
+        return 0.0
+    low, high = steps[(len(steps) - 1) // 2], steps[len(steps) // 2]
+    middle = (low + high) / 2 if edition == 0 else low
+    return max(step_s for step_s in steps if step_s <= IN_PACE * middle)
+
+
+def reached(memory: Memory, before: State, event: Reached) -> None:
+    """How long the way down takes to the last learner that keeps pace."""
+    slowest_s, last_s = _slowest_s(memory.rule.edition, before), -1.0
+    for life, after_s in event.after_s:
+        member = before.members.get(life.island)
+        if member is None or member.life != life or member.status is not Status.LIVE:
+            continue
+        if member.step_s <= slowest_s:
+            last_s = max(last_s, after_s)
+    if last_s >= 0:
+        memory.pace[2] = averaged(memory.pace[2], last_s)
+
+
+def closes(memory: Memory, p: Fragment, after: State, now_s: float) -> None:
+    """Not before the grace is over, unless all have delivered; and nobody starves."""
+    fragment, round_ = after.fragments[p], after.fragments[p].round
+    if round_ is None:
+        raise Violation("what closes was open", f"f{p}")
+    if len(round_.arrived) < memory.rule.min_quorum and not round_.last:
+        raise Violation("the quorum is kept", f"f{p}: {sorted(round_.arrived)} arrived")
+    waits_for = still_awaited(memory, after, fragment, round_)
+    since_s = round_.quorum_since_s
+    over_s = math.inf if since_s is None else since_s + _grace_s(memory, after)
+    if round_.last:
+        over_s = max(over_s, waited_for_s(memory, round_))
+    if waits_for and now_s < over_s - ALMOST:
+        words = f"f{p} at {now_s}, quorum since {since_s}: {sorted(waits_for)}"
+        raise Violation("the grace is kept", words)
+    lives = frozenset(c.id.life for c in (*round_.items, *round_.trial))
+    live = frozenset(m.life for m in after.members.values() if m.status is Status.LIVE)
+    seen = Seen(round_.opened_s, now_s, lives, live)
+    last, memory.last[p] = memory.last[p], seen
+    if last is None or memory.rule.max_staleness < STALENESS_OF_PACE:
+        return
+    memory.pace_judged += len(last.live & live)
+    for life in sorted(last.live & live - last.lives - lives):
+        since_s = memory.live_since.get(life, math.inf)
+        if since_s <= last.opened_s and not memory.truth.excused(life, last.opened_s, now_s):
+            words = f"{life} is in neither of two merges of f{p}: {last}, {seen}"
+            raise Violation("nobody starves", words)
+
+
+def waited_for_s(memory: Memory, round_: Round) -> float:
+    """Until then at least a last round waits for whoever was asked."""
+    return max(round_.opened_s, memory.ending_s) + SILENCE_S

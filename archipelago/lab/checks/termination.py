@@ -1,0 +1,82 @@
+"""Invariants of the end: each fragment has a last round, and a run ends once, with nothing left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archipelago.lab.checks.facts import Violation
+from archipelago.lab.checks.history import ALMOST, IN_PACE, LEARNT_S, SILENCE_S, Memory
+from archipelago.lab.checks.rounds import still_awaited, waited_for_s, who_counts
+from coordinator.membership import Status
+from coordinator.protocol import (
+    Effect,
+    Event,
+    Finish,
+    Publish,
+    Resume,
+)
+from coordinator.state import FragmentState, Phase, Round, Stage, State
+
+
+def look(
+    memory: Memory,
+    before: State,
+    event: Event,
+    after: State,
+    effects: Sequence[Effect],
+    now_s: float,
+) -> None:
+    """Each fragment has a last round; it is merged, or was given up under the quorum when there
+    was nobody to wait for, or nobody who could be waited for any longer."""
+    live = [m.life for m in after.members.values() if m.status is Status.LIVE]
+    for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
+        if new.round and new.round.stage is Stage.OPEN:
+            _does_not_wait_for_ever(memory, p, after, new, new.round, now_s)
+        if memory.last_rounds[p] or new.round or new.due:
+            continue
+        memory.last_rounds[p] = True
+        round_ = None if isinstance(event, Resume) else old.round
+        if round_ is None or not round_.last:
+            if live:
+                raise Violation("the last round", f"f{p} has none, though there are {live}")
+        elif round_.stage is Stage.OPEN:
+            held = who_counts(memory, after, new, round_)
+            waits_for = new.asked.keys() & {life.island for life in live}
+            if len(held) >= memory.rule.min_quorum:
+                raise Violation("the last round", f"f{p} was given up with {sorted(held)}")
+            if waits_for and now_s < waited_for_s(memory, round_) - ALMOST:
+                words = f"f{p} was given up at {now_s} without {sorted(waits_for)}: {round_}"
+                raise Violation("the last round", words)
+        elif not any(isinstance(e, Publish) and e.fragment == p for e in effects):
+            raise Violation("the last round", f"f{p} was merged, and is not public")
+
+
+def _does_not_wait_for_ever(
+    memory: Memory, p: int, after: State, fragment: FragmentState, round_: Round, now_s: float
+) -> None:
+    """A last round waits neither for ever for a straggler nor for nobody; one that had its quorum
+    has its usual grace."""
+    with_quorum = len(who_counts(memory, after, fragment, round_)) >= memory.rule.min_quorum
+    if with_quorum and not round_.last:
+        return
+    if not still_awaited(memory, after, fragment, round_):
+        raise Violation("rounds close", f"f{p} waits for nobody: {round_}")
+    steps_s = [m.step_s for m in after.members.values() if m.status is Status.LIVE]
+    quorum_s, count = after.pace.quorum_s, memory.rule.schedule.fragments
+    handed_in_s = LEARNT_S if quorum_s is None else count * quorum_s
+    over_s = max(round_.opened_s, memory.ending_s) + handed_in_s
+    over_s += max(SILENCE_S, IN_PACE * max(steps_s, default=0.0))
+    if with_quorum and round_.quorum_since_s is not None:
+        over_s = max(over_s, round_.quorum_since_s + (memory.rule.grace_s or 0.0))
+    if now_s > over_s + ALMOST:
+        raise Violation("rounds close", f"f{p} waits at {now_s}, the end of it was {over_s}")
+
+
+def ended(memory: Memory, after: State, effects: Sequence[Effect]) -> None:
+    """A run ends once, with nothing under way."""
+    if after.phase is not Phase.FINISHED:
+        raise Violation("a run ends once", f"{after.phase}")
+    if sum(isinstance(effect, Finish) for effect in effects) != 1:
+        raise Violation("a run ends once", f"{effects}")
+    if any(fragment.round or fragment.due for fragment in after.fragments):
+        raise Violation("nothing is left undone", f"{after.fragments}")

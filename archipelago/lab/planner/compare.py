@@ -1,0 +1,94 @@
+"""`archipelago simulate CLUSTER.toml`: configurations side by side on a cluster of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from archipelago.lab.planner.cluster_model import Outcome
+from archipelago.lab.planner.configurations import (
+    Configuration,
+    Lockstep,
+    mean_and_interval,
+    meeting,
+    together,
+)
+from archipelago.lab.planner.learner_timeline import elastic, rigid
+from archipelago.lab.planner.objective import LONGEST_S, SHORTEST_S, Effort, Simulator
+from archipelago.lab.planner.settings import Setting, shared
+from archipelago.lab.planner.trace import Trace
+from cluster.config.machines import ClusterFile
+
+LEARNERS = 8
+"""Where the file does not say how many: so many of all groups together, as far as slices allow."""
+LOCKSTEP = Lockstep(24, 24, 2)
+MOST_STEPS = 40_000
+"""A trace is no longer: learners that meet are played meeting by meeting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One configuration, in per cent; `interval`: half of the 95 % interval over seeds."""
+
+    configuration: Configuration
+    learners: int
+    goodput: float
+    interval: float
+    uptime: float
+
+
+def compare(cluster: ClusterFile, seed: int, *, seeds: int, failures: int) -> list[Row]:
+    """All configurations on the same traces; `uptime` is NaN for learners that meet."""
+    learners = tuple(shared(group, LEARNERS, cluster) for group in cluster.groups)
+    setting = Setting(learners, LOCKSTEP.every, "bf16", 0)
+    simulator = Simulator(cluster, seed, Effort(seeds, failures))
+    step_s = simulator.step_s
+    lasts_s = min(LONGEST_S, max(SHORTEST_S, failures / simulator.failures_per_s()))
+    lasts_s = min(lasts_s, MOST_STEPS * step_s)
+    found: dict[Configuration, list[Outcome]] = {each: [] for each in Configuration}
+    for number in range(seeds):
+        groups = simulator.traces(setting, number, lasts_s)
+        parts = [trace for group in groups for trace in group]
+        whole, recovery = joined(parts), simulator.recovery
+        courses = [elastic(part, recovery, step_s) for part in parts]
+        blocking = Lockstep(LOCKSTEP.every, 1, 0)
+        for configuration, outcome in (
+            (
+                Configuration.NOT_ELASTIC,
+                together([rigid(whole, recovery.restart_s, step_s)], lasts_s),
+            ),
+            (Configuration.ELASTIC, together([elastic(whole, recovery, step_s)], lasts_s)),
+            (Configuration.DECOUPLED, together(courses, lasts_s)),
+            (Configuration.DILOCO, meeting(courses, lasts_s, step_s, blocking)),
+            (Configuration.STREAMING, meeting(courses, lasts_s, step_s, LOCKSTEP)),
+        ):
+            found[configuration].append(outcome)
+    one = (Configuration.NOT_ELASTIC, Configuration.ELASTIC)
+    rows: list[Row] = []
+    for configuration, outcomes in found.items():
+        mean, half = mean_and_interval(np.array([each.goodput for each in outcomes]))
+        uptime = float(np.mean([each.uptime for each in outcomes]))
+        count = 1 if configuration in one else sum(learners)
+        rows.append(Row(configuration, count, 100 * mean, 100 * half, 100 * uptime))
+    return rows
+
+
+def joined(parts: Sequence[Trace]) -> Trace:
+    """All slices as those of one job, each of the same weight."""
+    first = np.cumsum([0, *(part.slices for part in parts)])
+    fails_s = np.concatenate([part.fails_s for part in parts])
+    order = np.argsort(fails_s, kind="stable")
+
+    def all_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate(arrays)[order]
+
+    return Trace(
+        int(first[-1]),
+        parts[0].lasts_s,
+        fails_s[order],
+        all_of([part.back_s for part in parts]),
+        all_of([part.sound_since_s for part in parts]),
+        all_of([p.slice_of + int(at) for p, at in zip(parts, first[:-1], strict=True)]),
+    )

@@ -1,0 +1,160 @@
+"""The configurations that are compared, each played on the same trace.
+
+`not-elastic`: one data-parallel job that restarts at every failure. `elastic`: one job that goes on
+with fewer slices; all of it pauses to rebuild. `decoupled`: `learners` of those, and only the one
+that was hit pauses (arXiv:2604.21428). `diloco`: the same learners, all of which wait for the last
+one every H steps (arXiv:2311.08105). `streaming`: they wait for each other fragment by fragment,
+and only if a merge takes longer than the overlap hides (arXiv:2501.18512).
+
+What learners send is taken to be hidden behind their steps; `bandwidth` says when it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from archipelago.lab.planner.cluster_model import Outcome, Recovery
+from archipelago.lab.planner.learner_timeline import Course, elastic, rigid
+from archipelago.lab.planner.trace import Floats, Trace
+
+
+class Configuration(StrEnum):
+    NOT_ELASTIC = "not-elastic"
+    ELASTIC = "elastic"
+    DECOUPLED = "decoupled"
+    DILOCO = "diloco"
+    STREAMING = "streaming"
+
+
+@dataclass(frozen=True, slots=True)
+class Lockstep:
+    """How learners wait for each other: every `every` steps, or in `fragments` turns as often.
+
+    `overlap`: steps that are trained while a merge is under way; 0 means that all stand still.
+    """
+
+    every: int
+    fragments: int
+    overlap: int
+
+    @property
+    def gap(self) -> int:
+        """Steps between two meetings."""
+        return max(1, self.every // self.fragments)
+
+
+def play(
+    configuration: Configuration,
+    learners: int,
+    trace: Trace,
+    recovery: Recovery,
+    step_s: float,
+    lockstep: Lockstep,
+) -> Outcome:
+    """What a configuration makes of a trace; `lockstep` is read by those that meet."""
+    if configuration is Configuration.NOT_ELASTIC:
+        return together([rigid(trace, recovery.restart_s, step_s)], trace.lasts_s)
+    count = 1 if configuration is Configuration.ELASTIC else learners
+    courses = [elastic(trace.of_learner(m, count), recovery, step_s) for m in range(count)]
+    match configuration:
+        case Configuration.DILOCO:
+            return meeting(courses, trace.lasts_s, step_s, Lockstep(lockstep.every, 1, 0))
+        case Configuration.STREAMING:
+            return meeting(courses, trace.lasts_s, step_s, lockstep)
+        case _:
+            return together(courses, trace.lasts_s)
+
+
+def together(courses: list[Course], lasts_s: float) -> Outcome:
+    """Learners that never wait: the mean of their goodput, and the union of their uptimes."""
+    goodput = float(np.mean([course.goodput(lasts_s) for course in courses]))
+    begins = np.concatenate([course.from_s[course.share > 0] for course in courses])
+    ends = np.concatenate([course.to_s[course.share > 0] for course in courses])
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(ends[order])
+    first = float(begins[0]) if len(begins) else lasts_s
+    last = float(ends[-1]) if len(ends) else lasts_s
+    gaps_s = np.maximum(begins[1:] - ends[:-1], 0.0).sum() + first + (lasts_s - last)
+    return Outcome(goodput, 1.0 - float(gaps_s) / lasts_s)
+
+
+def meeting(courses: list[Course], lasts_s: float, step_s: float, lockstep: Lockstep) -> Outcome:
+    """Learners that wait for the last one, meeting after meeting.
+
+    Nobody begins the step that is `overlap` after a meeting's before all have reached the meeting.
+    Uptime is not computed: it is NaN.
+    """
+    shares = [float(np.average(c.share, weights=c.to_s - c.from_s + TINY_S)) for c in courses]
+    count = 0
+    for _, reached_s in meetings(courses, step_s, lockstep):
+        if max(reached_s) >= lasts_s:
+            break
+        count += lockstep.gap
+    return Outcome(count * step_s / lasts_s * float(np.mean(shares)), float("nan"))
+
+
+def meetings(
+    courses: list[Course], step_s: float, lockstep: Lockstep
+) -> Iterator[tuple[list[float], list[float]]]:
+    """Meeting after meeting, without end: when each learner went on, and when it got there."""
+    clocks = [_Clock(course) for course in courses]
+    lag, rest = divmod(lockstep.overlap, lockstep.gap)
+    met_s = deque([0.0] * (lag + 1), maxlen=lag + 1)  # the last meetings' times, oldest first
+    now_s = [0.0] * len(clocks)
+    while True:
+        ahead_s = [c.after(t, rest * step_s) for c, t in zip(clocks, now_s, strict=True)]
+        held_s = [max(t, met_s[0]) for t in ahead_s]
+        left_s = (lockstep.gap - rest) * step_s
+        now_s = [c.after(t, left_s) for c, t in zip(clocks, held_s, strict=True)]
+        met_s.append(max(now_s))
+        yield held_s, now_s
+
+
+TINY_S = 1e-9
+"""A weight for learners that never compute."""
+
+
+class _Clock:
+    """A learner's useful seconds as a function of time, and back; asked in the order of time."""
+
+    def __init__(self, course: Course) -> None:
+        self._from_s: list[float] = course.from_s.tolist()
+        self._until_s: list[float] = (course.from_s + course.useful_s).tolist()
+        self._at = 0
+
+    def after(self, from_s: float, needs_s: float) -> float:
+        """When so many useful seconds are done, from a time on; infinite if never."""
+        at, begins, ends = self._at, self._from_s, self._until_s
+        while at < len(begins):
+            start_s = max(from_s, begins[at])
+            if needs_s <= ends[at] - start_s:
+                self._at = at
+                return start_s + needs_s
+            needs_s -= max(0.0, ends[at] - start_s)
+            at += 1
+        self._at = at
+        return float("inf")
+
+
+def mean_and_interval(samples: Floats) -> tuple[float, float]:
+    """The mean, and half of its 95 % interval by Student's t."""
+    count = len(samples)
+    if count < 2:
+        return float(samples.mean()), float("nan")
+    spread = float(samples.std(ddof=1)) / count**0.5
+    return float(samples.mean()), _student(count - 1) * spread
+
+
+STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
+"""The 97.5 % quantile of Student's t for 1 to 12 degrees of freedom."""
+STUDENT_LATER = 2.179
+"""For more degrees of freedom, on the safe side."""
+
+
+def _student(freedom: int) -> float:
+    return STUDENT[freedom - 1] if freedom <= len(STUDENT) else STUDENT_LATER

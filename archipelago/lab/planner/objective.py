@@ -1,0 +1,234 @@
+"""What a setting is worth: simulated goodput, link and loss, and hours and dollars from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from archipelago.lab.planner import loss_cost as loss
+from archipelago.lab.planner.cluster_model import DAY_S, YEAR_S, Cluster, Grow, Recovery, Returns
+from archipelago.lab.planner.configurations import mean_and_interval, together
+from archipelago.lab.planner.learner_timeline import Course, elastic, merged_share, rigid
+from archipelago.lab.planner.settings import (
+    SLACK,
+    Setting,
+    Shards,
+    Traffic,
+    shards,
+    step_s,
+    tokens_per_s,
+    traffic,
+)
+from archipelago.lab.planner.trace import Trace, draw
+from cluster.config.machines import ClusterFile
+
+LONGEST_S = 30 * DAY_S
+SHORTEST_S = DAY_S / 4
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    seeds: int
+    failures: int
+
+
+PLANNED, QUICK = Effort(3, 6_000), Effort(1, 2_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What comes of a setting. Shares are of 1.
+
+    `goodput`: of the chips' time in completed steps. `merged`: of the tokens trained, those that
+    are in the model when their learner rebuilds. `tokens`: needed to the target loss, infinite if
+    it cannot be reached. `objective`: hours or dollars; infinite if it does not work, and `why`.
+    """
+
+    setting: Setting
+    goodput: float
+    interval: float
+    uptime: float
+    merged: float
+    used: float
+    tokens_per_s: float
+    tokens: float
+    hours: float
+    usd: float
+    moving: Traffic
+    holding: Shards
+    objective: float
+    why: str
+
+
+def recovery_of(cluster: ClusterFile) -> Recovery:
+    table = cluster.recovery
+    return Recovery(
+        table.shrink_s,
+        table.grow_s,
+        table.return_s,
+        table.restart_s,
+        Returns(table.returns),
+        table.spread,
+        Grow.WHOLE,
+    )
+
+
+def target_loss(cluster: ClusterFile) -> float:
+    training = cluster.training
+    return training.target_loss or loss.data_parallel(training.parameters, training.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What the chips layer made of one number of learners; `courses` of each seed and group."""
+
+    goodput: float
+    interval: float
+    uptime: float
+    used: float
+    courses: tuple[tuple[Course, ...], ...]
+
+
+class Simulator:
+    """The chips layer on one cluster; every number of learners is played once."""
+
+    def __init__(self, cluster: ClusterFile, seed: int, effort: Effort) -> None:
+        self.cluster, self._seed, self._effort = cluster, seed, effort
+        self.recovery, self.step_s = recovery_of(cluster), step_s(cluster)
+        self._played: dict[tuple[tuple[int, ...], int], Played] = {}
+
+    def traces(self, setting: Setting, seed: int, lasts_s: float) -> list[list[Trace]]:
+        """By group and learner. Slices that cannot be shared evenly, or are spare, are left out."""
+        found: list[list[Trace]] = []
+        for number, (group, count) in enumerate(
+            zip(self.cluster.groups, setting.learners, strict=True)
+        ):
+            slices = group.chips // group.slice_chips
+            each = max(1, slices // (count + setting.spares)) if setting.spares else slices // count
+            used = Cluster(
+                each * count * group.slice_chips,
+                each * count,
+                group.mtbi_years * YEAR_S,
+                self.cluster.recovery.weibull_shape,
+            )
+            rng = np.random.default_rng([self._seed, seed, number])
+            whole = draw(rng, used, self.recovery, lasts_s)
+            found.append([whole.of_learner(m, count) for m in range(count)])
+        return found
+
+    def failures_per_s(self) -> float:
+        return sum(group.chips / group.mtbi_years / YEAR_S for group in self.cluster.groups)
+
+    def played(self, setting: Setting) -> Played:
+        key = setting.learners, setting.spares
+        if key not in self._played:
+            self._played[key] = self._play(setting)
+        return self._played[key]
+
+    def goodput_of(self, setting: Setting, groups: list[list[Trace]], lasts_s: float) -> float:
+        """Of these traces, by chips that learners have."""
+        weighted = total = 0.0
+        for group, traces in zip(self.cluster.groups, groups, strict=True):
+            for trace in traces:
+                chips = trace.slices * group.slice_chips
+                weighted += chips * self._course(trace, setting).goodput(lasts_s)
+                total += chips
+        return weighted / total
+
+    def _play(self, setting: Setting) -> Played:
+        lasts_s = self._effort.failures / self.failures_per_s()
+        lasts_s = min(LONGEST_S, max(SHORTEST_S, lasts_s))
+        rates = [tokens_per_s(group, self.cluster) for group in self.cluster.groups]
+        goodputs: list[float] = []
+        uptimes: list[float] = []
+        kept: list[tuple[Course, ...]] = []
+        used = self._used(setting)
+        for seed in range(self._effort.seeds):
+            groups = [
+                [self._course(trace, setting) for trace in traces]
+                for traces in self.traces(setting, seed, lasts_s)
+            ]
+            of_group = [
+                share * float(np.mean([course.goodput(lasts_s) for course in courses]))
+                for share, courses in zip(used, groups, strict=True)
+            ]
+            goodputs.append(float(np.average(of_group, weights=rates)))
+            everybody = [course for courses in groups for course in courses]
+            uptimes.append(together(everybody, lasts_s).uptime)
+            kept.append(tuple(everybody))
+        mean, half = mean_and_interval(np.array(goodputs))
+        whole = float(np.average(used, weights=rates))
+        return Played(mean, half, float(np.mean(uptimes)), whole, tuple(kept))
+
+    def _used(self, setting: Setting) -> list[float]:
+        """The share of each group's chips that learners have."""
+        found: list[float] = []
+        for group, count in zip(self.cluster.groups, setting.learners, strict=True):
+            slices = group.chips // group.slice_chips
+            each = max(1, slices // (count + setting.spares))
+            found.append(each * count / slices)
+        return found
+
+    def _course(self, trace: Trace, setting: Setting) -> Course:
+        """A learner with a spare loses none of its chips: another slice takes over at once."""
+        if setting.spares:
+            return rigid(trace, self.recovery.shrink_s, self.step_s)
+        return elastic(trace, self.recovery, self.step_s)
+
+    def worth(self, setting: Setting) -> Worth:
+        """Everything about one setting."""
+        cluster, played = self.cluster, self.played(setting)
+        moving = traffic(setting, cluster)
+        holding = shards(setting, moving, cluster)
+        courses = [course for each in played.courses for course in each]
+        merged = merged_share(courses, setting.every * self.step_s)
+        rate = sum(tokens_per_s(group, cluster) for group in cluster.groups)
+        effective = rate * played.goodput * merged
+        training = cluster.training
+        tokens = loss.tokens_to(training.parameters, setting.total, target_loss(cluster))
+        hours = tokens / effective / 3600 if effective > 0 else math.inf
+        hourly = (
+            sum(group.chips * group.usd_per_hour for group in cluster.groups)
+            + holding.count * cluster.syncer.usd_per_hour
+            + moving.egress_usd_per_hour
+        )
+        usd = hours * hourly
+        why = self._why_not(setting, moving, holding, tokens, hours)
+        wanted = hours if cluster.objective.minimise == "time" else usd
+        return Worth(
+            setting,
+            played.goodput,
+            played.interval,
+            played.uptime,
+            merged,
+            played.used,
+            effective,
+            tokens,
+            hours,
+            usd,
+            moving,
+            holding,
+            math.inf if why else wanted,
+            why,
+        )
+
+    def _why_not(
+        self, setting: Setting, moving: Traffic, holding: Shards, tokens: float, hours: float
+    ) -> str:
+        """What makes a setting impossible; nothing if it works."""
+        training = self.cluster.training
+        if moving.busiest > SLACK:
+            return "link"
+        if moving.overlap >= setting.every:
+            return "latency"
+        if holding.count > setting.fragments:
+            return "shards"
+        if math.isinf(tokens):
+            return "loss"
+        if training.target_loss is not None and tokens > training.tokens:
+            return "tokens"
+        if training.days is not None and hours > 24 * training.days:
+            return "days"
+        return ""

@@ -1,0 +1,223 @@
+"""Pictures of what the other modules say, as SVG, each for light and for dark pages.
+
+The one place that draws. matplotlib is an optional extra, and is imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from archipelago.lab.planner import bandwidth, fit, objective, plan, settings
+from archipelago.lab.planner import published as paper
+from archipelago.lab.planner.cluster_model import YEAR_S, Recovery
+from archipelago.lab.planner.configurations import Configuration, Lockstep, meetings, play
+from archipelago.lab.planner.learner_timeline import Course, elastic, rigid
+from archipelago.lab.planner.trace import Trace
+from cluster.config.machines import ClusterFile
+from coordinator.errors import UserMistake
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = {"light": "#1f2328", "dark": "#e6edf3"}
+FAINT = {"light": "#d0d7de", "dark": "#3d444d"}
+COLOURS = ("#d55e00", "#e69f00", "#56b4e9", "#0072b2", "#009e73", "#cc79a7", "#999999", "#b8a800")
+"""Those of Okabe and Ito, which people of any colour vision tell apart, and two more."""
+LOCKSTEP = Lockstep(24, 24, 2)
+MEETING = ((Configuration.DILOCO, 8), (Configuration.STREAMING, 8))
+"""Baselines that the paper's table has no row of."""
+FAILURES, MEETING_S = 6_000, 40_000.0
+GBIT_S = np.logspace(-1, 4, 200)
+LASTS_S, FAILS_S, STEP_S = 240.0, 60.5, 1.0
+"""Of the timeline: one slice of one of four learners fails."""
+TOGETHER_S = 1e-6
+"""Bars with less between them are one."""
+
+
+def draw_all(folder: Path, cluster: ClusterFile, seed: int) -> list[Path]:
+    """Draw each picture twice; the files."""
+    fitted = fit.fit(seed, FAILURES).recovery
+    curves = _curves(fitted, seed)
+    simulator = objective.Simulator(cluster, seed, objective.QUICK)
+    works = [w for s in settings.settings(cluster) if not (w := simulator.worth(s)).why]
+    made: dict[str, Callable[[Figure], None]] = {
+        "goodput": lambda figure: _goodput(figure, curves),
+        "bandwidth": _bandwidth,
+        "failure": lambda figure: _failure(figure, fitted),
+        "plan": lambda figure: _plan(figure, cluster, works),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    found: list[Path] = []
+    for name, draw in made.items():
+        for mode in INK:
+            path = folder / f"{name}-{mode}.svg"
+            with _figure(mode, path) as figure:
+                draw(figure)
+            found.append(path)
+    return found
+
+
+@contextmanager
+def _figure(mode: str, path: Path) -> Generator[Figure]:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserMistake(
+            "pictures need matplotlib, an optional extra: pip install 'archipelago[pictures]'"
+        ) from error
+    ink, faint = INK[mode], FAINT[mode]
+    colours = dict.fromkeys(
+        ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), ink
+    )
+    style: dict[Any, Any] = {
+        **colours,
+        "axes.edgecolor": faint,
+        "grid.color": faint,
+        "axes.facecolor": "none",
+        "figure.facecolor": "none",
+        "legend.facecolor": "none",
+        "legend.edgecolor": "none",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.linewidth": 0.5,
+        "font.size": 9,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "archipelago",
+    }
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+        yield figure
+        figure.savefig(path, format="svg", transparent=True, metadata={"Date": None})
+
+
+Curves = dict[tuple[Configuration, int], list[float]]
+
+
+def _curves(recovery: Recovery, seed: int) -> Curves:
+    """Goodput in per cent at the paper's sizes, by configuration and learners."""
+    found: Curves = {row: [] for row in (*paper.TABLE_1, *MEETING)}
+    for chips in paper.CHIPS:
+        trace = fit.one_trace(seed + 1, chips, FAILURES, recovery, paper.SLICE_CHIPS, YEAR_S)
+        short = trace.window(0.0, min(trace.lasts_s, MEETING_S))
+        for row in found:
+            played = short if row in MEETING else trace
+            outcome = play(*row, played, recovery, STEP_S, LOCKSTEP)
+            found[row].append(100 * outcome.goodput)
+    return found
+
+
+def _goodput(figure: Figure, curves: Curves) -> None:
+    axes = figure.subplots()
+    for (row, goodput), colour in zip(curves.items(), COLOURS, strict=True):
+        configuration, learners = row
+        label = configuration.value + (f", M = {learners}" if learners > 1 else "")
+        line = "--" if row in MEETING else "-"
+        axes.plot(paper.CHIPS, goodput, line, color=colour, label=label, linewidth=1.6)
+        if row in paper.TABLE_1:
+            axes.plot(paper.CHIPS, paper.TABLE_1[row], "o", color=colour, markersize=4)
+    axes.set_xscale("log")
+    axes.set_xticks(paper.CHIPS, [f"{chips / 1e6:g}M" for chips in paper.CHIPS])
+    axes.minorticks_off()
+    axes.set(xlabel="chips", ylabel="goodput, %", ylim=(0, 100))
+    axes.set_title("Goodput against chips: lines are simulated, points are the paper's")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _bandwidth(figure: Figure) -> None:
+    panels: list[Axes] = list(figure.subplots(1, len(bandwidth.PARAMETERS), sharey=True))
+    step_s = bandwidth.STEPS_S[1]
+    for axes, parameters in zip(panels, bandwidth.PARAMETERS, strict=True):
+        for exchange, colour in zip(bandwidth.shown(8, 24, 24, 2), COLOURS, strict=False):
+            busy = [
+                100 * bandwidth.utilisation(exchange, parameters, step_s, float(g)) for g in GBIT_S
+            ]
+            label = f"{exchange.method}, {exchange.wire}"
+            axes.plot(GBIT_S, busy, color=colour, label=label, linewidth=1.6)
+        axes.set_xscale("log")
+        axes.set(xlabel="Gbit/s of an island", title=f"{parameters / 1e9:g}B parameters")
+    panels[0].set(ylabel="time computing, %", ylim=(0, 101))
+    figure.suptitle(f"Steps of {step_s:g} s, M = 8, H = P = 24, τ = 2")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+
+
+def _failure(figure: Figure, recovery: Recovery) -> None:
+    """Four learners of four slices: the second one loses a slice, which comes back."""
+    hit, learners, each = 1, 4, 4
+    one = np.array([FAILS_S])
+    since, slice_of = np.array([-math.inf]), np.array([hit * each])
+    whole = Trace(learners * each, LASTS_S, one, one + recovery.return_s, since, slice_of)
+    parts = [elastic(whole.of_learner(m, learners), recovery, STEP_S) for m in range(learners)]
+    everybody = elastic(whole, recovery, STEP_S)
+    restarted = rigid(whole, recovery.restart_s, STEP_S)
+    spells = {
+        "not-elastic": [list(zip(restarted.from_s, restarted.to_s, strict=True))] * learners,
+        "elastic": [list(zip(everybody.from_s, everybody.to_s, strict=True))] * learners,
+        "diloco, H = 24": _met(parts, Lockstep(24, 1, 0)),
+        "streaming, τ = 2": _met(parts, LOCKSTEP),
+        "decoupled": [list(zip(part.from_s, part.to_s, strict=True)) for part in parts],
+    }
+    panels: list[Axes] = list(figure.subplots(len(spells), 1, sharex=True))
+    for axes, (name, rows) in zip(panels, spells.items(), strict=True):
+        for m, row in enumerate(rows):
+            bars = [(float(start), float(stop - start)) for start, stop in row]
+            axes.broken_barh(bars, (m + 0.1, 0.8), color=COLOURS[4 if m != hit else 3])
+        axes.axvline(FAILS_S, color=COLOURS[0], linewidth=1.2)
+        axes.axvline(FAILS_S + recovery.return_s, color=COLOURS[0], linewidth=1.2, linestyle=":")
+        axes.set(yticks=[], ylim=(learners, 0), xlim=(0, LASTS_S))
+        axes.set_ylabel(name, rotation=0, horizontalalignment="right", verticalalignment="center")
+        axes.grid(visible=False)
+    panels[-1].set_xlabel("seconds; bars are computing")
+    figure.suptitle("A slice of one of four learners fails (line) and is back (dots)")
+
+
+def _met(parts: list[Course], lockstep: Lockstep) -> list[list[tuple[float, float]]]:
+    """The times in which learners that wait for each other compute."""
+    rows: list[list[tuple[float, float]]] = [[] for _ in parts]
+    for held_s, reached_s in meetings(parts, STEP_S, lockstep):
+        for row, part, start, stop in zip(rows, parts, held_s, reached_s, strict=True):
+            for a, b in zip(part.from_s, part.from_s + part.useful_s, strict=True):
+                if a < stop and start < b:
+                    begins, ends = max(start, float(a)), min(stop, float(b))
+                    if row and begins - row[-1][1] < TOGETHER_S:
+                        begins = row.pop()[0]
+                    row.append((begins, ends))
+        if max(reached_s) >= LASTS_S or math.isinf(max(reached_s)):
+            return rows
+    raise AssertionError("meetings have no end")
+
+
+def _plan(figure: Figure, cluster: ClusterFile, works: list[objective.Worth]) -> None:
+    """The objective for each number of learners, by the best setting of each."""
+    best = plan.chosen(works)
+    least: dict[int, objective.Worth] = {}
+    for worth in sorted(works, key=lambda w: -w.objective):
+        least[worth.setting.total] = worth
+    totals = sorted(least)
+    axes = figure.subplots()
+    values = [least[m].objective for m in totals]
+    unit = "hours" if cluster.objective.minimise == "time" else "USD"
+    axes.plot(totals, values, "o-", color=COLOURS[3], label=f"{unit} to the loss")
+    axes.plot([best.setting.total], [best.objective], "D", color=COLOURS[0], label="chosen")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(totals, [f"{m}" for m in totals])
+    axes.minorticks_off()
+    axes.set(xlabel="learners, M", ylabel=f"{unit} to the loss")
+    other = axes.twinx()
+    goodput = [100 * least[m].goodput for m in totals]
+    other.plot(totals, goodput, "--", color=COLOURS[4], label="goodput, %")
+    other.set_ylabel("goodput, %")
+    other.grid(visible=False)
+    axes.set_title(
+        f"{cluster.chips:,} chips: M = {best.setting.total}, H = {best.setting.every}, "
+        f"{best.setting.wire}"
+    )
+    figure.legend(loc="outside lower center", ncols=3)

@@ -1,0 +1,31 @@
+"""What others have published, as the figures to compare with. In per cent where no unit is said."""
+
+from __future__ import annotations
+
+from archipelago.lab.planner.configurations import Configuration as C
+
+CHIPS = (150_000, 300_000, 600_000, 1_200_000, 2_400_000)
+"""The columns of table 1 of arXiv:2604.21428."""
+TABLE_1: dict[tuple[C, int], tuple[int, ...]] = {
+    (C.NOT_ELASTIC, 1): (72, 57, 38, 27, 18),
+    (C.ELASTIC, 1): (88, 80, 69, 58, 40),
+    (C.DECOUPLED, 2): (94, 88, 80, 70, 54),
+    (C.DECOUPLED, 4): (96, 93, 89, 82, 73),
+    (C.DECOUPLED, 8): (98, 96, 94, 88, 80),
+    (C.DECOUPLED, 16): (99, 98, 96, 93, 86),
+}
+"""Its goodput, by configuration and learners; a chip is interrupted once a year."""
+MOST_LEARNERS = 16
+UPTIME_FROM_LEARNERS = 4
+"""With so many learners or more its uptime is 100."""
+LLAMA_3_YEARS = 5.8
+"""Between two interruptions of a GPU: 419 in 54 days on 16,384 of them (arXiv:2407.21783)."""
+RESUME_S = 57.0
+"""From a kill to training again, as an implementation of the same algorithm has measured it under
+125 faults an hour, with a goodput of 97.7 (ft-diloco)."""
+REPAIR_SPREAD = 0.5
+"""Sigma of the logarithm of a return time. Repairs of large systems are log-normal rather than
+exponential (Schroeder and Gibson, TDSC 2010); the spread is our assumption, and next to nothing
+depends on it."""
+SLICE_CHIPS = 256
+"""A pod of TPU v5e; the paper's slices are not public."""

@@ -1,0 +1,141 @@
+"""When which slice of a cluster fails, and when it is back: all that chance decides, drawn once.
+
+A trace knows nothing of learners, pauses or rules. All configurations are played on the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archipelago.lab.planner.cluster_model import Cluster, Recovery, Returns
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+WEIBULL_POWER = 2.0
+"""The outer shape of an exponentiated Weibull: its density starts at 0, as that of repairs does."""
+QUANTILES = 4096
+"""Points at which an exponentiated Weibull's mean is summed up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Failures in the order of time, from 0 to `lasts_s`, all of shape (failures,).
+
+    `sound_since_s`: since when the slice had not failed; minus infinity if it never had before.
+    """
+
+    slices: int
+    lasts_s: float
+    fails_s: Floats
+    back_s: Floats
+    sound_since_s: Floats
+    slice_of: Ints
+
+    def of_learner(self, m: int, learners: int) -> Trace:
+        """The part that befalls the slices of learner `m` of so many."""
+        each = self.slices // learners
+        mine = self.slice_of // each == m
+        return Trace(
+            each,
+            self.lasts_s,
+            self.fails_s[mine],
+            self.back_s[mine],
+            self.sound_since_s[mine],
+            self.slice_of[mine] - m * each,
+        )
+
+    def scaled(self, factor: float) -> Trace:
+        """The same with another unit of time: so many of it to a second."""
+        return Trace(
+            self.slices,
+            self.lasts_s * factor,
+            self.fails_s * factor,
+            self.back_s * factor,
+            self.sound_since_s * factor,
+            self.slice_of,
+        )
+
+    def window(self, from_s: float, lasts_s: float) -> Trace:
+        """What begins in a part of the time; what was out before is sound there."""
+        mine = (self.fails_s >= from_s) & (self.fails_s < from_s + lasts_s)
+        since_s = self.sound_since_s[mine] - from_s
+        return Trace(
+            self.slices,
+            lasts_s,
+            self.fails_s[mine] - from_s,
+            self.back_s[mine] - from_s,
+            np.where(since_s <= 0.0, -math.inf, since_s),
+            self.slice_of[mine],
+        )
+
+
+def draw(rng: np.random.Generator, cluster: Cluster, recovery: Recovery, lasts_s: float) -> Trace:
+    """Draw a trace, exact in distribution: every chip fails by itself and takes its slice out.
+
+    A slice that is out cannot fail. Interruptions do not wait for a learner to compute: chips that
+    wait or rebuild fail as others do.
+    """
+    at_s, chip = _interruptions(rng, cluster, lasts_s)
+    order = np.argsort(at_s, kind="stable")
+    at_s, slice_of = at_s[order], chip[order] * cluster.slices // cluster.chips
+    out_s = return_times(rng, recovery, len(at_s))
+    back_at: dict[int, float] = {}
+    kept: list[int] = []
+    since: list[float] = []
+    for i, (fails, which, out) in enumerate(
+        zip(at_s.tolist(), slice_of.tolist(), out_s.tolist(), strict=True)
+    ):
+        sound_since = back_at.get(which, -math.inf)
+        if fails >= sound_since:
+            back_at[which] = fails + out
+            kept.append(i)
+            since.append(sound_since)
+    fails_s = at_s[kept]
+    return Trace(
+        cluster.slices, lasts_s, fails_s, fails_s + out_s[kept], np.array(since), slice_of[kept]
+    )
+
+
+def _interruptions(
+    rng: np.random.Generator, cluster: Cluster, lasts_s: float
+) -> tuple[Floats, Ints]:
+    """When chips are interrupted, and which ones; in no order."""
+    chips, shape = cluster.chips, cluster.weibull_shape
+    if shape == 1.0:
+        count = int(rng.poisson(cluster.failures_per_s * lasts_s))
+        return rng.uniform(0.0, lasts_s, count), rng.integers(0, chips, count)
+    scale_s = cluster.mtbi_s / math.gamma(1 + 1 / shape)
+    # The residual life of a renewal process in its steady state is a uniform share of an interval
+    # that was found with a probability in proportion to its length.
+    at_s = rng.uniform(size=chips) * scale_s * rng.gamma(1 + 1 / shape, size=chips) ** (1 / shape)
+    chip = np.arange(chips)
+    found: list[tuple[Floats, Ints]] = []
+    while len(chip):
+        soon = at_s < lasts_s
+        at_s, chip = at_s[soon], chip[soon]
+        found.append((at_s, chip))
+        at_s = at_s + scale_s * rng.weibull(shape, len(chip))
+    return np.concatenate([a for a, _ in found]), np.concatenate([c for _, c in found])
+
+
+def return_times(rng: np.random.Generator, recovery: Recovery, count: int) -> Floats:
+    """So many return times in seconds, of mean `recovery.return_s`."""
+    spread, mean_s = recovery.spread, recovery.return_s
+    if recovery.returns is Returns.LOG_NORMAL:
+        return mean_s * rng.lognormal(-(spread**2) / 2, spread, count)
+    return mean_s * _weibull_like(rng.uniform(size=count), spread) / _weibull_mean(spread)
+
+
+def _weibull_like(share: Floats, spread: float) -> Floats:
+    """Quantiles of an exponentiated Weibull of scale 1, F(x) = (1 - exp(-x^spread))^power."""
+    return (-np.log1p(-(share ** (1 / WEIBULL_POWER)))) ** (1 / spread)
+
+
+def _weibull_mean(spread: float) -> float:
+    middle = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    return float(_weibull_like(middle, spread).mean())

@@ -1,0 +1,276 @@
+"""What breaks in a simulated cluster, when its plan says so, and how all of it is mended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from archipelago.lab.checks.facts import Poison
+from archipelago.lab.simulation.network import BACK_S, NOTICED_S, Machine, Network, Site
+from archipelago.lab.simulation.plan import EVERYWHERE, LAYOUT, SimFault, Trouble
+from archipelago.lab.simulation.process import SimProcess
+from archipelago.lab.simulation.shards import ShardPlace
+from archipelago.lab.simulation.syncer import SyncerSlot
+from coordinator.membership import Status
+from coordinator.protocol import (
+    Anchor,
+    Event,
+    Fragment,
+    Island,
+    Join,
+    LeaseWanted,
+    Left,
+    Lost,
+    Missing,
+    Resume,
+    ShardBack,
+    ShardLost,
+    Stop,
+    Tick,
+    Version,
+)
+
+UNNOTICED_S = 40.0
+"""So long after its end a process is known to be dead, where nobody notices."""
+STUCK_S = 200.0
+"""So long at most a learner is stuck when the run ends."""
+LONGEST_JUMP_S = 60.0
+"""Of the syncer's clock."""
+DRAINING_STEPS = 2.0
+"""What happens to an island that is about to leave happens within so many of its steps."""
+STRAYS = 3
+"""So often somebody says something of an island that no new life mends."""
+ECHOES, RECENT = 4, 40
+"""Words that an echo repeats, each of the last so many of its kind."""
+
+
+class FaultInjector:
+    """Strikes, and heals; `struck` counts, `met` says of which kinds."""
+
+    def __init__(self, site: Site, network: Network, seat: SyncerSlot) -> None:
+        self.site, self.network, self.seat = site, network, seat
+        self.struck, self.met = 0, set[Trouble]()
+        self.healed_now_s = math.inf
+
+    def strike(self, fault: SimFault) -> None:
+        """Let one thing go wrong."""
+        site, network = self.site, self.network
+        machine, until_s = site.machines[fault.island], min(fault.until_s, site.plan.healed_s)
+        process, syncer = machine.process, site.syncer
+        if syncer is not None and syncer.finished.is_set():
+            return
+        self.struck += 1
+        self.met.add(fault.trouble)
+        slack_s = site.plan.aftermath_s
+        first_s, last_s = site.now_s(), site.now_s() + until_s - site.loop.now_s
+        if fault.trouble in (Trouble.INCURABLE, Trouble.LYING):  # what was believed lasts
+            last_s = site.now_s() + site.plan.healed_s - site.loop.now_s
+        spans = site.everywhere if fault.trouble in EVERYWHERE else machine.troubles
+        spans.append((first_s - slack_s, last_s + slack_s))
+        match fault.trouble:
+            case Trouble.CRASH | Trouble.VANISH:
+                if process is not None:
+                    noticed = fault.trouble is Trouble.CRASH
+                    network.crash(machine, process, NOTICED_S if noticed else UNNOTICED_S)
+                site.loop.at(until_s, network.start, machine)
+            case Trouble.HANG:
+                if process is not None:
+                    process.frozen_s = until_s
+            case Trouble.STUCK:
+                if process is not None:
+                    process.stuck_s = until_s
+            case Trouble.SLOW:
+                if process is not None:
+                    process.drag, process.dragged_s = fault.factor, until_s
+                ends_s = last_s + fault.factor * machine.trait.slowest_s  # of the last such step
+                spans.append((first_s, ends_s + slack_s))
+            case Trouble.CUT:
+                machine.up_cut_s = machine.down_cut_s = until_s
+            case Trouble.CUT_UP:
+                machine.up_cut_s = until_s
+            case Trouble.CUT_DOWN:
+                machine.down_cut_s = until_s
+            case Trouble.LOSS:
+                machine.loss_s = until_s
+            case Trouble.TWICE:
+                machine.twice_s = until_s
+            case Trouble.DELAY:
+                machine.slow_s = until_s
+            case Trouble.ECHO:
+                self.echo(ECHOES)
+            case (
+                Trouble.NAN
+                | Trouble.LOUD
+                | Trouble.FLIPPED
+                | Trouble.ROTTEN
+                | Trouble.COUNTERS
+                | Trouble.FUTURE
+                | Trouble.LYING
+            ):
+                if process is not None:
+                    process.poison = Poison(fault.trouble)
+                    process.incurable |= math.isinf(fault.lasts_s)
+            case Trouble.INCURABLE:
+                if process is not None:
+                    process.poison, process.incurable = Poison.NAN, True
+                for _ in range(STRAYS if site.plan.unruly else 0):
+                    at_s = site.rng.uniform(site.loop.now_s, site.plan.healed_s)
+                    site.loop.at(at_s, self._stray, fault.island)
+            case Trouble.LAYOUT:
+                if process is not None:
+                    process.poison, process.layout = Poison.LAYOUT, "another"
+            case Trouble.JUMP:
+                site.jump_s += site.rng.uniform(0.1, 1) * LONGEST_JUMP_S
+                site.everywhere.append((first_s - slack_s, site.now_s() + slack_s))
+            case Trouble.DISK:
+                site.disk_fails_s = until_s
+            case Trouble.SLOW_DISK:
+                site.disk_slow_s = until_s
+            case Trouble.SLOW_SHARD:
+                site.shard_slow_s = until_s
+            case Trouble.DRAIN:
+                machine.retired = math.isinf(fault.lasts_s)
+                if syncer is not None:
+                    syncer.drain(fault.island, "asked to")
+                if site.plan.unruly and process is not None:
+                    after_s = site.rng.uniform(0, DRAINING_STEPS) * machine.trait.step_s
+                    site.loop.at(site.loop.now_s + after_s, self._while_draining, machine)
+            case Trouble.RUMOUR:
+                if syncer is not None and process is not None and process.life is not None:
+                    syncer.feed(Lost(process.life, "a rumour"))
+            case Trouble.DOUBLE:
+                self._double(machine, process, until_s)
+            case Trouble.STRAY:
+                self._stray(fault.island)
+            case Trouble.RESTART:
+                self.seat.die()
+                site.loop.at(until_s, self.seat.resume)
+            case Trouble.SHARD:
+                self._shard_dies(until_s)
+
+    def _shard_dies(self, until_s: float) -> None:
+        """One shard of some, and comes back then; with it the syncer, if learners cannot go on
+        without what it had."""
+        site = self.site
+        there = [place for place in site.shards.places if place.process is not None]
+        if site.syncer is None or not there:
+            return
+        place = site.rng.choice(there)
+        site.shards.die(place)
+        if site.plan.anchor is Anchor.CURRENT:
+            self._start_over()
+            return
+        wanted = site.syncer.shard_lost(place.fragments)
+        site.loop.at(until_s, self._shard_is_back, place, wanted, site.syncer.state.generation)
+
+    def _shard_is_back(
+        self, place: ShardPlace, wanted: Mapping[Fragment, Version], generation: int
+    ) -> None:
+        """Bring the shard back, unless a new generation has it already; the syncer begins one if
+        the shard has less than was asked for."""
+        syncer = self.site.syncer
+        if syncer is None or syncer.state.generation != generation:
+            return
+        if self.site.shards.come_back(place, wanted, generation):
+            syncer.shard_back([*wanted])
+        else:
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """The syncer ends itself, and is brought back."""
+        self.seat.die()
+        self.site.loop.at(self.site.loop.now_s + NOTICED_S, self.seat.resume)
+
+    def _double(self, machine: Machine, process: SimProcess | None, until_s: float) -> None:
+        """Another process joins under the name of this one, which dies then."""
+        if process is not None:
+            machine.process = None
+            self.site.loop.at(until_s, self.network.crash, machine, process, NOTICED_S)
+        self.network.start(machine)
+
+    def _while_draining(self, machine: Machine) -> None:
+        """Who is about to leave is asked to once more, wants data, dies, or has a double."""
+        site, syncer, island = self.site, self.site.syncer, machine.trait.island
+        member = None if syncer is None else syncer.state.members.get(island)
+        if syncer is None or member is None or member.status is not Status.DRAINING:
+            return
+        if (process := machine.process) is None:
+            return
+        site.suspect(island)
+        match site.rng.randrange(4):
+            case 0:
+                syncer.drain(island, "once more")
+            case 1:
+                syncer.lease(LeaseWanted(member.life))
+            case 2:
+                self.network.crash(machine, process, NOTICED_S)
+                site.loop.at(site.loop.now_s + BACK_S, self.network.start, machine)
+            case _:
+                self._double(machine, process, site.loop.now_s + BACK_S)
+
+    def _stray(self, island: Island) -> None:
+        """Words that mean nothing, or come too late."""
+        if self.site.syncer is None:
+            return
+        member, rng = self.site.syncer.state.members.get(island), self.site.rng
+        if member is not None and rng.random() < 0.5:
+            self.site.syncer.left(Left(member.life, member.progress))  # by itself
+        if member is not None and member.status not in (Status.JOINING, Status.LIVE):
+            self.site.syncer.drain(island, "too late")
+            self.site.syncer.feed(Missing(member.life, Fragment(0), "too late"))
+            self.site.syncer.lease(LeaseWanted(member.life))
+        self.site.syncer.drain(Island("nobody"), "a mistake")
+        self.site.syncer.join(Join(Island("stranger"), "group", "another"))
+
+    def echo(self, times: int) -> None:
+        """Words said long ago come again; each kind of them is as likely as any other."""
+        kinds: dict[str, list[Event]] = {}
+        for _, event in self.seat.tape:
+            if not isinstance(event, (Tick, Stop, Resume, ShardLost, ShardBack)):
+                kinds.setdefault(type(event).__name__, []).append(event)
+        for _ in range(times):
+            if self.site.syncer is None or not kinds:
+                return
+            said = kinds[self.site.rng.choice(sorted(kinds))]
+            event = self.site.rng.choice(said[-RECENT:])
+            if isinstance(event, (Join, Lost)):
+                self.site.suspect(event.island if isinstance(event, Join) else event.life.island)
+            self.site.syncer.feed(event)
+
+    def disturb(self) -> None:
+        """Something happens that does not matter any more: the run is ending, or has ended."""
+        island = self.site.rng.choice(self.site.plan.traits).island
+        self.site.suspect(island)
+        match self.site.rng.randrange(8):
+            case 0 if self.site.syncer is not None:
+                self.site.syncer.stop("once more")
+            case 1 if self.site.syncer is not None:
+                self.site.syncer.drain(island, "asked to")
+            case 2:
+                self.seat.die()
+                self.site.loop.at(self.site.loop.now_s + 1, self.seat.resume)
+            case 3 if self.site.plan.rule.overlap > 0:
+                now_s, slack_s = self.site.now_s(), self.site.plan.aftermath_s
+                self.site.everywhere.append((now_s - slack_s, now_s + slack_s))
+                self._shard_dies(self.site.loop.now_s + 1)
+            case 4 if (process := self.site.machines[island].process) is not None:
+                lasts_s = self.site.rng.uniform(0, STUCK_S)
+                process.stuck_s = self.site.loop.now_s + lasts_s
+                now_s, slack_s = self.site.now_s(), self.site.plan.aftermath_s
+                span = (now_s - slack_s, now_s + lasts_s + slack_s)
+                self.site.machines[island].troubles.append(span)
+            case _:
+                self.echo(ECHOES)
+
+    def heal(self) -> None:
+        """From here on nothing breaks any more."""
+        self.seat.resume()
+        self.healed_now_s = self.site.now_s()
+        for machine in self.site.machines.values():
+            machine.loss_s = machine.twice_s = machine.slow_s = 0.0
+            process = machine.process
+            if process is not None:
+                process.poison, process.layout, process.incurable = None, LAYOUT, False
+                process.dragged_s = 0.0
+            back_s = self.site.loop.now_s + self.site.rng.random() * BACK_S
+            self.site.loop.at(back_s, self.network.start, machine)

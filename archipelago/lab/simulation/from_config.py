@@ -1,0 +1,188 @@
+"""`archipelago simulate CONFIG.toml`: a configured run with its fault plan, in virtual time.
+
+The rules, the syncer's shell and the plan are those of `archipelago run`; of the learners' work
+only its duration matters, which is one second a step at full speed. Each fault happens as soon as
+the syncer's clock gets there, as on Ray, and after every event the judge looks at what the rules
+have done.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from archipelago.lab.simulation.fuzz import BREAKAGES
+from archipelago.lab.simulation.plan import (
+    LAYOUT,
+    LOSSY,
+    TOO_MANY_EVENTS,
+    SimFault,
+    SimPlan,
+    Trait,
+    Trouble,
+)
+from archipelago.lab.simulation.poison import LOUDER
+from archipelago.lab.simulation.world import World
+from cluster.config.fault_kinds import FAULTS, SERVICES, FaultKind
+from cluster.config.rule import group_of, rule_for, shards_come_back_alone
+from cluster.config.schema import Config, Harm
+from cluster.config.schema import PlannedFault as Planned
+from cluster.fleet.fault_plan import FaultPlan
+from cluster.names import SHARD, SYNCER
+from coordinator.errors import ArchipelagoError, UserMistake
+from coordinator.membership import live
+from coordinator.protocol import Anchor, Island, Region
+from coordinator.state import Phase
+
+STEP_S = 1.0
+"""Of an island whose speed is 1."""
+LEARNER_BACK_S, NODE_BACK_S, SYNCER_BACK_S = 8.0, 20.0, 3.0
+"""From a kill to the next process, as docs/benchmarks.md has them (recovery)."""
+LEEWAY = 4
+"""A run that takes so many times as long as it should will not end; and events of it, likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What `simulate CONFIG.toml` prints.
+
+    `lasts_s`: of virtual time. `faults`: that have struck; `left_out`: of the plan, what has no
+    counterpart, and why. `violated`: the invariant that the run ended with, if `violations` is 1.
+    """
+
+    t: int
+    merges: int
+    events: int
+    lasts_s: float
+    faults: int
+    left_out: list[str]
+    violations: int
+    violated: str | None
+
+
+def simulate(config: Config, seed: int) -> Simulated:
+    """Play the run to its end, or to the first violation; the seed draws latencies and jitter.
+
+    Errors: `UserMistake` if it is not the rules of `coordinator` that it goes by.
+    """
+    if (mode := config.run.mode).sums_gradients:
+        raise UserMistake(
+            f'run.mode = "{mode}": simulated are runs that merge what islands have learned; a ring '
+            "of gradients has other rules (cluster/allreduce/ring.py)"
+        )
+    told = [(each, counterpart(each, config)) for each in config.faults.plan]
+    known = [(each, fault) for each, fault in told if isinstance(fault, SimFault)]
+    world = World(plan_of(config, [fault for _, fault in known], seed))
+    world.site.loop.at(0.0, _Watch(world, known, config.monitor.refresh_s).look)
+    violated: str | None = None
+    try:
+        world.run()
+    except BREAKAGES as error:
+        violated = f"{error}" if isinstance(error, ArchipelagoError) else repr(error)
+    last = world.seat.states[-1] if world.seat.states else None
+    return Simulated(
+        t=0 if last is None else last.t,
+        merges=0 if last is None else last.merges,
+        events=len(world.seat.tape),
+        lasts_s=world.site.loop.now_s,
+        faults=world.faults.struck,
+        left_out=[
+            f"{each.kind} of {each.island} at step {each.at_step}: {why}"
+            for each, why in told
+            if isinstance(why, str)
+        ],
+        violations=0 if violated is None else 1,
+        violated=violated,
+    )
+
+
+def plan_of(config: Config, troubles: Sequence[SimFault], seed: int) -> SimPlan:
+    """The run as the simulator knows it; its faults are not in here, since they wait for a step."""
+    rng = random.Random(f"{seed}/config")
+    rule = rule_for(config, LAYOUT)
+    traits = tuple(_trait(config, island, rng) for island in config.island_names)
+    ending_s = [fault.lasts_s * fault.factor for fault in troubles if math.isfinite(fault.lasts_s)]
+    steps_s = rule.steps * max(trait.slowest_s for trait in traits)
+    return SimPlan(
+        f"{seed}/config",
+        rule,
+        traits,
+        carry=config.sync.adopt == "carry",
+        faults=(),
+        healed_s=LEEWAY * (steps_s + sum(ending_s)),
+        stop_s=math.inf,
+        merge_s=rng.uniform(0, 0.2) * STEP_S,
+        store_s=rng.uniform(0, 0.4) * STEP_S,
+        store_every=config.durability.counted,
+        anchor=Anchor(config.sync.anchor),
+        lock_step=config.sync.least_overlap if config.run.mode.lock_step else None,
+        most_events=TOO_MANY_EVENTS + LEEWAY * rule.steps * (2 + len(traits) * 4),
+        unruly=False,
+    )
+
+
+def _trait(config: Config, island: Island, rng: random.Random) -> Trait:
+    group = group_of(config, island)
+    return Trait(
+        island,
+        joins_s=rng.uniform(0, 4) * STEP_S,
+        step_s=max(STEP_S / group.speed, group.step_s),
+        jitter=rng.uniform(0, 0.3),
+        tokens=group.batch_size * config.data.window,
+        windows=group.batch_size,
+        latency_s=rng.uniform(0.01, 0.15) * STEP_S,
+        region=None if group.region is None else Region(group.region),
+        hosts=group.hosts,
+        group=group.group,
+    )
+
+
+def counterpart(harm: Harm, config: Config) -> SimFault | str:
+    """What the simulator has for this, as if it struck at once; or why it has nothing."""
+    everybody = harm.island in SERVICES  # then it matters not which island is named
+    island = config.island_names[0] if everybody else Island(harm.island)
+
+    def fault(trouble: Trouble, lasts_s: float, factor: float = 1.0) -> SimFault | str:
+        waits = config.sync.least_overlap == 0 or config.run.mode.lock_step
+        if waits and trouble in LOSSY:
+            return "where learners wait for adoption, the simulator loses no words"
+        return SimFault(0.0, trouble, island, lasts_s, factor)
+
+    kind = harm.kind
+    if everybody:
+        if kind is FaultKind.KILL and harm.island in (SYNCER, SHARD):
+            alone = harm.island == SHARD and shards_come_back_alone(config)
+            return fault(Trouble.SHARD if alone else Trouble.RESTART, SYNCER_BACK_S)
+        if kind is FaultKind.DISK and harm.island == SHARD:
+            return fault(Trouble.DISK, harm.for_s)
+        return f"the simulator has no {harm.island} to which that could happen"
+    if not (simulated := FAULTS[kind].simulated):
+        return "an island has no disk"
+    if kind is FaultKind.SCALE and abs(harm.factor) < LOUDER:
+        return f"the simulator knows no factor below {LOUDER:g}"
+    lasts_s = {FaultKind.KILL: LEARNER_BACK_S, FaultKind.NODE: NODE_BACK_S}.get(kind, math.inf)
+    if "for_s" in FAULTS[kind].takes:
+        lasts_s = harm.for_s
+    factor = max(1.0, harm.factor) if kind is FaultKind.SLOW else 1.0
+    return fault(Trouble(simulated), lasts_s, factor)
+
+
+class _Watch:
+    """Who looks from time to time whether a fault is due, as the fleet does on Ray."""
+
+    def __init__(
+        self, world: World, known: Sequence[tuple[Planned, SimFault]], every_s: float
+    ) -> None:
+        self._world, self._every_s = world, every_s
+        self._plan = FaultPlan([planned for planned, _ in known])
+        self._faults = [fault for _, fault in known]
+
+    def look(self) -> None:
+        site = self._world.site
+        if (syncer := site.syncer) is not None and syncer.state.phase is Phase.RUNNING:
+            for number in self._plan.due_at(syncer.state.t, live(syncer.state.members).keys()):
+                self._plan.struck(number)
+                self._world.faults.strike(self._faults[number]._replace(at_s=site.loop.now_s))
+        site.loop.at(site.loop.now_s + self._every_s, self.look)

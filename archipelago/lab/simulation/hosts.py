@@ -1,0 +1,65 @@
+"""The other hosts of a simulated island: each hands in its part by itself, and may be gone by then.
+
+Now and then one cannot be asked, though its island lives, and now and then one answers with the
+part of another boundary, as a host would that is of two minds with its island. What a shard makes
+of such parts is `coordinator.parts`, as in a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from archipelago.lab.checks.facts import Violation
+from archipelago.lab.simulation.learner import SimLearner
+from archipelago.lab.simulation.network import Machine, Network
+from archipelago.lab.simulation.process import SimProcess
+from cluster.failures import Failure, Reason
+from coordinator.codec import BLOCK
+from coordinator.parts import mismatch
+from coordinator.protocol import HandIn, Life
+
+STRANGE = 0.02
+"""How often, where all is drawn at random and not mended yet, a host cannot be asked; and how often
+it answers with another part than it was asked for."""
+
+
+class SimPart(NamedTuple):
+    """One block of a fragment that has as many as its island has hosts."""
+
+    facts: HandIn
+    start: int
+    stop: int
+
+
+async def parts_of(
+    first: HandIn, life: Life, process: SimProcess, machine: Machine, network: Network
+) -> Sequence[SimPart] | Failure | str:
+    """What all hosts hand in, once the first one has; or why there is nothing."""
+    count, plan = machine.trait.hosts, network.site.plan
+    strange = STRANGE if plan.unruly and network.loop.now_s < plan.healed_s else 0.0
+    parts = [SimPart(first, 0, BLOCK)]
+    for number in range(1, count):
+        await network.loop.pause(network.delay_s(machine))
+        learner = process.learner_of(life)
+        if process.dead or learner is None:
+            return f"host {number} of {life} is gone"
+        if process.rng.random() < strange:
+            return Failure(Reason.HAND_IN, f"host {number} of {life} cannot be asked")
+        facts = _answer(first, learner, strange=process.rng.random() < strange)
+        if facts is None:
+            return Failure(Reason.SENT, f"host {number} of {life} has no part of {first.id}")
+        parts.append(SimPart(facts, number * BLOCK, (number + 1) * BLOCK))
+    if (why := mismatch(parts, count * BLOCK)) is not None:
+        return Failure(Reason.SENT, why)
+    if any((part.facts.id, part.facts.base) != (first.id, first.base) for part in parts):
+        raise Violation("a contribution is of one life and one boundary", f"{first.id}: {parts}")
+    return parts
+
+
+def _answer(first: HandIn, learner: SimLearner, *, strange: bool) -> HandIn | None:
+    """What one host has of this contribution: it keeps the last two of each fragment."""
+    kept = learner.cut.get(first.id.fragment, [])
+    if strange:
+        return next((each for each in kept if each != first), first)
+    return next((each for each in kept if each == first), None)

@@ -1,0 +1,129 @@
+"""A learner without a model: one life, carrying `islands.learner_state` in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from archipelago.lab.checks.facts import Made, TokenWindow
+from archipelago.lab.simulation.event_loop import settle
+from archipelago.lab.simulation.lease_reader import Pages
+from archipelago.lab.simulation.payloads import Parcel, SimDifference
+from archipelago.lab.simulation.plan import LAYOUT
+from archipelago.lab.simulation.poison import spoiled
+from coordinator.protocol import ContributionId, Fragment, Granted, HandIn, Publication, Version
+from islands.learner_life import LearnerState, begun
+from islands.learner_messages import (
+    Adopt,
+    Asked,
+    End,
+    Fed,
+    HandOver,
+    Happening,
+    Keep,
+    Offered,
+    Rested,
+    Say,
+    Settled,
+    Step,
+    Stepped,
+    Take,
+    Want,
+)  # fmt: skip
+from islands.learner_state import happen
+
+if TYPE_CHECKING:
+    from archipelago.lab.simulation.process import SimProcess
+
+HandedIn = tuple[HandIn, Parcel]
+
+
+class SimLearner:
+    """The learner of a life: it does each word at once, by a callback where it takes time."""
+
+    def __init__(
+        self, process: SimProcess, granted: Granted, public: list[tuple[Version, int]]
+    ) -> None:
+        """`public`: each fragment's version and value, to be followed from there."""
+        self.process, self.life = process, granted.life
+        self.known, self.asks = public, dict[Fragment, asyncio.Future[HandedIn | None]]()
+        self.pages = pages = Pages(process.terms.lease_windows, granted.leases)
+        self.read: list[TokenWindow] = []
+        self.cut: dict[Fragment, list[HandIn]] = {}  # by all its hosts: the last two of each
+        versions = [version for version, _ in public]
+        self.now: LearnerState = begun(
+            process.terms, granted, versions, pages.cursor, pages.remaining
+        )
+        self.spoke_s: float = process.loop.now_s
+        self.stepped_s = self.spoke_s
+
+    def happens(self, happening: Happening) -> None:
+        """Take it in, and do what follows."""
+        self.now, words = happen(self.now, happening)
+        process, link = self.process, self.process.link
+        for word in words:
+            match word:
+                case Step(held):
+                    self._step(held)
+                case HandOver(p):
+                    settle(self.asks.pop(p), self._handed_in(word))
+                case Adopt(keeps=keeps):
+                    link.kept(keeps)  # there are no parameters
+                case Keep():
+                    pass
+                case Take(lease):
+                    self.pages.add(lease)
+                    self.happens(Fed(self.pages.remaining))
+                case Say(report, adopted):
+                    link.report(process, report, adopted)
+                case Want(event):
+                    link.lease(process, event)
+                case End(distrusted):
+                    process.ends(self, distrusted=distrusted)
+
+    def hand_in(
+        self, p: Fragment, held: tuple[ContributionId, ...] | None
+    ) -> asyncio.Future[HandedIn | None]:
+        """What was trained on the fragment, once there is a step boundary. `held`: see `Asked`."""
+        waiter = self.asks.setdefault(p, asyncio.Future(loop=self.process.loop))
+        self.happens(Asked(p, held))
+        return waiter
+
+    def offer(self, said: Publication, payload: SimDifference) -> None:
+        """Follow the public chain, and adopt at the next boundary."""
+        p = said.fragment
+        self.happens(Settled(said.merged))
+        if said.version > self.known[p][0]:
+            self.known[p] = self.process.link.follow(self.known[p], said, payload)
+            self.happens(Offered(p, self.known[p][0]))
+
+    def _handed_in(self, word: HandOver) -> HandedIn | None:
+        if word.said is None:
+            return None
+        process, track = self.process, word.track
+        windows, (_, _, start, stop) = process.trait.windows, word.said
+        norm = (stop - start) * process.rng.uniform(0.8, 1.25)
+        said = HandIn(word.said, track.base, start, word.tokens, LAYOUT, word.progress)
+        handed = spoiled(process.poison, said, norm, process.rng)
+        made = tuple(self.read[start * windows : stop * windows])
+        process.link.made(handed[0].id, Made(process.poison, made))
+        p = word.said.fragment
+        self.cut[p] = [*self.cut.get(p, ())[-1:], handed[0]]
+        return handed
+
+    def _step(self, held: bool) -> None:
+        loop = self.process.loop
+        self.stepped_s = loop.now_s if held else self.stepped_s
+        loop.at(loop.now_s + self.process.takes_s(), self._stepped)
+
+    def _stepped(self) -> None:
+        process, now_s = self.process, self.process.loop.now_s
+        if process.dead or process.learner is not self:
+            return
+        if now_s < (held_s := max(process.frozen_s, process.stuck_s)):
+            process.loop.at(held_s, self._stepped)
+            return
+        self.read += [(process.trait.region, n) for n in self.pages.turn(process.trait.windows)]
+        self.happens(Stepped(process.trait.tokens, self.pages.cursor, self.pages.remaining))
+        took_s, self.stepped_s = now_s - self.stepped_s, now_s
+        self.happens(Rested(took_s))

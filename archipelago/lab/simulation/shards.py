@@ -1,0 +1,154 @@
+"""Where the simulated shards live and die: each a `cluster.shard.shard`, on a disk of integers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from archipelago.lab.checks.facts import Violation
+from archipelago.lab.simulation.event_loop import VirtualLoop
+from archipelago.lab.simulation.integer_shard import Saved, SimArithmetic, SimDisk, SimShard
+from archipelago.lab.simulation.payloads import SimDifference
+from cluster.shard.arrivals import Arrivals
+from cluster.shard.fates import Fates
+from cluster.shard.shard import Keeping, Shard
+from cluster.syncer.collect import Gatherer
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    Publication,
+    Reference,
+    Version,
+)
+
+
+@dataclass(slots=True)
+class ShardPlace:
+    """One shard's fragments, and the process that has them: None while it is dead. `fates`: what
+    the process knows has become of contributions; `arrivals`: and of publications; `gatherer`: whom
+    it asks. `deaths`: of its processes, in this generation; `died`: ever."""
+
+    fragments: tuple[Fragment, ...]
+    process: SimShard | None = None
+    fates: Fates = field(default_factory=Fates)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    gatherer: Gatherer = field(default_factory=Gatherer)
+    deaths: int = 0
+    died: int = 0
+
+
+class Shards:
+    """All shards of a run, their disk, and the syncer's knowledge of what was merged.
+
+    `history`: the value of each version that was ever public.
+    """
+
+    def __init__(
+        self, loop: VirtualLoop, fragments: int, keeping: Keeping, rng: random.Random
+    ) -> None:
+        self._loop, self._keeping, self._rng, self._free_s = loop, keeping, rng, 0.0
+        self._disk = SimDisk()
+        count = rng.randint(1, fragments)
+        own = [range(number, fragments, count) for number in range(count)]
+        self.places = [ShardPlace(tuple(map(Fragment, each))) for each in own]
+        self._of = {p: place for place in self.places for p in place.fragments}
+        self._merged = Fates()  # the syncer's, for a shard that comes back
+        self.history: dict[tuple[Fragment, Version], int] = {}
+        for place in self.places:
+            place.process = self._begun()
+            place.process.seed({p: Saved(Version(0, 0), 0) for p in place.fragments})
+            self.history |= {(p, Version(0, 0)): 0 for p in place.fragments}
+
+    def _begun(self) -> SimShard:
+        return Shard(lambda: (SimArithmetic(self._rng), self._disk), self._keeping)
+
+    def of(self, p: Fragment) -> ShardPlace:
+        return self._of[p]
+
+    @property
+    def alive(self) -> Iterator[SimShard]:
+        return (place.process for place in self.places if place.process is not None)
+
+    @property
+    def all_there(self) -> bool:
+        return all(place.process is not None for place in self.places)
+
+    async def work(self, takes_s: float) -> None:
+        """Wait for one's turn, and until it is done."""
+        self._free_s = max(self._free_s, self._loop.now_s) + takes_s
+        await self._loop.pause(self._free_s - self._loop.now_s)
+
+    # --- deaths -----------------------------------------------------------------------------------
+
+    def die(self, place: ShardPlace) -> None:
+        """Its process is gone, with all that was handed in and not stored."""
+        place.process, place.arrivals = None, Arrivals()
+        place.gatherer.forget()
+        place.deaths += 1
+        place.died += 1
+
+    def come_back(
+        self, place: ShardPlace, wanted: Mapping[Fragment, Version], generation: int
+    ) -> bool:
+        """Another process has what is stored; is that what is wanted?"""
+        place.process, place.fates = self._begun(), Fates()
+        found = place.process.recover(wanted, generation)
+        place.fates.died(place.deaths)
+        place.fates.published(self._merged.merged(wanted.keys()))
+        return found == wanted
+
+    def recover(
+        self, versions: Sequence[Version], generation: int, *, dies: bool
+    ) -> tuple[Version, ...]:
+        """Go back to these published versions, or to the newest before them that are stored.
+
+        A process that `dies` has nothing but what is stored. Returns the versions there are.
+        """
+        found: dict[Fragment, Version] = {}
+        self._merged = Fates()
+        for place in self.places:
+            place.gatherer.forget()
+            if dies or place.process is None:
+                place.process, place.fates, place.died = self._begun(), Fates(), place.died + 1
+                place.arrivals = Arrivals()
+            wanted = {p: versions[p] for p in place.fragments}
+            found |= place.process.recover(wanted, generation)
+            place.deaths = 0
+            place.fates.died(0)
+        return tuple(found[p] for p in sorted(found))
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        for place in self.places:
+            place.gatherer.forget()
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    def published(self, merged: Iterable[ContributionId]) -> None:
+        """The syncer has ordered that a version with these be public."""
+        self._merged.published(merged)
+
+    def made_public(self, said: Publication) -> None:
+        """A version is public from here on."""
+        ((version, value),) = self._there(said.fragment).whole([said.fragment])
+        self.history[said.fragment, version] = value
+
+    def whole(self) -> list[tuple[Version, int]]:
+        """All public fragments; every shard must be there."""
+        return [self._there(p).whole([p])[0] for p in sorted(self._of)]
+
+    def missed(
+        self, p: Fragment, older: Version, newer: Version
+    ) -> list[SimDifference] | tuple[Version, int]:
+        return self._there(p).missed(p, older, newer)
+
+    @property
+    def held(self) -> set[Reference]:
+        """All that was handed in and neither merged nor dropped."""
+        return {reference for process in self.alive for reference in process.inbox}
+
+    def _there(self, p: Fragment) -> SimShard:
+        if (process := self.of(p).process) is None:
+            raise Violation("ask who is there", f"the shard of fragment {p} is dead")
+        return process

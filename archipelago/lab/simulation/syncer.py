@@ -1,0 +1,109 @@
+"""The syncer's place in a simulated cluster: its shell, its tape, its death and its return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archipelago.lab.checks.facts import Violation
+from archipelago.lab.checks.judge import Judge
+from archipelago.lab.simulation.network import Site
+from cluster.failures import Failure
+from cluster.syncer.measures import Measures
+from cluster.syncer.ports import Log, Ports
+from cluster.syncer.shell import Syncer
+from coordinator.protocol import Effect, Event, Life, Resume, Vitals
+from coordinator.state import State, initial
+
+
+class SyncerSlot(Log):
+    """The slot of the simulated syncer's process; what was flushed of its tape survives a crash.
+
+    `hearing`: the event that is being taken in, or that has raised. `states`: after each event.
+    """
+
+    def __init__(self, site: Site, ports: Ports, judge: Judge) -> None:
+        self.site, self.ports, self.judge = site, ports, judge
+        self.tape: list[tuple[float, Event]] = []
+        self.states: list[State] = []
+        self.hearing: Event | None = None
+        self.flushed = 0
+        self.died = False
+        site.syncer = self._syncer(initial(site.plan.rule))
+
+    def _syncer(self, state: State) -> Syncer:
+        return Witnessed(self, state)
+
+    def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        assert self.site.syncer is not None
+        self.tape.append((now_s, event))
+        self.states.append(self.site.syncer.state)
+        if len(self.tape) > (most := self.site.plan.most_events):
+            raise Violation("an end", f"{most} events, and it still goes on")
+
+    def flush(self) -> None:
+        self.flushed = len(self.tape)
+
+    def die(self) -> None:
+        """It dies; of its tape only what was flushed is sure to be there."""
+        if self.site.syncer is None:
+            return
+        self.site.syncer.close()
+        self.site.syncer = None
+        cut = self.site.rng.randint(self.flushed, len(self.tape))
+        del self.tape[cut:], self.states[cut:]
+        self.died = True
+
+    def resume(self) -> None:
+        """The syncer comes back as a new generation, and so does the shard."""
+        if self.site.syncer is not None:
+            return
+        state = self.states[-1] if self.states else initial(self.site.plan.rule)
+        wanted = [fragment.version for fragment in state.fragments]
+        generation, dies = state.generation + 1, self.site.rng.random() < 0.5
+        versions = self.site.shards.recover(wanted, generation, dies=dies)
+        self.site.syncer = self._syncer(state)
+        self.site.syncer.feed(Resume(generation, versions))
+        self.flush()
+
+
+class Witnessed(Syncer):
+    """The shell as it is; what it is about to hear is noted first, should it break of it."""
+
+    def __init__(self, seat: SyncerSlot, state: State) -> None:
+        self._seat = seat
+        site = seat.site
+        super().__init__(
+            site.plan.rule,
+            state,
+            seat.ports,
+            now_s=site.now_s,
+            tape=seat,
+            measures=JudgedMeasures(seat.judge),
+        )
+
+    def feed(self, event: Event) -> tuple[Effect, ...]:
+        self._seat.hearing = event
+        effects = super().feed(event)
+        self._seat.hearing = None
+        return effects
+
+
+class JudgedMeasures(Measures):
+    """Where the shell reports every event: to the judge, and to nobody else."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def saw(
+        self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
+    ) -> None:
+        self._judge.saw(before, event, after, effects, now_s)
+
+    def heard(self, life: Life, vitals: Vitals) -> None:
+        """Measurements of learners matter to no rule."""
+
+    def failed(self, life: Life | None, failure: Failure) -> None:
+        """Nor does how often an island has failed."""
+
+    def trouble(self, what: str, why: str | None) -> None:
+        """Nor does why the disk will not have it."""

@@ -1,0 +1,174 @@
+"""A cluster with no machines: the syncer's own shell and rules, in virtual time, in a bad world.
+
+Around `cluster.syncer.Syncer`, which runs unchanged on a `VirtualLoop`, stand learners, a shard, a
+disk and a network that are made of integers. A `SimPlan` says what breaks and when. After every
+event the `Judge` looks at what the rules have done.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from archipelago.lab.checks.facts import Truth, Violation
+from archipelago.lab.checks.judge import Judge
+from archipelago.lab.simulation.event_loop import running
+from archipelago.lab.simulation.faults import FaultInjector
+from archipelago.lab.simulation.network import BACK_S, Network, Site
+from archipelago.lab.simulation.plan import (
+    EVENTS_WANTED,
+    FAULTS_WANTED,
+    ROUNDS_WANTED,
+    SimPlan,
+    Trouble,
+)
+from archipelago.lab.simulation.ports import SimPorts
+from archipelago.lab.simulation.syncer import SyncerSlot
+from coordinator.protocol import Life
+from coordinator.state import Phase
+
+AFTERMATH_S = 3.0
+"""So long after its end a run is watched."""
+
+
+class World:
+    """Everything around the rules; `run` plays a plan to its end."""
+
+    def __init__(self, plan: SimPlan) -> None:
+        self.plan, self.site = plan, Site(plan)
+        self.network = Network(self.site)
+        self.judge = Judge(plan.rule, self._truth())
+        self.seat = SyncerSlot(self.site, SimPorts(self.site, self.network), self.judge)
+        self.faults = FaultInjector(self.site, self.network, self.seat)
+
+    def _truth(self) -> Truth:
+        site = self.site
+        fastest = {trait.island: trait.step_s * (1 - trait.jitter) for trait in self.plan.traits}
+        return Truth(
+            site.made_of.get,
+            self._excused,
+            lambda life: life in site.lied,
+            lambda life: fastest.get(life.island, 0.0),
+        )
+
+    def run(self) -> None:
+        """Play the plan; raises what goes wrong."""
+        plan, loop = self.plan, self.site.loop
+        for machine in self.site.machines.values():
+            loop.at(machine.trait.joins_s, self.network.start, machine)
+        for fault in plan.faults:
+            loop.at(fault.at_s, self.faults.strike, fault)
+        if plan.unruly:
+            loop.at(plan.healed_s, self.faults.heal)
+            loop.at(plan.healed_s + plan.patience_s, self._look)
+        if math.isfinite(plan.stop_s):
+            loop.at(plan.stop_s, self._stop)
+        with running(loop), quiet():
+            try:
+                loop.run(plan.limit_s, self._ending)
+                self._disturb(self.site.rng.random() * BACK_S / 2)
+                self._run_to_the_end()
+                self._disturb(AFTERMATH_S / 2)
+                loop.run(loop.now_s + AFTERMATH_S, self._failed)
+                if not self._over():  # the syncer died, and does not remember that it had finished
+                    self._run_to_the_end()
+                    loop.run(loop.now_s + AFTERMATH_S, self._failed)
+                self._run_to_the_end()
+                self._nothing_is_left_over()
+            finally:
+                if self.site.syncer is not None:
+                    self.site.syncer.close()
+                self.site.shards.close()
+                loop.finish()
+
+    @property
+    def enough(self) -> bool:
+        """Is this a schedule as was promised?"""
+        return (
+            len(self.seat.tape) >= EVENTS_WANTED
+            and self.faults.struck >= FAULTS_WANTED
+            and min(self.judge.memory.rounds_of) >= ROUNDS_WANTED
+        )
+
+    def _disturb(self, after_s: float) -> None:
+        if self.plan.unruly:
+            self.site.loop.at(self.site.loop.now_s + after_s, self.faults.disturb)
+
+    def _ending(self) -> bool:
+        syncer = self.site.syncer
+        return syncer is not None and (
+            syncer.state.phase is not Phase.RUNNING or syncer.failure is not None
+        )
+
+    def _over(self) -> bool:
+        return self.site.syncer is not None and self.site.syncer.finished.is_set()
+
+    def _failed(self) -> bool:
+        return self.site.syncer is not None and self.site.syncer.failure is not None
+
+    def _run_to_the_end(self) -> None:
+        self.site.loop.run(self.plan.limit_s, self._over)
+        syncer = self.site.syncer
+        if syncer is not None and syncer.failure is not None:
+            raise syncer.failure
+        if self.seat.states[-1].phase is not Phase.FINISHED:
+            raise Violation("the run ends", self._how_it_stands())
+
+    def _how_it_stands(self) -> str:
+        state = self.seat.states[-1]
+        members = [f"{m.life} is {m.status}: {m.why}" for m in state.members.values()]
+        stands = f"{state.phase} at t = {state.t} of {self.plan.rule.steps}"
+        return f"not by {self.plan.limit_s:.0f} s, {stands}; {'; '.join(members)}"
+
+    def _look(self) -> None:
+        """Now and then after the world is mended: no round may be open for long."""
+        if (syncer := self.site.syncer) is not None:
+            self.judge.no_round_is_stuck(
+                syncer.state, self.site.now_s(), self.faults.healed_now_s, self.plan.patience_s
+            )
+        self.site.loop.at(self.site.loop.now_s + self.plan.patience_s / 4, self._look)
+
+    def _stop(self) -> None:
+        """End the run by request, as soon as enough has happened."""
+        if self.site.syncer is None or not self.enough:
+            self.site.loop.at(self.site.loop.now_s + 1, self._stop)
+        else:
+            self.site.syncer.stop("asked to")
+
+    def _nothing_is_left_over(self) -> None:
+        """The shard holds what the rules know of, and what it merged the ledger calls merged."""
+        state, shards = self.seat.states[-1], self.site.shards
+        held = {c.reference for fragment in state.fragments for c in fragment.inbox}
+        if forgotten := shards.held - held:
+            raise Violation("bytes are freed", f"the shard still holds {sorted(forgotten)}")
+        undurable = Trouble.DISK in self.faults.met or self.plan.store_every > 1
+        if self.seat.died and undurable:
+            return  # what was published without being durable may be gone
+        for p, (row, (_, value)) in enumerate(zip(state.ledger.rows, shards.whole(), strict=True)):
+            if row.merged != value:
+                words = f"f{p}: {value} tokens are merged, the ledger has {row.merged}"
+                raise Violation("the ledger is true", words)
+
+    def _excused(self, life: Life, from_s: float, to_s: float) -> bool:
+        """Had this learner a reason to miss what was asked of it between these times?"""
+        machine, plan = self.site.machines[life.island], self.plan
+        count, trait = plan.rule.schedule.fragments, machine.trait
+        messages_s = 3 * (count + 4) * trait.latency_s
+        shard_s = count * (len(plan.traits) + 2) * plan.merge_s + plan.store_s
+        if to_s - from_s < 3 * trait.slowest_s + messages_s + shard_s:
+            return True
+        spans = (*machine.troubles, *self.site.everywhere)
+        return any(start < to_s and from_s < stop for start, stop in spans)
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """The shell's log lines are for people; thousands of runs are not."""
+    log = logging.getLogger("archipelago.syncer")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before

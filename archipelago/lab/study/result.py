@@ -1,0 +1,207 @@
+"""What a study comes to: a line for each point of each arm, compared with the best of another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from archipelago.lab.study.cells import Made
+from archipelago.lab.study.paired_statistics import METHOD, Mean, gaps_percent, mean
+from archipelago.lab.study.plan import Row, Study
+from archipelago.lab.training.average import PREFIX
+from cluster.config.values import Mode
+
+HIGHER = ("goodput", "mean_participants")
+"""Measures of which more is better."""
+ALSO = (
+    "heldout_loss", "initial_heldout_loss", "tokens_trained", "tokens_merged", "goodput", "wall_s",
+    "mean_participants", "effective_overlap", "up_bytes_per_token", "down_bytes_per_token",
+)  # fmt: skip
+"""Figures of a line beside its measure: means over its seeds."""
+
+
+class LookMean(NamedTuple):
+    """Means over seeds: of virtual seconds, tokens trained and held-out loss at a step."""
+
+    t: int
+    time_s: float
+    tokens: float
+    heldout_loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row with what it has come to.
+
+    `missing`: seeds whose cells are not made; `failed`: those that came to nothing, and why. `gap`:
+    by how much it is above its opponent, in per cent, None where it has none. `best`: of the points
+    of its arm; `enclosed`: no value of it is at the end of an axis of its arm.
+    """
+
+    row: Row
+    measured: Mean
+    figures: Mapping[str, float]
+    curve: Sequence[LookMean]
+    missing: Sequence[int]
+    failed: Mapping[int, str]
+    gap: Mean | None
+    best: bool
+    enclosed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of a whole study."""
+
+    study: Study
+    lines: Sequence[Line]
+
+    def json(self) -> dict[str, object]:
+        """As `archipelago study --json` prints it."""
+        cells = self.study.cells
+        return {
+            "study": self.study.name,
+            "cells": len(cells),
+            "missing": sum(len(line.missing) for line in self.lines),
+            "failed": sum(len(line.failed) for line in self.lines),
+            "seeds": list(self.study.seeds),
+            "measure": self.study.measure,
+            "against": self.study.against,
+            "interval": METHOD,
+            **self.by_mode(),
+            "rows": [_plain(line, self.study.measure) for line in self.lines],
+        }
+
+    def by_mode(self) -> dict[str, object]:
+        """Return `decoupled_loss`, `diloco_loss` and so on, of the best point of each mode.
+
+        `decoupled_arm` and so on name that point. Where data-parallel is the opponent, the gap to
+        it follows in per cent; intervals are named as `bench parity` names them. Nothing is
+        returned where the study's own axes leave several places to compare at.
+        """
+        study = self.study
+        if study.measure != "heldout_loss" or any(line.row.shared for line in self.lines):
+            return {}
+        told: dict[str, object] = {}
+        modes = {line.row.arm: line.row.cells[0].mode for line in self.lines}
+        means = {line.row.label: line.measured for line in self.lines}
+        for mode in Mode:
+            row = _best(
+                [x.row for x in self.lines if modes[x.row.arm] is mode], means, study.measure
+            )
+            if row is None:
+                continue
+            line = next(each for each in self.lines if each.row is row)
+            name = mode.value.replace("-", "_")
+            told |= {f"{name}_arm": row.label, **line.measured.told(f"{name}_loss")}
+            against = modes.get(study.against or "")
+            if line.gap is not None and against is Mode.DATA_PARALLEL:
+                ours = mode is Mode.DECOUPLED
+                told |= line.gap.told("gap_percent" if ours else f"{name}_gap_percent")
+        return told
+
+
+def summed(study: Study, made: Mapping[str, Made]) -> Result:
+    """Sum up what was made of it so far."""
+    samples = {row.label: _samples(row, study.measure, made) for row in study.rows}
+    means = {label: mean([x for x in each if math.isfinite(x)]) for label, each in samples.items()}
+    lines = list[Line]()
+    for row in study.rows:
+        opponent = None
+        if study.against is not None and row.arm != study.against:
+            rivals = [each for each in study.rows if each.arm == study.against]
+            opponent = _best([each for each in rivals if _alike(each, row)], means, study.measure)
+        gap = None
+        if opponent is not None:
+            gap = mean(gaps_percent(samples[row.label], samples[opponent.label]))
+        peers = [each for each in study.rows if each.arm == row.arm and each.shared == row.shared]
+        there = {cell.seed: made.get(cell.key) for cell in row.cells}
+        good = [each for each in there.values() if each is not None and not each.failed]
+        lines.append(
+            Line(
+                row,
+                means[row.label],
+                {name: _mean_of([each.figure(name) for each in good]) for name in _told(good)},
+                _curve(good),
+                [seed for seed, each in there.items() if each is None],
+                {seed: each.failed for seed, each in there.items() if each and each.failed},
+                gap,
+                _best(peers, means, study.measure) is row,
+                _enclosed(row, peers),
+            )
+        )
+    return Result(study, lines)
+
+
+def _samples(row: Row, measure: str, made: Mapping[str, Made]) -> list[float]:
+    """Of each seed; NaN where there is no figure."""
+    found = [made.get(cell.key) for cell in row.cells]
+    return [math.nan if each is None or each.failed else each.figure(measure) for each in found]
+
+
+def _alike(one: Row, other: Row) -> bool:
+    """Are they at the same place of all axes that both have from the study?"""
+    return all(other.shared[p] == v for p, v in one.shared.items() if p in other.shared)
+
+
+def _best(rows: Sequence[Row], means: Mapping[str, Mean], measure: str) -> Row | None:
+    """Of those with the most figures, the one with the best mean."""
+    most = max((means[row.label].samples for row in rows), default=0)
+    tried = [row for row in rows if means[row.label].samples == most > 0]
+    sign = -1 if measure in HIGHER else 1
+    return min(tried, key=lambda row: sign * means[row.label].value, default=None)
+
+
+def _enclosed(row: Row, peers: Sequence[Row]) -> bool:
+    """Lies it between others on each axis of its arm on which there are numbers?"""
+    for path, value in row.point.items():
+        line = {each.point[path] for each in peers if path in each.point}
+        numbers = sorted(x for x in line if isinstance(x, int | float) and not isinstance(x, bool))
+        if len(numbers) > 1 and value in (numbers[0], numbers[-1]):
+            return False
+    return True
+
+
+def _mean_of(values: Sequence[float]) -> float:
+    return fmean(values) if values else math.nan
+
+
+def _told(made: Sequence[Made]) -> list[str]:
+    """Return the names of the figures of a line: the usual ones and all averages."""
+    averages = dict.fromkeys(n for each in made for n in each.figures if n.startswith(PREFIX))
+    return [*ALSO, *averages]
+
+
+def _curve(made: Sequence[Made]) -> list[LookMean]:
+    """Over the looks that all seeds have had."""
+    looks = [{look[0]: look for look in each.curve} for each in made]
+    steps = set[int].intersection(*(set(each) for each in looks)) if looks else set[int]()
+    return [
+        LookMean(t, *(fmean([each[t][i] for each in looks]) for i in (1, 2, 3)))
+        for t in sorted(steps)
+    ]
+
+
+def _plain(line: Line, measure: str) -> dict[str, object]:
+    row, gap = line.row, line.gap
+    compared: dict[str, object] = {}
+    if gap is not None:
+        compared = {**gap.told("gap_percent"), "pairs": gap.samples}
+    return {
+        "arm": row.arm,
+        "point": dict(row.point),
+        "mode": row.cells[0].mode.value,
+        "samples": line.measured.samples,
+        **line.figures,
+        **line.measured.told(measure),
+        **compared,
+        "best": line.best,
+        "enclosed": line.enclosed,
+        "missing": list(line.missing),
+        "failed": {str(seed): why for seed, why in line.failed.items()},
+        "cells": {str(cell.seed): cell.key for cell in row.cells},
+        "curve": [look._asdict() for look in line.curve],
+    }

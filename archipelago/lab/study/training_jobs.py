@@ -1,0 +1,140 @@
+"""Trains the cells that are missing, each in a process of its own choosing, on all cores."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from archipelago.lab.study.cells import Broken, Cell, CellFiles, Made
+from archipelago.lab.training.evaluations import Look
+from archipelago.lab.training.virtual_file import load, refuse
+from cluster.source import source_sha256
+from cluster.workers.environment import take_one_thread
+from coordinator.errors import ArchipelagoError
+
+
+def found(files: CellFiles, cells: Mapping[str, Cell], *, retry: bool) -> dict[str, Made]:
+    """What was made before; `retry`: without those that came to nothing.
+
+    Errors: `UserMistake` with every file that is broken.
+    """
+    made, problems = dict[str, Made](), list[str]()
+    for key in cells:
+        try:
+            each = files.find(key)
+        except Broken as error:
+            problems.append(str(error))
+            continue
+        if each is not None and not (retry and each.failed):
+            made[key] = each
+    refuse(str(files.folder), problems)
+    return made
+
+
+def make(
+    files: CellFiles, cells: Mapping[str, Cell], jobs: int, done: Callable[[str, Made], None]
+) -> None:
+    """Train these cells; `done` is told of each one once its file is there.
+
+    They are begun in their order, in so many processes at once. Whatever ends this early, such as
+    Ctrl-C, drops the cells under way and leaves no process; those that are finished are kept.
+    """
+    for cell in cells.values():
+        files.ask(cell)
+    if not cells:
+        return
+    take_one_thread()
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # they share a GPU
+
+    with _workers(min(jobs, len(cells))) as pool:
+        with _deaf():  # as whoever is started here is then, for good
+            waiting = {pool.submit(trained, files.config_path(key)): key for key in cells}
+        try:
+            while waiting:
+                over, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in over:
+                    made = future.result()
+                    files.keep(waiting[future], made)
+                    done(waiting.pop(future), made)
+        except KeyboardInterrupt:
+            for future, key in waiting.items():
+                if future.done():
+                    files.keep(key, future.result())
+            raise
+
+
+@contextmanager
+def _workers(count: int) -> Generator[ProcessPoolExecutor]:
+    """Processes that end with the block, or with this process, whatever they are at."""
+    context = multiprocessing.get_context("spawn")
+    watched, held = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(
+        count, mp_context=context, initializer=_end_with, initargs=(watched,)
+    )
+    try:
+        yield pool
+    except BaseException:
+        with _deaf():  # it takes a moment
+            held.close()
+            pool.shutdown(cancel_futures=True)
+        raise
+    else:
+        pool.shutdown()
+    finally:
+        held.close()
+        watched.close()
+
+
+def _end_with(watched: Connection) -> None:
+    """In a worker: end when nobody holds the other end any more."""
+
+    def watch() -> None:
+        watched.poll(None)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="watch", daemon=True).start()
+
+
+@contextmanager
+def _deaf() -> Generator[None]:
+    """Pass over Ctrl-C, which a terminal sends to all that it has started."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def nothing(figures: Mapping[str, object]) -> str:
+    """Why a run that has ended has come to nothing; empty if it has not."""
+    loss, refused = figures["heldout_loss"], figures["rejected_contributions"]
+    if not figures["merges"]:
+        return f"nothing was merged, and {refused} contributions were refused: it diverged"
+    if isinstance(loss, float) and not math.isfinite(loss):
+        return "it diverged: the held-out loss is not finite"
+    return ""
+
+
+def trained(path: Path) -> Made:
+    """Train what this file says, in this process."""
+    from archipelago.lab.training.train import train
+
+    began_s = time.monotonic()
+    config, virtual = load(path)
+    figures, curve, failed = dict[str, object](), list[Look](), ""
+    try:
+        learned = train(config, virtual, virtual.look_every, virtual.average_shares)
+        figures, curve = learned.figures, [*learned.curve]
+        failed = nothing(figures)
+    except ArchipelagoError as error:
+        failed = str(error)
+    return Made(figures, curve, failed, time.monotonic() - began_s, source_sha256())

@@ -1,0 +1,47 @@
+"""`python -m archipelago.lab.training FILE.toml [a.b=c ...]`: one run in virtual time, as JSON.
+
+With a run directory instead of a file: the run that it is of, trained again with the leases of its
+tape. It computes on one thread, as an island of one CPU does.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cluster.storage.files import json_text
+from cluster.workers.environment import take_one_thread
+from coordinator.errors import ArchipelagoError, UserMistake
+
+
+def main() -> int:
+    """The exit code."""
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    take_one_thread()
+    from archipelago.lab.training.retrain import train_again
+    from archipelago.lab.training.timing import Virtual
+    from archipelago.lab.training.train import train
+    from archipelago.lab.training.virtual_file import load
+
+    path = Path(sys.argv[1])
+    try:
+        if path.is_dir():
+            learned = train_again(path, Virtual())
+        else:
+            config, virtual = load(path, sys.argv[2:])
+            learned = train(config, virtual, virtual.look_every, virtual.average_shares)
+    except UserMistake as error:
+        print(error, file=sys.stderr)
+        return 2
+    except ArchipelagoError as error:
+        print(error, file=sys.stderr)
+        return 1
+    curve = [look._asdict() for look in learned.curve]
+    print(json_text({**learned.figures, "curve": curve}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""What a virtual run is made of, compiled once for all islands and runs that can share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+
+from cluster.config.schema import Config
+from cluster.workers.assembly import optimizer_of, sharing_of, task_of
+from coordinator.fragments import Layout
+from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.inner import Inner
+from islands.mesh import Devices
+from islands.moments import Sharing
+from islands.optimizer import OptimizerSpec
+from islands.task import Task
+
+K = TypeVar("K")
+V = TypeVar("V")
+KEPT = 8
+"""Compiled steps and fragment ports that are kept for the next run of the same process."""
+_inner: dict[tuple[str, OptimizerSpec], Inner] = {}
+_sharing: dict[tuple[str, str, OptimizerSpec, int], Sharing | None] = {}
+_ports: dict[tuple[str, AdoptRule, float], FragmentPort] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """Of all islands: `inner` compiles the step for each shape of batch, `port` cuts fragments."""
+
+    task: Task
+    layout: Layout
+    inner: Inner
+    port: FragmentPort
+    sharing: Sharing | None
+    structure: Any
+
+
+def kit_of(config: Config) -> Kit:
+    """Errors: `UserMistake` if there is no such task."""
+    sync, task = config.sync, task_of(config)
+    shapes = jax.eval_shape(lambda: task.init(0))
+    layout = layout_of(task, sync.fragments, shapes)
+    rule, blend = AdoptRule(sync.adopt), sync.blend or 0.0
+    inner = inner_of(config, task)
+    return Kit(
+        task,
+        layout,
+        inner,
+        _port_of(layout, rule, blend, inner.devices),
+        _sharing_of(config, task, layout),
+        jax.tree.structure(shapes),
+    )
+
+
+def inner_of(config: Config, task: Task) -> Inner:
+    """The compiled step. That of a preset depends on its options and the optimizer only, so that
+    runs of other seeds share it; a task of the user's may depend on its data."""
+    spec = optimizer_of(config)
+    if config.task.preset is None:
+        return Inner(task, spec)
+    key = config.task.model_dump_json(), spec
+    if key not in _inner:
+        _drop_oldest(_inner)
+        _inner[key] = Inner(task, spec)
+    return _inner[key]
+
+
+def _port_of(layout: Layout, rule: AdoptRule, blend: float, devices: Devices) -> FragmentPort:
+    key = layout.fingerprint, rule, blend
+    if key not in _ports:
+        _drop_oldest(_ports)
+        _ports[key] = FragmentPort(layout, rule, blend, devices)
+    return _ports[key]
+
+
+def _sharing_of(config: Config, task: Task, layout: Layout) -> Sharing | None:
+    """That of a preset is kept as its step is."""
+    if config.task.preset is None or config.sync.moments == "own":
+        return sharing_of(config, task, layout)
+    spec = optimizer_of(config)
+    key = config.task.model_dump_json(), layout.fingerprint, spec, config.sync.moments_every
+    if key not in _sharing:
+        _drop_oldest(_sharing)
+        _sharing[key] = sharing_of(config, task, layout)
+    return _sharing[key]
+
+
+def _drop_oldest(kept: dict[K, V]) -> None:
+    while len(kept) >= KEPT:
+        del kept[next(iter(kept))]

@@ -1,0 +1,80 @@
+"""Data-parallel in virtual time: one process takes each step on the summed batch of all islands.
+
+What that computes is what islands with all-reduced gradients would, as nobody drops out; its time
+is that of the slowest island of each step, and of a ring of bf16 gradients after it, which nothing
+hides.
+"""
+
+from __future__ import annotations
+
+import random
+
+import jax
+import numpy as np
+
+from archipelago.lab.training.compiled_parts import inner_of
+from archipelago.lab.training.loss_curve import Learned, LossCurve
+from archipelago.lab.training.process import step_s
+from archipelago.lab.training.timing import Timing
+from cluster.config.schema import Config
+from cluster.workers.assembly import habits_of, task_of
+from coordinator.codec import Wire
+from coordinator.fragments import Flat, take
+from coordinator.protocol import Fragment, Lease
+from islands.inner import InnerState
+
+
+def train(config: Config, timing: Timing, curve: LossCurve) -> Learned:
+    """The configured optimizer on the summed batch for T steps.
+
+    Errors: `UserMistake` if there is no such task.
+    """
+    task, layout = task_of(config), curve.evaluator.layout
+    batch_size = sum(group.count * group.batch_size for group in config.islands)
+    stream, leases = task.stream(batch_size), 0
+    inner = inner_of(config, task)
+    state = inner.start(task.init(config.run.seed))
+    islands = [habits_of(config, island) for island in config.island_names]
+    chance = [random.Random(f"{config.run.seed}/{each.island}/1") for each in islands]
+    ring_bytes = round(2 * (1 - 1 / len(islands)) * Wire.BF16.bytes_of(sum(layout.sizes)))
+    ring_s = timing.passes_s(ring_bytes) + 2 * timing.latency_s if len(islands) > 1 else 0.0
+    now_s = computed_s = 0.0
+    tokens, steps = 0, config.run.steps
+
+    def fragments(state: InnerState) -> list[Flat]:
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
+        return [take(layout, Fragment(p), leaves) for p in range(len(layout.fragments))]
+
+    for t in range(1, steps + 1):
+        while not leases or stream.remaining < batch_size:
+            stream.add(Lease(leases))
+            leases += 1
+        batch = stream.next()
+        state, _ = inner.step(state, batch, t - 1)
+        tokens += int(task.tokens(batch))
+        took_s = [step_s(timing, *each) for each in zip(islands, chance, strict=True)]
+        now_s, computed_s = now_s + max(took_s) + ring_s, computed_s + sum(took_s)
+        now = state
+        curve.averages.see(t, lambda now=now: fragments(now))
+        if t < steps and curve.due(t):
+            curve.look(t, now_s, tokens, fragments(state))
+    measured: dict[str, object] = {
+        "tokens_trained": tokens,
+        "tokens_merged": tokens,
+        "tokens_discarded": 0,
+        "tokens_lost": 0,
+        "tokens_outstanding": 0,
+        "merges": steps,
+        "mean_participants": float(len(islands)),
+        "goodput": computed_s / (len(islands) * now_s),
+        "uptime": 1.0,
+        "faults": 0,
+        "failures": {},
+        "recovery_s": [],
+        "max_merge_gap_s": now_s / steps,
+        "up_bytes_per_token": len(islands) * steps * ring_bytes / tokens,
+        "down_bytes_per_token": len(islands) * steps * ring_bytes / tokens,
+        "rejected_contributions": 0,
+        "effective_overlap": 0.0,
+    }
+    return curve.ended(config, steps, now_s, measured, fragments(state))

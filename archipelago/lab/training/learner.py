@@ -1,0 +1,171 @@
+"""One life of a learner in virtual time: the real one's state and arrays, carried by callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from archipelago.lab.simulation.event_loop import settle
+from coordinator.codec import Sent
+from coordinator.fragments import Flat
+from coordinator.protocol import (
+    ContributionId,
+    Fragment,
+    Granted,
+    HandIn,
+    Known,
+    Publication,
+    Version,
+    Vitals,
+)
+from islands.corpus import Starved
+from islands.exchange import Downlink, Public, Uplink
+from islands.learner_life import LearnerState, begun
+from islands.learner_messages import (
+    Adopt,
+    Asked,
+    End,
+    Fed,
+    HandOver,
+    Happening,
+    Keep,
+    Offered,
+    Ready,
+    Rested,
+    Say,
+    Settled,
+    Step,
+    Stepped,
+    Take,
+    Want,
+)
+from islands.learner_state import happen
+from islands.task import StreamLike
+
+if TYPE_CHECKING:
+    from archipelago.lab.training.process import VirtualProcess
+
+HandedIn = tuple[HandIn, Sent]
+
+
+class VirtualLearner:
+    """It does each word at once. A step is computed when it begins, and over when its time is."""
+
+    def __init__(
+        self,
+        process: VirtualProcess,
+        granted: Granted,
+        public: dict[Fragment, Public],
+        stream: StreamLike,
+    ) -> None:
+        """`public`: each fragment as it is now; `stream`: with the leases of the grant in it."""
+        self.process, self.life, self.stream = process, granted.life, stream
+        self._uplink = Uplink(
+            granted.life,
+            process.encoder,
+            process.kit.layout,
+            process.habits.anchor,
+            process.moments_encoder,
+        )
+        self._downlink = Downlink(public, process.missed)
+        self._offers: dict[tuple[Fragment, Version], tuple[Flat, Flat | None]] = {}
+        self.asks: dict[Fragment, asyncio.Future[HandedIn | None]] = {}
+        versions = [version for version, _ in public.values()]
+        self.now: LearnerState = begun(
+            process.terms, granted, versions, stream.cursor, stream.remaining
+        )
+        self.spoke_s: float = process.loop.now_s
+        self.stepped_s = self.spoke_s
+        self.computing_s = 0.0
+
+    def happens(self, happening: Happening) -> None:
+        """Take it in, and do what follows."""
+        self.now, words = happen(self.now, happening)
+        process = self.process
+        for word in words:
+            match word:
+                case Step(held):
+                    self._step(held)
+                case HandOver(p):
+                    settle(self.asks.pop(p), self._handed_in(word))
+                case Keep(hand_over):
+                    if hand_over.said is not None:
+                        process.replica.keep(hand_over)
+                case Adopt(p, version, keeps):
+                    self._adopt(p, version, keeps)
+                case Take(lease):
+                    self.stream.add(lease)
+                    self.happens(Fed(self.stream.remaining))
+                case Say(report, adopted):
+                    vitals = Vitals(math.nan, computing_s=self.computing_s)
+                    process.network.report(process, report, vitals, adopted)
+                case Want(event):
+                    process.network.lease(process, event)
+                case End(distrusted):
+                    process.ends(self, distrusted=distrusted)
+
+    # --- called by others -------------------------------------------------------------------------
+
+    def hand_in(self, p: Fragment, known: Known) -> asyncio.Future[HandedIn | None]:
+        """What was trained on the fragment, once there is a step boundary."""
+        held = known.held if self._uplink.hear(p, known) else None
+        waiter = self.asks.setdefault(p, asyncio.Future(loop=self.process.loop))
+        self.happens(Asked(p, held))
+        return waiter
+
+    def offer(self, said: Publication, payload: Sent) -> None:
+        """Follow the public chain, and adopt at the next boundary."""
+        self._uplink.settle_merged(said)
+        self.happens(Settled(said.merged))
+        if (found := self._downlink.follow(said, payload)) is None:
+            return
+        version, flat = found
+        mean = self._downlink.take_mean(said.fragment, version)
+        self._offers[said.fragment, version] = flat, mean
+        self.happens(Offered(said.fragment, version))
+
+    def refused(self, said: ContributionId) -> None:
+        """A contribution was discarded: what it took along is this learner's again."""
+        self._uplink.settle(said, merged=False)
+        self.happens(Settled((said,)))
+
+    # --- words ------------------------------------------------------------------------------------
+
+    def _handed_in(self, word: HandOver) -> HandedIn | None:
+        if word.said is None:
+            return None
+        snapshot = self.process.replica.take(word)
+        return self._uplink.encode(word.fragment, snapshot, self.process.spoil)
+
+    def _adopt(self, p: Fragment, version: Version, keeps: Sequence[ContributionId]) -> None:
+        flat, mean = self._offers[p, version]
+        self._offers = {at: each for at, each in self._offers.items() if at[0] != p}
+        inner = self.process.kit.inner
+        shared = None if mean is None else inner.place_flat(mean, mean.size)
+        self.process.replica.adopt(p, flat, inner.place_flat(flat, flat.size), shared, keeps=keeps)
+
+    def _step(self, held: bool) -> None:
+        process, loop = self.process, self.process.loop
+        self.stepped_s = loop.now_s if held else self.stepped_s
+        try:
+            batch = self.stream.next()
+        except Starved:
+            self.happens(Ready(self.stream.remaining))
+            return
+        process.replica.step(batch, self.now.rate_clock)
+        takes_s, tokens = process.takes_s(), process.kit.task.tokens(batch)
+        loop.at(loop.now_s + takes_s, self._stepped, takes_s, int(tokens))
+
+    def _stepped(self, takes_s: float, tokens: int) -> None:
+        process, now_s = self.process, self.process.loop.now_s
+        if process.dead or process.learner is not self:
+            return
+        if now_s < process.frozen_s:
+            process.loop.at(process.frozen_s, self._stepped, takes_s, tokens)
+            return
+        self.computing_s += takes_s
+        self.happens(Stepped(tokens, self.stream.cursor, self.stream.remaining))
+        took_s, self.stepped_s = now_s - self.stepped_s, now_s
+        self.happens(Rested(took_s))

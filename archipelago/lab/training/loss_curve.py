@@ -1,0 +1,65 @@
+"""Held-out loss along the way, and what a virtual run comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from archipelago.lab.training.average import Averages
+from archipelago.lab.training.evaluations import Look
+from cluster.config.schema import Config
+from cluster.storage.model_file import fingerprint
+from cluster.workers.evaluator import Evaluator
+from coordinator.fragments import Flat
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """`figures`: the keys of `summary.json`, with `wall_s` in virtual seconds, and `mode`;
+    `curve`: the looks on the way."""
+
+    figures: dict[str, object]
+    curve: list[Look]
+
+
+@dataclass(slots=True)
+class LossCurve:
+    """Judges the global model every so many steps (0: only at its end), always on the same
+    windows."""
+
+    evaluator: Evaluator
+    every: int
+    averages: Averages = field(default_factory=lambda: Averages([]))
+    looks: list[Look] = field(default_factory=list[Look])
+
+    def due(self, t: int) -> bool:
+        """Has it been so long since the last look?"""
+        return self.every > 0 and t // self.every > (
+            self.looks[-1].t // self.every if self.looks else 0
+        )
+
+    def look(self, t: int, time_s: float, tokens: int, flats: Sequence[Flat]) -> None:
+        self.looks.append(Look(t, time_s, tokens, self.evaluator.sample(flats)))
+
+    def ended(
+        self,
+        config: Config,
+        t: int,
+        time_s: float,
+        measured: dict[str, object],
+        flats: Sequence[Flat],
+    ) -> Learned:
+        """Judge the model that the run has come to; `measured`: all other figures."""
+        tokens = measured["tokens_trained"]
+        assert isinstance(tokens, int)
+        if self.every > 0:
+            self.look(t, time_s, tokens, flats)
+        figures = measured | {
+            "mode": config.run.mode.value,
+            "initial_heldout_loss": self.evaluator.initial_loss,
+            "heldout_loss": self.evaluator.loss(flats),
+            **self.averages.ended(t, flats, self.evaluator.loss),
+            "wall_s": time_s,
+            "global_sha256": fingerprint(flats),
+        }
+        return Learned(figures, self.looks)

@@ -1,0 +1,216 @@
+"""Islands' places, and the links between them and the rest: words and bytes in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from archipelago.lab.simulation.event_loop import VirtualLoop, settle
+from archipelago.lab.training.lease_source import Reading, Renumbered
+from archipelago.lab.training.process import VirtualProcess
+from archipelago.lab.training.timing import Timing
+from cluster.names import CALL_TIMEOUT_S
+from cluster.shard.arrays import ArrayShard
+from cluster.syncer.shell import Syncer
+from coordinator.codec import Wire, decode, split
+from coordinator.fragments import Flat, Layout
+from coordinator.protocol import (
+    Adopted,
+    Fragment,
+    Island,
+    Join,
+    LeaseWanted,
+    Life,
+    Report,
+    Version,
+    Vitals,
+)
+from islands.exchange import Missed
+from islands.task import StreamLike, Task
+
+NOTICED_S = 0.5
+"""So long after its end a process is known to be dead."""
+
+
+@dataclass(slots=True)
+class Direction:
+    """One way of an island's own link; what comes while it is busy waits for its turn."""
+
+    timing: Timing
+    free_s: float = 0.0
+
+    def takes_s(self, now_s: float, size_bytes: int) -> float:
+        """From now until so many bytes are there."""
+        self.free_s = max(self.free_s, now_s) + self.timing.passes_s(size_bytes)
+        return self.free_s - now_s + self.timing.latency_s
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one island is: its link, its batches, and the process that is there.
+
+    `cut_s`: until then nothing comes through. `retired`: it is not wanted any more.
+    """
+
+    island: Island
+    batch_size: int
+    up: Direction
+    down: Direction
+    process: VirtualProcess | None = None
+    started: int = 0
+    cut_s: float = 0.0
+    retired: bool = False
+
+
+class Network:
+    """Carries words between processes and the syncer; it is every process's way."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        timing: Timing,
+        task: Task,
+        layout: Layout,
+        shard: ArrayShard,
+        places: Sequence[Place],
+        reading: Reading | None,
+    ) -> None:
+        """`reading`: instead of the leases that the rules grant."""
+        self.loop, self.timing, self.shard = loop, timing, shard
+        self.places = {place.island: place for place in places}
+        self._task, self._layout = task, layout
+        self._reading: dict[Island, deque[int]] | None = None
+        if reading is not None:
+            self._reading = {name: deque(numbers) for name, numbers in reading.items()}
+        self.watched: dict[Life, asyncio.Future[str]] = {}
+        self.syncer: Syncer  # said by the world, which has it
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def crash(self, place: Place) -> None:
+        """The process that is there dies, which is known a moment later."""
+        if (process := place.process) is None:
+            return
+        process.dead, place.process = True, None
+        known_s = self.loop.now_s + NOTICED_S
+        for waiter in process.waiters:
+            self.loop.at(known_s, settle, waiter, None)
+        for life, watcher in self.watched.items():
+            if life.island == place.island:
+                self.loop.at(known_s, settle, watcher, "its process ended")
+
+    def ended(self, who: VirtualProcess, life: Life) -> None:
+        """A life is over, and whoever watches it is told."""
+        for other, watcher in self.watched.items():
+            if other.island == life.island and other.incarnation <= life.incarnation:
+                known_s = self.loop.now_s + self.timing.latency_s
+                self.loop.at(known_s, settle, watcher, "its learner has ended this life")
+
+    def left(self, who: VirtualProcess) -> None:
+        """An island that was drained does not come back."""
+        self.places[who.island].retired = True
+
+    # --- words ------------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        process: VirtualProcess,
+        words: Callable[[], Any],
+        heard: Callable[[Any], None],
+        unheard: Callable[[], None],
+    ) -> None:
+        """Say something to the syncer; then either `heard` its answer, or `unheard`."""
+        now_s = self.loop.now_s
+        if now_s < self.places[process.island].cut_s:
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+        else:
+            self.loop.at(now_s + self.timing.latency_s, self._comes, process, words, heard, unheard)
+
+    def _comes(
+        self,
+        process: VirtualProcess,
+        words: Callable[[], Any],
+        heard: Callable[[Any], None],
+        unheard: Callable[[], None],
+    ) -> None:
+        answer, now_s = words(), self.loop.now_s
+        if now_s < self.places[process.island].cut_s:
+            self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
+        else:
+            self.loop.at(now_s + self.timing.latency_s, process.reached, heard, answer)
+
+    async def reach(self, life: Life) -> VirtualProcess | None:
+        """The process where this life should be, once a word is there; None if it is not."""
+        place = self.places[life.island]
+        while self.loop.now_s < place.cut_s:
+            await self.loop.pause(CALL_TIMEOUT_S)
+        await self.loop.pause(self.timing.latency_s)
+        process = place.process
+        while process is not None and self.loop.now_s < process.frozen_s:
+            await self.loop.pause(process.frozen_s - self.loop.now_s)
+            process = place.process
+        return process
+
+    # --- what a process says ----------------------------------------------------------------------
+
+    def join(self, who: VirtualProcess, event: Join) -> None:
+        def again() -> None:
+            if not who.let_go:
+                who.begin()
+
+        self._call(who, lambda: self.syncer.join(event), who.granted, again)
+
+    def whole(self, who: VirtualProcess) -> None:
+        """All public fragments, as they are when they have come."""
+        size_bytes = sum(map(Wire.F32.bytes_of, self._layout.sizes))
+        takes_s = self.places[who.island].down.takes_s(self.loop.now_s, size_bytes)
+        ready_s = self.loop.now_s + takes_s + self.timing.latency_s
+        self.loop.at(ready_s, who.reached, self._give, who)
+
+    def _give(self, who: VirtualProcess) -> None:
+        who.start(self.shard.whole([Fragment(p) for p in range(len(self._layout.fragments))]))
+
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
+        return self.shard.missed(p, older, newer)
+
+    def moments(self, donor: Life) -> list[NDArray[Any]] | None:
+        process = self.places[donor.island].process
+        if process is None or process.life != donor:
+            return None
+        return process.kit.inner.moments(process.replica.state)
+
+    def shared(self) -> dict[Fragment, Flat]:
+        fragments, sizes = range(len(self._layout.fragments)), self._layout.sizes
+        found = enumerate(self.shard.shared([Fragment(p) for p in fragments]))
+        return {Fragment(p): decode(split(m)[0], sizes[p]) for p, m in found if m is not None}
+
+    def stream(self, island: Island) -> StreamLike:
+        stream = self._task.stream(self.places[island].batch_size)
+        if self._reading is None:
+            return stream
+        return Renumbered(stream, self._reading[island])
+
+    def report(
+        self, who: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
+    ) -> None:
+        life = event.life
+        self._call(
+            who,
+            lambda: self.syncer.report(event, vitals, adopted),
+            lambda answer: who.heard(life, answer),
+            lambda: who.unheard(life),
+        )
+
+    def lease(self, who: VirtualProcess, event: LeaseWanted) -> None:
+        life = event.life
+        self._call(
+            who,
+            lambda: self.syncer.lease(event),
+            lambda answer: who.heard(life, answer),
+            lambda: who.unheard(life),
+        )

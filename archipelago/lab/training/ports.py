@@ -1,0 +1,107 @@
+"""What the syncer reaches in virtual time: a real shard, and learners with real arrays."""
+
+from __future__ import annotations
+
+from archipelago.lab.training.network import NOTICED_S, Network
+from cluster.failures import Answered
+from cluster.shard.arrivals import Arrivals
+from cluster.shard.fates import Fates
+from cluster.syncer.ports import Ports
+from coordinator.protocol import (
+    Contribution,
+    Discard,
+    Fragment,
+    Life,
+    Merge,
+    Merged,
+    Progress,
+    Publish,
+    Store,
+    Unsound,
+    Void,
+)
+
+
+class VirtualPorts(Ports):
+    """As `cluster.actors.syncer.ray_ports.RayPorts` and the shard's process, over a `Network`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network, self._loop, self._shard = network, network.loop, network.shard
+        self._fates, self._arrivals, self._free_s = Fates(), Arrivals(), 0.0
+
+    async def watch(self, life: Life) -> str:
+        if self._network.places[life.island].process is None:
+            await self._loop.pause(NOTICED_S)
+            return "there is no such process"
+        watcher = self._network.watched[life] = self._loop.create_future()
+        try:
+            return await watcher
+        finally:
+            self._network.watched.pop(life, None)
+
+    async def collect(self, life: Life, fragment: Fragment) -> Contribution | str | None:
+        if (process := await self._network.reach(life)) is None:
+            return f"{life} could not be asked"
+        waiter = process.hand_in(life, fragment, self._fates.known(life, fragment))
+        handed = None if waiter is None else await waiter
+        if handed is None:
+            await self._loop.pause(self._network.timing.latency_s)
+            return None
+        up = self._network.places[life.island].up
+        await self._loop.pause(up.takes_s(self._loop.now_s, handed[1].nbytes))
+        there = self._shard.receive(*handed)
+        self._fates.arrived(there.id)
+        return there
+
+    async def merge(self, order: Merge) -> Merged | Unsound:
+        """One after another, each when the shard is free."""
+        self._free_s = max(self._free_s, self._loop.now_s) + self._network.timing.merge_s
+        await self._loop.pause(self._free_s - self._loop.now_s)
+        return self._shard.merge(order)
+
+    async def store(self, order: Store) -> bool:
+        return False  # nothing here outlives its process
+
+    async def publish(self, order: Publish) -> Answered:
+        done = self._shard.publish(order)
+        assert done is not None, f"{order.version} of fragment {order.fragment} is public already"
+        said, payload = done
+        self._fates.published(order.merged)
+        now_s, arrivals = self._loop.now_s, self._arrivals
+        latency_s = self._network.timing.latency_s
+        reached = arrivals.sent(order.fragment, order.version, now_s)
+        for life in order.to:
+            place = self._network.places[life.island]
+            if (process := place.process) is None or now_s < place.cut_s:
+                continue
+            there_s = now_s + place.down.takes_s(now_s, payload.nbytes)
+            self._loop.at(there_s, process.reached, process.offer, life, said, payload)
+            heard_s = there_s + latency_s
+            self._loop.at(heard_s, arrivals.reached, said.fragment, said.version, life, heard_s)
+        return Answered(reached=reached)
+
+    async def discard(self, order: Discard) -> None:
+        said = order.contribution.id
+        self._shard.drop(order.contribution.reference)
+        self._fates.freed(said)
+        if order.returns_residual and (process := await self._network.reach(said.life)) is not None:
+            process.refused(said)
+
+    async def cease(self, order: Void) -> None:
+        if (process := await self._network.reach(order.life)) is not None:
+            process.cease(order)
+
+    async def park(self, life: Life) -> None:
+        if (process := await self._network.reach(life)) is not None:
+            process.park(life)
+
+    async def leave(self, life: Life) -> Progress | None:
+        if (process := await self._network.reach(life)) is None:
+            return None
+        progress = process.leave()
+        await self._loop.pause(self._network.timing.latency_s)
+        return progress
+
+    async def break_down(self, life: Life, why: str) -> None:
+        """What a learner raises here is a mistake of ours or of the task, and ends the run."""
+        raise AssertionError(f"{life} failed: {why}")

@@ -1,0 +1,177 @@
+"""A process of an island in virtual time: what it is made of, and one learner after another."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+from numpy.typing import NDArray
+from optax import OptState
+
+from archipelago.lab.simulation.event_loop import VirtualLoop
+from archipelago.lab.simulation.process import Process
+from archipelago.lab.training.compiled_parts import Kit
+from archipelago.lab.training.learner import HandedIn, VirtualLearner
+from archipelago.lab.training.timing import Timing
+from cluster.config.rule import group_of
+from cluster.config.schema import Config
+from cluster.workers.assembly import habits_of
+from coordinator.codec import Sent
+from coordinator.fragments import Flat, sew
+from coordinator.protocol import (
+    Adopted,
+    ContributionId,
+    Fragment,
+    Island,
+    Join,
+    Known,
+    LeaseWanted,
+    Life,
+    Publication,
+    Report,
+    Version,
+    Vitals,
+)
+from islands.encoder import ENCODERS
+from islands.exchange import Missed, Public
+from islands.learner_life import donors_in_turn
+from islands.learner_messages import LetGo, Ready
+from islands.link import Habits
+from islands.replica import Replica
+from islands.task import StreamLike
+
+
+class Way(Protocol):
+    """A process's way to the rest; answers come later, or `unheard` is called instead."""
+
+    def join(self, who: VirtualProcess, event: Join) -> None: ...
+    def whole(self, who: VirtualProcess) -> None: ...
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
+    def moments(self, donor: Life) -> list[NDArray[Any]] | None: ...
+    def shared(self) -> dict[Fragment, Flat]: ...
+    def stream(self, island: Island) -> StreamLike: ...
+    def report(
+        self, who: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
+    ) -> None: ...
+    def lease(self, who: VirtualProcess, event: LeaseWanted) -> None: ...
+    def ended(self, who: VirtualProcess, life: Life) -> None: ...
+    def left(self, who: VirtualProcess) -> None: ...
+
+
+class VirtualProcess(Process[VirtualLearner]):
+    """One process of one island.
+
+    `spoil`: what it hands in is multiplied by it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        island: Island,
+        kit: Kit,
+        timing: Timing,
+        loop: VirtualLoop,
+        network: Way,
+        seed: str,
+    ) -> None:
+        super().__init__(loop)
+        self.island, self.kit, self.network = island, kit, network
+        self._timing, self._rng = timing, random.Random(seed)
+        self._group, sync = group_of(config, island), config.sync
+        self.habits = habits_of(config, island)
+        self.terms = self.habits.terms(kit.port.rule, self._group.batch_size)
+        self.encoder = ENCODERS[self._group.encode](sync.wire_up)
+        wire = self.habits.wire_moments
+        self.moments_encoder = None if wire is None else ENCODERS[self._group.encode](wire)
+        self.replica = Replica(kit.inner, kit.port, self._group.encode, kit.sharing)
+        self._distrusted, self.spoil = False, 1.0
+
+    def takes_s(self) -> float:
+        """How long its next step takes."""
+        return step_s(self._timing, self.habits, self._rng) * (
+            self.drag if self.loop.now_s < self.dragged_s else 1.0
+        )
+
+    # --- lives ------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        habits = self.habits
+        event = Join(self.island, habits.group, self.kit.layout.fingerprint, habits.region)
+        self.network.join(self, event)
+
+    def fetch(self) -> None:
+        self.network.whole(self)
+
+    def tell_end(self, life: Life) -> None:
+        self.network.ended(self, life)
+
+    def tell_left(self) -> None:
+        self.network.left(self)
+
+    def start(self, public: Sequence[Public]) -> None:
+        """The public fragments have come: a life at the current versions, its data from leases.
+
+        The moments of the life before stay, unless the syncer distrusts them. Without them it takes
+        those of a donor, or what is shared of first moments, where they are.
+        """
+        moments = self.replica.end()
+        if self._distrusted:
+            moments = None
+        shared: dict[Fragment, Flat] = {}
+        if moments is None and self.kit.sharing is None:
+            moments = self._ask_donors(self.grant.donors)
+        elif moments is None:
+            shared = self.network.shared()
+        known = {Fragment(p): each for p, each in enumerate(public)}
+        flats = {p: flat for p, (_, flat) in known.items()}
+        leaves = sew(self.kit.layout, [*flats.values()])
+        params = jax.tree.unflatten(self.kit.structure, leaves)
+        self.replica.begin(params, moments, flats, shared, self.grant.offset)
+        stream = self.network.stream(self.island)
+        for lease in self.grant.leases:
+            stream.add(lease)
+        self.learner = learner = VirtualLearner(self, self.grant, known, stream)
+        learner.happens(Ready(stream.remaining) if self.staying else LetGo())
+        self.beat(learner)
+
+    def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
+        """The moments of the first donor that has good ones; None if none has."""
+        for donor in donors_in_turn(self.island, donors):
+            if (given := self.network.moments(donor)) is not None:
+                try:
+                    return self.kit.inner.accept(given)
+                except ValueError:
+                    continue  # as a real learner does: the next one may have good ones
+        return None
+
+    def ends(self, learner: VirtualLearner, *, distrusted: bool) -> None:
+        self._distrusted = distrusted
+        super().ends(learner, distrusted=distrusted)
+
+    # --- called by others -------------------------------------------------------------------------
+
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
+        return self.network.missed(p, older, newer)
+
+    def hand_in(
+        self, life: Life, p: Fragment, known: Known
+    ) -> asyncio.Future[HandedIn | None] | None:
+        learner = self.learner_of(life)
+        return None if learner is None else learner.hand_in(p, known)
+
+    def offer(self, life: Life, said: Publication, payload: Sent) -> None:
+        if (learner := self.learner_of(life)) is not None:
+            learner.offer(said, payload)
+
+    def refused(self, said: ContributionId) -> None:
+        if (learner := self.learner_of(said.life)) is not None:
+            learner.refused(said)
+
+
+def step_s(timing: Timing, habits: Habits, rng: random.Random) -> float:
+    """How long a step of such an island takes, by chance."""
+    usual_s = max(timing.step_s / habits.speed, habits.step_s)
+    return usual_s * (1 + timing.jitter * (2 * rng.random() - 1))

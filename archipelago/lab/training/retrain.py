@@ -1,0 +1,32 @@
+"""A run that was on Ray, trained again in virtual time: each island with the leases of its tape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from archipelago.lab.training.lease_source import reading_of
+from archipelago.lab.training.loss_curve import Learned, LossCurve
+from archipelago.lab.training.timing import Virtual
+from archipelago.lab.training.world import World
+from cluster.config.load import load
+from cluster.config.rule import rule_of
+from cluster.storage.layout import load_layout
+from cluster.storage.open_depot import depot_of
+from cluster.storage.playback import edition_of, read_tape
+from cluster.workers.evaluator import Evaluator
+
+
+def train_again(run_dir: Path, virtual: Virtual) -> Learned:
+    """Where all islands wait for each other (`overlap = 0`, a quorum of all) it comes to the same
+    fragments to the last bit, on a machine of the same kind; else to a run of its own.
+
+    Errors: `Damaged` if there is no tape; `OtherRules` if the rules that wrote it were others.
+    """
+    config = load(run_dir / "config.toml")
+    depot = depot_of(config, run_dir)
+    layout = load_layout(depot)
+    tape = read_tape(depot, layout.fingerprint)
+    edition = edition_of(depot)
+    reading = reading_of(rule_of(config, layout, edition), tape.events)
+    curve = LossCurve(Evaluator(config), virtual.look_every)
+    return World(config, virtual, curve, reading=reading, order=[*reading], edition=edition).run()

@@ -1,0 +1,37 @@
+"""A run in virtual time: from its configuration to what it comes to, in whichever mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archipelago.lab.training import data_parallel as single
+from archipelago.lab.training.average import Averages
+from archipelago.lab.training.loss_curve import Learned, LossCurve
+from archipelago.lab.training.supported import refused
+from archipelago.lab.training.timing import Timing
+from archipelago.lab.training.world import World
+from cluster.config.schema import Config
+from cluster.config.values import Mode
+from cluster.workers.evaluator import Evaluator
+from coordinator.errors import UserMistake
+
+
+def train(
+    config: Config, timing: Timing, look_every: int, average_shares: Sequence[float] = ()
+) -> Learned:
+    """Train to the end; `look_every`: syncer steps from one look at the model to the next, 0: none.
+
+    `average_shares`: time constants of moving averages of the global model, as shares of T.
+
+    One seed gives the same bits. Errors: `UserMistake` if virtual time cannot have this run, with
+    every reason; `RunFailed` if it comes to nothing.
+    """
+    if problems := refused(config):
+        raise UserMistake("\n".join(problems))
+    averages = Averages.of(average_shares, config.run.steps)
+    curve = LossCurve(Evaluator(config), look_every, averages)
+    match config.run.mode:
+        case Mode.DATA_PARALLEL | Mode.ELASTIC:
+            return single.train(config, timing, curve)
+        case Mode.DECOUPLED | Mode.DILOCO | Mode.STREAMING:
+            return World(config, timing, curve).run()

@@ -1,0 +1,6 @@
+"""An island's process.
+
+Modules:
+
+    actor  the actor of an island: its process, and the calls that the run makes of it
+"""

@@ -1,0 +1,202 @@
+"""Is what an island says and sends what the protocol has words for?
+
+Whoever hears it must be able to rely on it: numbers that no tape can hold, facts of another life or
+an array of objects would break the shard or the syncer, and so the run of all others. What fits is
+judged by the gate, as ever.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from cluster.actors.object_store.moment_pieces import Piece
+from coordinator.codec import WithMoments
+from coordinator.errors import Malformed
+from coordinator.parts import Part
+from coordinator.protocol import (
+    Adopted,
+    ContributionId,
+    Fragment,
+    HandIn,
+    Lease,
+    LeaseWanted,
+    Left,
+    Life,
+    Progress,
+    Report,
+    Version,
+    Vitals,
+)
+
+MOST = 2**53
+"""The largest count: above it a float, such as a weight, is not exact any more."""
+
+
+class FirstPart(NamedTuple):
+    """What the first host of several hands in, and the actors that have the other parts."""
+
+    part: Part
+    others: tuple[str, ...]
+
+
+def flaw(handed: object, life: Life, fragment: Fragment) -> str | None:
+    """What is wrong with the answer of this life, asked for this fragment; None: nothing."""
+    if type(handed) is not tuple or len(pair := cast("tuple[Any, ...]", handed)) != 2:
+        return f"{_shown(handed)} instead of facts and a payload"
+    facts, sent = pair
+    if type(facts) is not HandIn:
+        return f"{_shown(facts)} instead of facts"
+    payloads = cast("tuple[Any, ...]", sent) if type(sent) is WithMoments else (sent,)
+    for payload in payloads:
+        if type(payload) is not np.ndarray:
+            return f"{_shown(payload)} instead of a payload"
+        if payload.ndim != 1 or payload.dtype.hasobject:
+            return f"a payload of dtype {payload.dtype} and shape {payload.shape}"
+    return next(_of_facts(facts, life, fragment), None)
+
+
+def check_report(event: object, vitals: object, adopted: object, fragments: int) -> None:
+    """A report, and what came with it; `fragments`: so many there are.
+
+    Errors: `Malformed`.
+    """
+    if type(event) is not Report or type(vitals) is not Vitals:
+        raise Malformed(f"{_shown((event, vitals))} instead of a report")
+    if not isinstance(adopted, Sequence):
+        raise Malformed(f"{_shown(adopted)} instead of what was adopted")
+    _refuse(_of_life(event.life), _of_progress(event.progress), _seconds("step_s", event.step_s))
+    spent = (each for each in astuple(vitals)[1:])  # all but the loss, which may be no number
+    _refuse(*(_seconds("a vital", each) for each in spent))
+    if type(vitals.loss) is not float:
+        raise Malformed(f"the loss is {_shown(vitals.loss)}")
+    for each in cast("Sequence[object]", adopted):
+        if type(each) is not Adopted:
+            raise Malformed(f"{_shown(each)} instead of what was adopted")
+        if each.life != event.life:
+            raise Malformed(f"{event.life} reports what {_shown(each.life)} has adopted")
+        _refuse(
+            _of_life(each.life),
+            _of_version(each.version),
+            _of_progress(each.progress),
+            _count("fragment", each.fragment, fragments - 1),
+            _count("from_step", each.from_step),
+            _count("tokens", each.tokens),
+        )
+
+
+def check_word(event: object, kind: type[LeaseWanted] | type[Left]) -> None:
+    """A word that is of a life, and perhaps of how far it has come.
+
+    Errors: `Malformed`.
+    """
+    if type(event) is not kind:
+        raise Malformed(f"{_shown(event)} instead of a {kind.__name__}")
+    _refuse(_of_life(event.life))
+    if isinstance(event, Left):
+        _refuse(_of_progress(event.progress))
+
+
+def pieces_of(given: object) -> list[Piece] | None:
+    """Where a donor says that its moments lie, if it has any.
+
+    Errors: `Malformed`.
+    """
+    if given is None:
+        return None
+    if type(given) is not list:
+        raise Malformed(f"{_shown(given)} instead of moments")
+    pieces = cast("list[Any]", given)
+    for piece in pieces:
+        reference: object = piece.reference if type(piece) is Piece else None
+        if not isinstance(reference, ray.ObjectRef):
+            raise Malformed(f"{_shown(piece)} where moments should lie")
+        _refuse(_count("leaf", piece.leaf, len(pieces) - 1))  # each has a piece at least
+        for name in ("host", "start", "nbytes"):
+            _refuse(_count(name, getattr(piece, name)))
+    return pieces
+
+
+def moments_of(pulled: Sequence[object]) -> list[NDArray[Any]]:
+    """What a donor gave: arrays; a learner looks whether they are its model's.
+
+    Errors: `Malformed`.
+    """
+    leaves = cast("list[Any]", [*pulled])
+    if wrong := [
+        x for x in leaves if type(x) is not np.ndarray or x.dtype.hasobject or x.ndim != 1
+    ]:
+        raise Malformed(f"{_shown(wrong[0])} among its moments")
+    return leaves
+
+
+def _refuse(*checks: Iterator[str]) -> None:
+    for check in checks:
+        if (why := next(check, None)) is not None:
+            raise Malformed(why)
+
+
+def _of_facts(facts: HandIn, life: Life, fragment: Fragment) -> Iterator[str]:
+    said = facts.id
+    if type(said) is not ContributionId:
+        yield f"its id is {_shown(said)}"
+    elif (said.life, said.fragment) != (life, fragment):
+        yield f"it is of {_shown(said)}, {life} was asked for fragment {fragment}"
+    else:
+        yield from _of_life(said.life)
+        yield from _count("fragment", said.fragment)
+        yield from _count("from_step", said.from_step)
+        yield from _count("to_step", said.to_step)
+    yield from _of_version(facts.base)
+    yield from _count("since_step", facts.since_step)
+    yield from _count("tokens", facts.tokens)
+    if type(facts.fingerprint) is not str:
+        yield f"its fingerprint is {_shown(facts.fingerprint)}"
+    yield from _of_progress(facts.progress)
+
+
+def _of_life(life: object) -> Iterator[str]:
+    if type(life) is not Life or type(life.island) is not str:
+        yield f"it is of {_shown(life)}, which is no life"
+    else:
+        yield from _count("incarnation", life.incarnation)
+
+
+def _of_version(version: object) -> Iterator[str]:
+    if type(version) is not Version:
+        yield f"its version is {_shown(version)}"
+    else:
+        yield from _count("generation", version.generation)
+        yield from _count("version", version.number)
+
+
+def _of_progress(progress: object) -> Iterator[str]:
+    if type(progress) is not Progress or type(progress.lease) is not Lease:
+        yield f"its progress is {_shown(progress)}"
+    else:
+        yield from _count("progress.steps", progress.steps)
+        yield from _count("progress.tokens", progress.tokens)
+        yield from _count("lease.number", progress.lease.number)
+        yield from _count("lease.start", progress.lease.start)
+
+
+def _count(name: str, value: object, most: int = MOST) -> Iterator[str]:
+    """`int` and nothing that is like one: the tape would not give it back."""
+    if type(value) is not int or not 0 <= value <= most:
+        yield f"{name} is {_shown(value)}, not a count up to {most}"
+
+
+def _seconds(name: str, value: object) -> Iterator[str]:
+    if not isinstance(value, float | int) or not math.isfinite(value):
+        yield f"{name} is {_shown(value)}, not a time"
+
+
+def _shown(value: object) -> str:
+    return f"{reprlib.repr(value)} ({type(value).__name__})"

@@ -1,0 +1,210 @@
+"""How a learner or an evaluator gets public fragments from the shards, whole or by range.
+
+The shards answer where the bytes lie, and `Fetching` pulls them. Nothing here has a number of
+seconds; whoever calls is told of each answer and of each object that has come (`came`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster.actors.directory import AGAIN_S
+from cluster.actors.object_store.publish import Boxed, Encoded, Shared
+from cluster.actors.object_store.pull import Fetching, Lot, lots_of
+from cluster.actors.object_store.ranges import Range
+from coordinator.codec import Payload, Sent, joined
+from coordinator.errors import Unreachable
+from coordinator.fragments import Flat
+from coordinator.protocol import Fragment, Version
+
+Came = Callable[[], None]
+"""Called when something has come; what it raises ends the call."""
+
+
+class _Parcel(NamedTuple):
+    """An encoded difference: here, or so many objects of it and of its moments on their way."""
+
+    here: Sent | None
+    difference: int = 0
+    moments: int | None = None
+
+
+class FragmentReader:
+    """One process's way to the public fragments; any thread may call."""
+
+    def __init__(
+        self,
+        ask: Callable[..., Any],
+        ask_once: Callable[..., Any],
+        fetching: Fetching,
+        holder: Mapping[Fragment, str],
+    ) -> None:
+        """`ask`: calls a method of a shard, again until it answers; `ask_once` raises `Unreachable`
+        instead. `holder`: the shard that has it, for each fragment."""
+        self._ask, self._ask_once = ask, ask_once
+        self._fetching, self._holder = fetching, holder
+        self._asking = ThreadPoolExecutor(1, "ask")
+        self.ranges: Mapping[Fragment, slice] | None = None  # of a host that has no more of them
+
+    def whole(
+        self, fragments: Sequence[Fragment], least: Mapping[Fragment, Version], came: Came
+    ) -> list[tuple[Version, Flat]]:
+        """Return public fragments, no older than `least` says.
+
+        They are asked for as many at a time as are pulled at once, and the next ones while these
+        come. They are mapped where they lie on this node, if they are of one part.
+        """
+        found: dict[Fragment, tuple[Version, Flat]] = {}
+        todo = deque(fragments)
+        asked = self._shared(_some(todo, 1), least, came)
+        while asked:
+            largest = max(shared.nbytes for shared in asked.values())
+            ahead = _some(todo, self._fetching.window_bytes / max(1, largest))
+            coming = self._asking.submit(self._shared, ahead, least, came)
+            found |= self._pulled(asked, least, came)
+            asked = coming.result()
+        return [found[p] for p in fragments]
+
+    def mean_moments(self, fragments: Sequence[Fragment], came: Came) -> dict[Fragment, Payload]:
+        """Return the mean of the islands' first moments, of those fragments of which there is one.
+
+        What went with its shard is asked for again.
+        """
+        found: dict[Fragment, Payload] = {}
+        for name in dict.fromkeys(self._holder[p] for p in fragments):
+            todo = [p for p in fragments if self._holder[p] == name]
+            while todo:
+                bytes_s = self._rate(todo[0], came)
+                said = self._until(came, name, "mean_moments", todo, bytes_s, self._owns(todo))
+                there = {p: each for p, each in zip(todo, said, strict=True) if each is not None}
+                some = {p: each[0] for p, each in there.items() if each}
+                try:
+                    means = self._opened([*some.values()], came)
+                except Unreachable as error:
+                    logging.info("%s; trying again", error)
+                    continue
+                found |= dict(zip(some, cast("list[Payload]", means), strict=True))
+                todo = [p for p in todo if p not in there]
+                came()
+        return found
+
+    def missed(
+        self, p: Fragment, older: Version, newer: Version, came: Came
+    ) -> list[Sent] | tuple[Version, Flat]:
+        """Return what leads from one version to another; the public fragment if that is not kept.
+
+        The shard is asked once: whoever asks knows whether it is still needed.
+        Errors: `Unreachable` if the shard is away or has nothing yet, or what it gave is gone.
+        """
+        asked = p, older, newer, self._rate(p, came), self._owns([p]).get(p)
+        said = self._ask_once(self._holder[p], "missed", *asked)
+        if said is None:
+            came()  # it is heard
+            raise Unreachable(f"the {self._holder[p]} has not what leads to {newer} of f{p} yet")
+        if isinstance(said, Shared):
+            return said.version, _sewn(self._fetching.pull(lots_of(said), came))
+        return self._opened(said, came)
+
+    def _owns(self, fragments: Sequence[Fragment]) -> dict[Fragment, Range]:
+        """The ranges of these that this host has; none if it has all of them."""
+        if (ranges := self.ranges) is None:
+            return {}
+        return {p: (ranges[p].start, ranges[p].stop) for p in fragments}
+
+    def _shared(
+        self, fragments: Sequence[Fragment], least: Mapping[Fragment, Version], came: Came
+    ) -> dict[Fragment, Shared]:
+        """Return where public fragments lie, as soon as they are put."""
+        found: dict[Fragment, Shared] = {}
+        for name in dict.fromkeys(self._holder[p] for p in fragments):
+            todo = [p for p in fragments if self._holder[p] == name]
+            while todo:
+                asked = todo, self._rate(todo[0], came), self._owns(todo), dict(least)
+                said = self._until(came, name, "shared", *asked)
+                found |= {p: each for p, each in zip(todo, said, strict=True) if each is not None}
+                todo = [p for p in todo if p not in found]
+                if todo:
+                    came()  # the shard is there, and puts them
+        return found
+
+    def _pulled(
+        self, asked: Mapping[Fragment, Shared], least: Mapping[Fragment, Version], came: Came
+    ) -> dict[Fragment, tuple[Version, Flat]]:
+        """Return these fragments; they are asked for again if they went with their shard."""
+        while True:
+            try:
+                lots = [lot for shared in asked.values() for lot in lots_of(shared)]
+                parts = iter(self._fetching.pull(lots, came))
+            except Unreachable as error:
+                logging.info("%s; trying again", error)
+                asked = self._shared([*asked], least, came)
+                continue
+            return {
+                p: (shared.version, _sewn([*islice(parts, len(shared.parts))]))
+                for p, shared in asked.items()
+            }
+
+    def _opened(self, boxed: Sequence[Boxed], came: Came) -> list[Sent]:
+        """Return encoded differences, pulled where they are not here yet.
+
+        Errors: `Unreachable`.
+        """
+        parcels, lots = list[_Parcel](), list[Lot]()
+        for each in boxed:
+            if not isinstance(each, Encoded):
+                parcels.append(_Parcel(each))
+                continue
+            beside = None if each.moments is None else len(each.moments)
+            parcels.append(_Parcel(None, len(each.difference), beside))
+            references = [*each.difference, *(each.moments or ())]
+            lots += [Lot(reference, each.nbytes / len(references)) for reference in references]
+        parts = iter(self._fetching.pull(lots, came))
+        return [_opened(parcel, parts) for parcel in parcels]
+
+    def _rate(self, p: Fragment, came: Came) -> float:
+        """Bytes a second that this process pulls."""
+        while (bytes_s := self._fetching.bytes_s) is None:
+            try:
+                return self._fetching.measure(
+                    lambda nbytes: self._until(came, self._holder[p], "probe", nbytes), came
+                )
+            except Unreachable as error:
+                logging.info("%s; trying again", error)
+        return bytes_s
+
+    def _until(self, came: Came, shard: str, method: str, *arguments: object) -> Any:
+        """Ask again until the shard has a model, and what is asked for is put."""
+        while (found := self._ask(shard, method, *arguments)) is None:
+            came()  # it is heard
+            time.sleep(AGAIN_S)
+        return found
+
+
+def _some(todo: deque[Fragment], count: float) -> list[Fragment]:
+    """The next ones, one at least while there is one."""
+    return [todo.popleft() for _ in range(int(min(len(todo), max(1.0, count))))]
+
+
+def _opened(parcel: _Parcel, parts: Iterator[NDArray[Any]]) -> Sent:
+    if parcel.here is not None:
+        return parcel.here
+    difference = _sewn([*islice(parts, parcel.difference)])
+    if parcel.moments is None:
+        return difference
+    return joined(difference, _sewn([*islice(parts, parcel.moments)]))
+
+
+def _sewn(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return what was cut into these parts; of none, an empty range."""
+    if not parts:
+        return np.zeros(0, np.float32)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

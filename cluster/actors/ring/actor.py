@@ -1,0 +1,127 @@
+"""The actor that conducts rings: in the syncer's place, and called by fleet, evaluator and people
+as they call the syncer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cluster.actors.ring.conductor import Conductor
+from cluster.allreduce.report import status_of, summary_of, view_of
+from cluster.allreduce.ring import Drain, Stage, Stop
+from cluster.allreduce.saved_state import RingState
+from cluster.allreduce.shell import RingShell
+from cluster.failures import Unjudged, words_of
+from cluster.status import RunStatus
+from cluster.tasks import Tasks
+from cluster.view import View
+from coordinator.errors import RunFailed
+from coordinator.fragments import Flat, take
+from coordinator.protocol import Fragment, Island, Version
+
+FRESH_S = 3.0
+"""Parameters that were seen so recently are not asked for again."""
+LATE_S = 10.0
+"""A depot that has not answered for so long is said in the status."""
+DURABLE_S = 6.0
+"""An order is answered by then, also if the depot has not taken it."""
+END_S = 30.0
+"""The depot is not waited for longer at the end of the run."""
+
+
+class RingActor(Conductor):
+    """What a run is asked from outside, of its ring."""
+
+    _seen: tuple[float, RingState] | None = None
+
+    async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
+        """Return the model: as of a moment ago while a ring turns, else as it is."""
+        seen = await self._look_at_it(await self._open())
+        leaves = [np.asarray(leaf) for leaf in seen.params]
+        version = Version(0, seen.held.step)
+        return [(version, take(self._layout, p, leaves)) for p in fragments]
+
+    async def _look_at_it(self, shell: RingShell) -> RingState:
+        if shell.ring.stage is Stage.OVER:
+            return shell.snapshot
+        if self._seen is not None and time.monotonic() - self._seen[0] < FRESH_S:
+            return self._seen[1]
+        known = shell.snapshot if self._seen is None else self._seen[1]
+        best = max(known, shell.snapshot, key=lambda each: each.held)
+        for life in shell.ring.turning[:1]:
+            best = await self._ports.peek(life) or best
+        self._seen = time.monotonic(), best
+        return best
+
+    async def look(self, held: Mapping[Island, str]) -> tuple[View, RunStatus]:
+        """Return what there is to see: for the fleet to decide from, and for people."""
+        shell = await self._open()
+        shell.measures.held(held, self._now_s())
+        return view_of(shell.ring, shell.measures.counts), await self.status()
+
+    async def status(self) -> RunStatus:
+        """Return the run as it is now.
+
+        Errors: `RunFailed` if the conductor cannot go on.
+        """
+        shell = await self._open()
+        if (error := shell.failure) is not None:
+            raise RunFailed(f"the conductor cannot go on: {words_of(error)}") from error
+        for what, late_s in shell.records.late():
+            if late_s > LATE_S:
+                why = f"the depot has not answered for {late_s:.0f} s"
+                shell.measures.trouble(what, why)
+        return status_of(
+            self._run,
+            shell.rules,
+            shell.ring,
+            shell.measures.counts,
+            self._config.sync.fragments,
+            self._now_s(),
+        )
+
+    async def stop(self, why: str) -> None:
+        """Have the run end after the step that is under way."""
+        await self._ordered(Stop(why))
+
+    async def drain(self, island: Island, why: str) -> None:
+        """Have an island leave after its step, and the others go on."""
+        await self._ordered(Drain(island, why))
+
+    async def _ordered(self, order: Stop | Drain) -> None:
+        """Take in an order, and answer when it is durable, or when the depot takes too long."""
+        shell = await self._open()
+        shell.feed(order)
+        await asyncio.wait({shell.remember()}, timeout=DURABLE_S)
+
+    async def fault(self, island: Island) -> None:
+        """Count that something was broken on purpose."""
+        shell = await self._open()
+        shell.measures.fault(island, self._now_s())
+        await asyncio.wait({shell.remember()}, timeout=DURABLE_S)  # this process may be broken next
+
+    async def evaluated(self, t: int, loss: float) -> None:
+        """Take in the held-out loss of the model after so many steps."""
+        (await self._open()).measures.evaluated(t, loss)
+
+    async def unjudged(self, why: Unjudged) -> None:
+        """Count an evaluation that has come to nothing."""
+        (await self._open()).measures.unjudged(why)
+
+    async def close(self) -> dict[str, object]:
+        """The run is over: end everything, and sum up; also if the depot does not answer."""
+        shell = await self._open()
+        tasks = Tasks(lambda error: logging.error("not ended as it should be: %r", error))
+        for ending in (
+            tasks.spawn(self._ports.close()),
+            shell.remember(),
+            shell.records.all_written(),
+        ):
+            await asyncio.wait({ending}, timeout=END_S)
+        shell.close()
+        await asyncio.wait({tasks.spawn(self._store.close())}, timeout=END_S)
+        return summary_of(shell.ring, shell.measures.counts, self._now_s())

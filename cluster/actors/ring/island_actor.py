@@ -1,0 +1,118 @@
+"""The actor of an island that sums gradients: it holds the process, and answers calls."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, NoReturn
+
+import ray
+
+from cluster.actors.directory import setup_logging
+from cluster.actors.fault_injection import Breakable
+from cluster.actors.ring.ray_link import RingRayLink
+from cluster.allreduce.saved_state import RingState
+from cluster.config.schema import Config
+from cluster.failures import Reason, raised
+from cluster.names import Seat
+from cluster.tasks import watch_process
+from coordinator.errors import Rejected
+from coordinator.protocol import Life
+
+if TYPE_CHECKING:
+    from cluster.allreduce.member import RingMember
+
+log = logging.getLogger("archipelago.island")
+PEEK_S = 20.0
+"""So long a step boundary is waited for by whoever wants to see the parameters."""
+
+
+class RingIslandActor(Breakable):
+    """One island that sums gradients with the others."""
+
+    def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
+        """Cannot fail: an actor whose constructor raises is never restarted."""
+        setup_logging()
+        watch_process(self._break_down)
+        self._config = Config.model_validate_json(config, strict=False)
+        self._link = RingRayLink(self._config, namespace, seat)
+        self._member: RingMember | None = None
+        self._over = threading.Event()
+        threading.Thread(target=self._live, name="train", daemon=True).start()
+
+    def _live(self) -> None:
+        try:
+            time.sleep(self._link.starting())
+            if (island := self._link.role(warm=False)) is None:
+                return
+            from cluster.allreduce.member import RingMember
+
+            self._member = RingMember(self._config, island, self._link)
+            self._member.run()
+        except Rejected as error:
+            log.warning("%s", error)
+        except BaseException as error:  # noqa: BLE001 - which ends the process
+            self._break_down(error)
+        finally:
+            self._over.set()
+
+    def _break_down(self, error: BaseException) -> NoReturn:
+        """End this process with what was raised on one of its threads; Ray restarts it."""
+        failure = raised(Reason.TRAIN, error)
+        log.error("the island broke, %s; its process is restarted", failure.why, exc_info=error)
+        try:
+            self._link.broke(failure, "".join(traceback.format_exception(error)))
+        finally:
+            logging.shutdown()
+            os._exit(1)
+
+    @ray.method(concurrency_group="watching")
+    def watch(self, life: Life) -> str:
+        """Return when this life is over; if the process dies, whoever called hears it from Ray."""
+        self._over.wait()
+        return f"{life} is over"
+
+    @ray.method(concurrency_group="control")
+    def pause(self, ring: int) -> None:
+        if self._member is not None:
+            self._member.pause(ring)
+
+    @ray.method(concurrency_group="asking")
+    def peek(self) -> RingState | None:
+        return None if self._member is None else self._member.peek(PEEK_S)
+
+    @ray.method(concurrency_group="asking")
+    def state_of(self, life: Life) -> RingState | None:
+        return None if self._member is None else self._member.state_of()
+
+    @ray.method(concurrency_group="control")
+    def leave(self) -> None:
+        """The run is over; the process ends with its actor."""
+
+    @ray.method(concurrency_group="control")
+    def spoil(self, factor: float) -> None:
+        """Multiply its gradients from now on (for fault plans)."""
+        if self._member is not None:
+            self._member.spoil = factor
+
+    @ray.method(concurrency_group="breaking")
+    def slow(self, factor: float, for_s: float) -> None:
+        """Have each step take so many times as long, for a while (for fault plans)."""
+        if self._member is not None:
+            self._member.drag = factor
+            time.sleep(for_s)
+            self._member.drag = 1.0
+
+    @ray.method(concurrency_group="breaking")
+    def node(self) -> str:
+        """On which node it is, by Ray's id."""
+        return ray.get_runtime_context().get_node_id()
+
+    @ray.method(concurrency_group="breaking")
+    def kill_node(self) -> None:
+        """Kill the raylet, which has started this process, and with it everything on the node."""
+        os.kill(os.getppid(), signal.SIGKILL)

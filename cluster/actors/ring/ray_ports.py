@@ -1,0 +1,126 @@
+"""What a conductor reaches over Ray: the islands of its rings, and where they meet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+
+from cluster.actors.directory import Directory
+from cluster.allreduce.ports import NotGiven, RingPorts
+from cluster.allreduce.rendezvous import Meetings
+from cluster.allreduce.saved_state import RingState
+from cluster.failures import in_short, origin_of
+from cluster.names import Seat, island_actor, seat_of
+from coordinator.protocol import Island, Life
+
+T = TypeVar("T")
+
+
+class RayRingPorts(RingPorts):
+    """Islands as actors of Ray, and meeting points as processes of this node."""
+
+    def __init__(
+        self,
+        namespace: str,
+        meetings: Callable[[], Meetings] = Meetings,
+        host: Callable[[], str] = ray.util.get_node_ip_address,
+    ) -> None:
+        """`meetings`: makes them, on a thread. `host`: where other nodes reach this one."""
+        self._actors, self._new_meetings, self._host = Directory(namespace), meetings, host
+        self._thread = ThreadPoolExecutor(1, "meetings")  # in the order of the rings
+        self._meetings: Meetings | None = None
+        self._met = 0
+        self.seats: dict[Island, Seat] = {}  # of those that this process has let in
+
+    def seat(self, island: Island) -> Seat:
+        """Return where an island is, also one that an earlier process of the conductor let in."""
+        return self.seats.get(island, seat_of(island))
+
+    async def prepare(self) -> None:
+        """Start the process of the first meeting point."""
+
+        def prepare() -> None:
+            if self._meetings is None:
+                self._meetings = self._new_meetings()
+
+        await self._on_thread(prepare)
+
+    async def meet(self, ring: int, members: int) -> str:
+        def meet() -> str:
+            assert self._meetings is not None, "prepare comes first"
+            self._met = ring
+            return self._meetings.next(self._host(), members)
+
+        return await self._on_thread(meet)
+
+    async def part(self, ring: int) -> None:
+        def part() -> None:
+            if self._meetings is not None and self._met == ring:
+                self._meetings.end_ring()
+
+        await self._on_thread(part)
+
+    async def _on_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def watch(self, life: Life) -> str:
+        name = island_actor(self.seat(life.island))
+        try:
+            actor = await self._actors.reach(name)
+            return await actor.watch.remote(life)
+        except RayTaskError as error:
+            return in_short(f"it cannot be watched: {origin_of(error)!r}")
+        except RayError as error:
+            self._actors.forget(name)
+            return f"its process ended ({type(error).__name__})"
+
+    async def pause(self, life: Life, ring: int) -> None:
+        await self._tell(life, "pause", ring)
+
+    async def end(self, life: Life) -> None:
+        await self._tell(life, "kill")
+
+    async def _tell(self, life: Life, method: str, *arguments: object) -> None:
+        try:
+            actor = await self._actors.find(island_actor(self.seat(life.island)))
+            await getattr(actor, method).remote(*arguments)
+        except RayError as error:  # whoever watches it hears of its end
+            logging.info("%s does not hear %r: %s", life, method, type(error).__name__)
+
+    async def state_of(self, life: Life) -> RingState | NotGiven:
+        name = island_actor(self.seat(life.island))
+        try:
+            actor = await self._actors.find(name)
+            state: RingState | None = await actor.state_of.remote(life)
+        except RayError as error:
+            self._actors.forget(name)
+            origin = origin_of(error)
+            dead = isinstance(error, RayActorError) and not isinstance(error, ActorUnavailableError)
+            why = in_short(f"{type(origin).__name__}: {origin}")
+            return NotGiven(why, again=not dead)
+        return NotGiven("it has none", again=False) if state is None else state
+
+    async def peek(self, life: Life) -> RingState | None:
+        """Return the parameters of this life at its next step boundary, without moments; None if
+        it cannot be asked, or if that takes too long."""
+        try:
+            actor = await self._actors.find(island_actor(self.seat(life.island)))
+            return await actor.peek.remote()
+        except RayError as error:
+            logging.info("%s does not show its model: %s", life, type(error).__name__)
+            return None
+
+    async def close(self) -> None:
+        """End the processes of the meeting points."""
+
+        def close() -> None:
+            if self._meetings is not None:
+                self._meetings.close()
+
+        await self._on_thread(close)

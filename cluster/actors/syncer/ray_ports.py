@@ -1,0 +1,174 @@
+"""What the syncer reaches over Ray: the shards for arrays, the islands for words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from cluster.actors.call_errors import failure_of
+from cluster.actors.directory import AGAIN_S, Directory
+from cluster.failures import Answered, Reason, in_short, origin_of
+from cluster.names import Seat, island_actor, seat_of
+from cluster.shard.fates import Fates
+from cluster.storage.open_depot import PATIENCE_S
+from cluster.syncer.collect import Answers, Asker, Handed
+from cluster.syncer.ports import Ports
+from cluster.syncer.shard_liveness import Attendance, Away
+from coordinator.errors import NoModel
+from coordinator.protocol import (
+    Discard,
+    Fragment,
+    Island,
+    Life,
+    Merge,
+    Merged,
+    Progress,
+    Publish,
+    Store,
+    Unsound,
+    Version,
+    Void,
+)
+
+Wanted = Mapping[Fragment, Version]
+"""Which version of each of these fragments."""
+
+
+class RayPorts(Ports):
+    """What the syncer reaches: the shards for arrays, the islands for words.
+
+    A version may be merged as soon as the one before is stored, and must not be staged before that
+    is public: an asynchronous actor of Ray does not keep to the order in which it was called.
+    """
+
+    def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
+        self._actors, self._holder = Directory(namespace), holder
+        self._shards = Attendance(set(holder.values()), (RayActorError, NoModel))
+        self._asker = Asker(self._ask)
+        self._turns = {p: asyncio.Lock() for p in holder}
+        self._durable: dict[Fragment, bool | str] = {}  # what the last merge of each has said
+        self._fates = Fates()  # that a shard which comes back has to know
+        self.seats: dict[Island, Seat] = {}  # of those that have joined
+
+    async def shard_dies(self, name: str) -> None:
+        """Return when it is dead, also if nothing was asked of it: who joins waits for it."""
+
+        async def watch() -> None:
+            shard = await self._actors.find(name)
+            await shard.watch.remote()
+
+        await self._shards.until_dead(name, watch)
+        for p in (p for p, holder in self._holder.items() if holder == name):
+            self._turns[p] = asyncio.Lock()
+
+    async def have_back(self, name: str, wanted: Wanted, generation: int) -> Wanted:
+        """Have this shard go back to these versions, as soon as Ray has restarted it; returns those
+        that it has. More will be asked of it once it `is_back`.
+
+        Errors: `RayActorError` if it does not come for `PATIENCE_S`.
+        """
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            self._actors.forget(name)
+            deaths, merged = self._shards.deaths(name), self._fates.merged(wanted.keys())
+            try:
+                shard = await self._actors.find(name)
+                return await shard.recover.remote(wanted, generation, deaths, merged)
+            except RayActorError:
+                if time.monotonic() > end_s:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+
+    def is_back(self, name: str) -> None:
+        self._shards.is_back(name)
+
+    async def _order(self, p: Fragment, method: str, *arguments: object) -> Any:
+        """Errors: `Away`."""
+        name = self._holder[p]
+
+        async def order() -> Any:
+            shard = await self._actors.find(name)
+            return await getattr(shard, method).remote(*arguments)
+
+        return await self._shards.ask(name, order)
+
+    def _seat(self, life: Life) -> Seat:
+        return self.seats.get(life.island, seat_of(life.island))
+
+    async def watch(self, life: Life) -> str:
+        try:
+            island = await self._actors.reach(island_actor(self._seat(life)))
+            return await island.watch.remote(life)
+        except RayTaskError as error:
+            return in_short(f"it cannot be watched: {origin_of(error)!r}")
+        except RayError as error:
+            return f"its process ended ({type(error).__name__})"
+
+    async def collect(self, life: Life, fragment: Fragment) -> Handed:
+        await self._shards.until_back(self._holder[fragment])
+        try:
+            return await self._asker.collect(life, fragment)
+        except Away as why:
+            return f"{why}: {life} will be asked again"
+
+    async def _ask(self, fragment: Fragment, lives: Sequence[Life]) -> Answers:
+        seats = {life: self._seat(life) for life in lives}
+        return await self._order(fragment, "collect", fragment, seats)
+
+    async def merge(self, order: Merge) -> Merged | Unsound | None:
+        try:
+            async with self._turns[order.fragment]:
+                event, durable = await self._order(order.fragment, "merge", order)
+        except Away:
+            return None
+        self._durable[order.fragment] = durable
+        return event
+
+    async def store(self, order: Store) -> bool | str:
+        """Done with the merge: a fragment has one version under way at a time."""
+        return self._durable.pop(order.fragment)
+
+    async def publish(self, order: Publish) -> Answered:
+        self._fates.published(order.merged)
+        seats = [*map(self._seat, order.to)]
+        with suppress(Away):
+            async with self._turns[order.fragment]:
+                return await self._order(order.fragment, "publish", order, seats)
+        return Answered()
+
+    async def discard(self, order: Discard) -> None:
+        with suppress(Away):
+            await self._order(order.contribution.id.fragment, "discard", order)
+        if order.returns_residual:
+            await self._tell(order.contribution.id.life, "refused", order.contribution.id)
+
+    async def cease(self, order: Void) -> None:
+        await self._tell(order.life, "cease", order)
+
+    async def park(self, life: Life) -> None:
+        await self._tell(life, "park", life)
+
+    async def leave(self, life: Life) -> Progress | None:
+        return await self._tell(life, "leave")
+
+    async def _tell(self, life: Life, method: str, *arguments: object) -> Any:
+        """Say something to a learner; one that is dead need not hear it."""
+        try:
+            island = await self._actors.find(island_actor(self._seat(life)))
+            return await getattr(island, method).remote(*arguments)
+        except RayError as error:
+            logging.warning("%s did not hear %r: %s", life, method, failure_of(Reason.WORDS, error))
+            return None
+
+    async def break_down(self, life: Life, why: str) -> None:
+        await self._tell(life, "break_down", life, why)
+
+    def life_at(self, seat: Seat, lives: Iterable[Life]) -> Life | None:
+        """Which of these lives is lived there; None for a spare."""
+        return next((life for life in lives if self._seat(life) == seat), None)

@@ -1,0 +1,54 @@
+"""The writing of the syncer's snapshots, on whichever thread asks for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from cluster.actors.restart import start_over
+from cluster.storage.depot import Depot
+from cluster.storage.fragments import forget_orphans
+from cluster.storage.segments import tape_name
+from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_snapshot
+from cluster.syncer.journal import Notes
+from coordinator.errors import RunFailed
+
+
+class SnapshotWriter:
+    """Writes snapshots one at a time, so that an older one never takes a newer one's place."""
+
+    def __init__(self, depot: Depot, check: Callable[[], None], keep_segments: int) -> None:
+        """`check`: raises `RunFailed` if the run belongs to another owner. `keep_segments`: the
+        segments of the log that are kept; 0: all."""
+        self._depot, self._check, self._keep_segments = depot, check, keep_segments
+        self._writing = threading.Lock()
+        self.orphans = True
+        """Whether a restore may have set versions aside that no snapshot has made needless yet."""
+
+    def write(self, snapshot: Snapshot, layout: str, notes: Notes, sealed: bool) -> bool:
+        """Write a snapshot, and return whether it is durable.
+
+        `sealed`: a segment of the log begins with it. The process starts over if the run belongs
+        to another owner, or if a later generation writes the log.
+        """
+        try:
+            self._check()
+        except RunFailed as error:  # the next process says so to whoever asks, and writes nothing
+            start_over(str(error))
+        try:
+            with self._writing:
+                if self._depot.has(tape_name(snapshot.state.generation + 1)):
+                    start_over("a later generation writes the tape")
+                notes.flush()
+                save_snapshot(self._depot, snapshot, layout)
+                if self.orphans:
+                    self.orphans = False
+                    forget_orphans(self._depot)
+                if sealed and snapshot.place is not None:
+                    save_snapshot(self._depot, snapshot, layout, name_of(snapshot.place.segment))
+                    forget_before(self._depot, self._keep_segments)
+        except OSError as error:  # a restart hears the log from the one before
+            logging.error("no snapshot: %s", error)
+            return False
+        return True

@@ -1,0 +1,122 @@
+"""What the fleet breaks on purpose: the faults of its plan, and what people ask for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from cluster.config.fault_kinds import FAULTS, SERVICES, Doer
+from cluster.config.modes import misfit
+from cluster.config.schema import Config, Harm
+from cluster.fleet.backend import Handle, RayCluster, Unavailable
+from cluster.fleet.core_actors import Services, patience
+from cluster.fleet.fault_plan import FaultPlan
+from cluster.fleet.island_table import Islands
+from cluster.names import CALL_TIMEOUT_S, FLEET
+from cluster.view import View
+from coordinator.errors import Unreachable, UserMistake
+from coordinator.protocol import Island
+
+log = logging.getLogger("archipelago.fleet")
+
+
+class Injection:
+    """One run's fault plan, and how a fault is carried out."""
+
+    def __init__(
+        self,
+        run: str,
+        config: Config,
+        cluster: RayCluster,
+        islands: Islands,
+        services: Services,
+        drain: Callable[[Island], object],
+        *,
+        outlives: bool,
+    ) -> None:
+        """`drain`: as the fleet does it for people. `outlives`: the run goes on without its fleet's
+        process."""
+        self._run, self._config, self._cluster = run, config, cluster
+        self._islands, self._services, self._drain = islands, services, drain
+        self._outlives = outlives
+        self._plan = FaultPlan(config.faults.plan)
+
+    @property
+    def done(self) -> list[int]:
+        """Which faults of the plan have happened."""
+        return self._plan.done
+
+    def remember(self, done: Iterable[int]) -> None:
+        """These have happened already, says the process before this one."""
+        self._plan = FaultPlan(self._config.faults.plan, done)
+
+    def strike_what_is_due(self, view: View, keep: Callable[[], None]) -> None:
+        """Have every fault happen that is due and can. `keep`: what the fleet must remember is kept
+        before a fault is done, since it may be this process that it ends."""
+        for number, fault in self._plan.due_at(view.t, view.live).items():
+            if (victim := self._aim(fault)) is None:
+                continue  # due at the next look again
+            self._plan.struck(number)
+            keep()
+            try:
+                self._break(victim, fault)
+            except UserMistake as error:  # a drain that would leave too few: the run need not end
+                log.warning("the %s of %s does not happen: %s", fault.kind, fault.island, error)
+
+    def harm(self, harm: Harm) -> None:
+        """Break something now.
+
+        Errors: `UserMistake` if it is not there, or would take the fleet with it; `Unreachable` if
+        nobody can count it at present.
+        """
+        why = harm.misfit([*self._islands.actors]) or misfit(self._config, harm)
+        if why is not None:
+            raise UserMistake(f"run {self._run}: {why}")
+        if harm.kind == "node":
+            actor = self._islands.actors.get(Island(harm.island))
+            if actor is None or self._node_of(actor) == self._cluster.here():
+                raise UserMistake(f"run {self._run}: the node of {harm.island} is the fleet's own")
+        if harm.island == FLEET and not self._outlives:
+            raise UserMistake(f"run {self._run} ends with its fleet: it is not submitted")
+        try:
+            victim = self._aim(harm)
+        except Unavailable as error:
+            raise Unreachable(
+                f"run {self._run}: its syncer, which counts faults, cannot be heard at present: "
+                "ask again"
+            ) from error
+        if victim is None:
+            raise UserMistake(f"run {self._run}: {harm.island} is not there at present")
+        self._break(victim, harm)
+
+    def _aim(self, harm: Harm) -> Handle | None:
+        """Whom it hits, once the syncer has counted it; None if nobody is there.
+
+        Errors: `Unavailable` if the syncer cannot be heard.
+        """
+        if harm.island in SERVICES:
+            actor = self._cluster.find(harm.island)
+        else:
+            actor = self._islands.actors.get(Island(harm.island))
+        if actor is not None:
+            log.warning("%s %s on purpose", harm.kind, harm.island)
+            self._services.count_fault(harm.island)
+        return actor
+
+    def _node_of(self, island: Handle) -> object:
+        """Return the node of an island's process.
+
+        Errors: `Unreachable` if it cannot be heard.
+        """
+        try:
+            return self._cluster.ask(island, "node", meanwhile=patience(CALL_TIMEOUT_S))
+        except Unavailable as error:
+            raise Unreachable(f"run {self._run}: the island cannot be heard: {error}") from error
+
+    def _break(self, victim: Handle, harm: Harm) -> None:
+        row = FAULTS[harm.kind]
+        if row.doer is Doer.FLEET:
+            self._drain(Island(harm.island))
+            return
+        arguments = [getattr(harm, each) if isinstance(each, str) else each for each in row.takes]
+        self._cluster.tell(victim, row.method, *arguments)

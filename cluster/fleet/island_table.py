@@ -1,0 +1,225 @@
+"""The fleet's table of islands: what each one holds, where, and how its processes have fared."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from cluster.config.schema import Config
+from cluster.fleet.backend import Handle, Place, RayCluster
+from cluster.fleet.inbox import Began, Broke, Desk, Posting
+from cluster.fleet.reconcile import Hold, Holding, relief
+from cluster.fleet.spares import Spare, Spares
+from cluster.names import Seat, group_name
+from cluster.view import View
+from coordinator.errors import RunFailed
+from coordinator.protocol import Island
+
+log = logging.getLogger("archipelago.fleet")
+
+
+@dataclass(slots=True)
+class HeldIsland:
+    """One island's holding, and the handles that go with it."""
+
+    holding: Holding
+    seat: Seat
+    place: Place | None = None
+    actor: Handle | None = None
+    starts: int = 0  # of its process, since its last contribution
+    contributions: int = 0
+    last_words: str = ""
+    traceback: str = ""  # the file that has them
+    broke_as: int | None = None  # the incarnation that broke, once the syncer has said which
+    why: str = ""
+
+    def begins(self) -> None:
+        """Count one more process of this island that begins."""
+        self.starts += 1
+        again = self.holding.incarnation if self.starts > 1 else self.holding.restarted
+        self.holding = replace(
+            self.holding, failures=self.starts - 1, silent_since_s=None, restarted=again
+        )
+
+    def move(self, hold: Hold, why: str) -> None:
+        """It has got there, for this reason."""
+        self.holding = replace(self.holding, hold=hold, since_s=time.monotonic())
+        self.why = why
+
+    def given_up(self) -> RunFailed:
+        """The error of a run that cannot do without it."""
+        words = f"; its last words:\n{self.last_words}" if self.last_words else ""
+        return RunFailed(f"island {self.holding.island} {self.why}{words}")
+
+
+class Islands:
+    """All islands of a run by name, with the spares that may take one over.
+
+    The keeper's thread alone calls these methods. Other threads read `actors`, which is replaced
+    and never changed, and what is posted on the desk.
+    """
+
+    def __init__(self, config: Config, cluster: RayCluster, desk: Desk) -> None:
+        self._policy, self._cluster, self._desk = config.faults.policy, cluster, desk
+        self._held: dict[Island, HeldIsland] = {}
+        self.spares = Spares(config, cluster)
+        self.actors: Mapping[Island, Handle | None] = MappingProxyType({})
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    def __contains__(self, island: object) -> bool:
+        return island in self._held
+
+    def __getitem__(self, island: Island) -> HeldIsland:
+        return self._held[island]
+
+    def all(self) -> dict[Island, HeldIsland]:
+        """Return every island, in order."""
+        return dict(sorted(self._held.items()))
+
+    def holdings(self) -> dict[Island, Holding]:
+        """Return what `reconcile` decides from."""
+        return {island: it.holding for island, it in self._held.items()}
+
+    def taken(self) -> set[Seat]:
+        """Return the seats that an island or a spare has."""
+        return {it.seat for it in self._held.values()} | self.spares.seats.keys()
+
+    def with_devices(self) -> dict[Island, str]:
+        """Return the islands that have devices, or have asked for them, with their groups."""
+        return {i: group_name(i) for i, it in self._held.items() if it.place is not None}
+
+    def aside(self) -> list[HeldIsland]:
+        """Return those that failed again and again."""
+        return [it for it in self._held.values() if it.holding.hold is Hold.ASIDE]
+
+    def post(self) -> None:
+        """Let processes and other threads know what is there now."""
+        postings = {it.seat: Posting(island, it.starts) for island, it in self._held.items()}
+        postings |= {seat: Posting(None, starts) for seat, starts in self.spares.starts.items()}
+        self._desk.post(postings)
+        self.actors = MappingProxyType({i: it.actor for i, it in self.all().items()})
+
+    # --- what changes -----------------------------------------------------------------------------
+
+    def put(self, island: Island, it: HeldIsland) -> None:
+        """Add an island."""
+        self._held[island] = it
+        self.post()
+
+    def remove(self, island: Island) -> None:
+        """Forget an island."""
+        del self._held[island]
+        self.post()
+
+    def move(self, island: Island, hold: Hold, why: str) -> None:
+        """Note that an island has got there, for this reason."""
+        self._held[island].move(hold, why)
+        self.post()
+
+    def forgive(self) -> None:
+        """Forget which islands failed again and again: they get another chance."""
+        for it in self.aside():
+            del self._held[it.holding.island]
+        self.post()
+
+    def note_processes(self) -> None:
+        """Take in what processes have said since the last look."""
+        said = self._desk.take()
+        for word in said.words:
+            it = None if word.island is None else self._held.get(word.island)
+            match word:
+                case Began(seat, None, at_s):
+                    self.spares.starting(seat, at_s)
+                case Began(seat) if it is not None and it.seat == seat:
+                    it.begins()
+                case Broke(seat, _, words, traceback) if it is not None and it.seat == seat:
+                    it.last_words, it.traceback = words, traceback
+                    it.broke_as = None
+                    it.holding = replace(it.holding, breakages=it.holding.breakages + 1)
+                case _:
+                    pass  # another process is this island by now
+        for seat, heard in said.heard.items():
+            self.spares.heard(seat, heard.at_s, warm=heard.warm)
+        self.post()
+
+    def note_learners(self, view: View) -> None:
+        """Take in what the syncer says of the learners."""
+        for island, said in view.islands.items():
+            if (it := self._held.get(island)) is None:
+                continue
+            if it.traceback and it.broke_as is None:
+                it.broke_as = said.incarnation
+            if it.holding.hold in (Hold.RUNNING, Hold.DRAINING):
+                silent_s = it.holding.silent_since_s
+                if said.learner != "lost":
+                    silent_s = None
+                elif it.holding.learner not in ("starting", "lost"):  # nor was before it began
+                    silent_s = time.monotonic()
+                it.holding = replace(
+                    it.holding,
+                    learner=said.learner,
+                    silent_since_s=silent_s,
+                    incarnation=said.incarnation,
+                )
+            if said.contributions > it.contributions:
+                it.contributions, it.starts = said.contributions, 1
+                it.holding = replace(it.holding, failures=0, breakages=0)
+        self.post()
+
+    def note_devices(self) -> None:
+        """Take in what Ray says of devices, which may take a while."""
+        for island, it in self.all().items():
+            if it.holding.hold is Hold.WAITING and it.place is not None and it.place.ready():
+                self.move(island, Hold.PLACED, "its devices are there")
+
+    def use_spares(self, desired: frozenset[Island], now_s: float) -> bool:
+        """Have warm spares take over what is lost, or begins again; return whether one has."""
+        pairs = relief(desired, self.holdings(), self.spares.warm(now_s), self._policy)
+        for island, seat in pairs:
+            it = self._held[island]
+            if it.holding.restarted < it.holding.incarnation:
+                it.begins()  # the spare is the process that begins; else that one is counted
+            self._relieve(island, seat, now_s)
+        self.post()
+        return bool(pairs)
+
+    def _relieve(self, island: Island, seat: Seat, now_s: float) -> None:
+        """Make this spare the island from now on, and the process at its seat a spare."""
+        it, spare = self._held[island], self.spares.take(seat)
+        log.warning("the spare %s is %s from now on; %s is a spare", seat, island, it.seat)
+        if it.place is not None:
+            self.spares.add(Spare(it.seat, group_name(island), now_s, it.place, it.actor))
+        it.seat, it.place, it.actor = spare.seat, spare.place, spare.actor
+        it.holding = replace(it.holding, relieved=it.holding.incarnation)
+
+    def free(self, it: HeldIsland) -> None:
+        """End an island's process and return its devices."""
+        actor, place = it.actor, it.place
+        it.actor = it.place = None  # before the calls below, which may raise: never twice
+        try:
+            if actor is not None:
+                self._cluster.end(actor)
+        finally:
+            if place is not None:
+                place.give_back()
+
+    def free_all(self) -> None:
+        """End all processes of islands and spares."""
+        for it in self.all().values():
+            self.free(it)
+        self.spares.give_all_back()
+
+    def find(self, seats: Mapping[Island, Seat], spares: Mapping[Seat, str], now_s: float) -> None:
+        """Take over what an earlier life of the fleet has started, as far as it is there."""
+        for island, seat in seats.items():
+            actor, place = self._cluster.find_island(seat), self._cluster.reserved(seat)
+            if actor is None and place is None:
+                continue
+            hold = Hold.WAITING if actor is None else Hold.RUNNING
+            self._held[island] = HeldIsland(Holding(island, hold, now_s), seat, place, actor)
+        self.spares.find(spares, now_s)
+        self.post()

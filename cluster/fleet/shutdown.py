@@ -1,0 +1,110 @@
+"""The end of a run: attempted again and again until the model is somewhere.
+
+The shards stay alive meanwhile, since they alone hold the newest model. Other threads may save it
+elsewhere, which lets the run end.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cluster.fleet.backend import Handle, RayCluster, Unavailable
+from cluster.fleet.core_actors import Services
+from cluster.fleet.outcome import Outcome
+from cluster.fleet.results import Results, SavedModel, no_room, save_to
+from cluster.storage.depot import Depot
+from coordinator.errors import UserMistake
+from coordinator.fragments import Layout
+
+log = logging.getLogger("archipelago.fleet")
+
+LEAVE_TIMEOUT_S = 5.0
+"""So long the islands are waited for as they leave."""
+AGAIN_S = 5.0
+"""Between two attempts to write the end of the run."""
+
+
+class Ending:
+    """The end of one run. The keeper calls `attempt` and `not_yet`; any thread calls `save`."""
+
+    def __init__(self, run_dir: Path, depot: Depot, services: Services) -> None:
+        self._run_dir, self._depot, self._services = run_dir, depot, services
+        self._results: Results | None = None
+        self._measured: dict[str, object] | None = None
+        self._tried_s = -AGAIN_S
+        self._waits: Results | None = None  # their model is final, and nothing has taken it
+        self._rescued: tuple[Results, SavedModel] | None = None
+        self.trouble: str | None = None
+        """Why the end cannot be written; None if it can."""
+
+    def not_yet(self) -> None:
+        """Note that the run goes on: nothing of an earlier attempt counts."""
+        if self._measured is not None:
+            self._results = self._measured = self._waits = self.trouble = None
+
+    def attempt(
+        self,
+        layout: Layout,
+        islands: Sequence[Handle],
+        cluster: RayCluster,
+        *,
+        check: Callable[[], None],
+        began: float,
+        asked: Callable[[], str | None],
+    ) -> Outcome | None:
+        """Let the islands go, judge and save the result, sum up; None if that must be tried again.
+
+        `check`: is the run ours still? `began`: in seconds since 1970. `asked`: who wants it to
+        end. Errors: what `check` raises.
+        """
+        rescued = None
+        if self._rescued is not None and self._rescued[0] is self._results:
+            rescued = self._rescued[1]
+        if rescued is None and time.monotonic() - self._tried_s < AGAIN_S:
+            return None
+        try:
+            if self._measured is None:
+                self._measured = self._services.close()
+                cluster.tell_all(islands, "leave", LEAVE_TIMEOUT_S)
+                self._results = Results(self._run_dir, self._depot, layout)
+            assert self._results is not None
+            outcome = self._results.leave(
+                self._services,
+                self._measured,
+                check=check,
+                began=began,
+                asked=asked,
+                rescued=rescued,
+            )
+        except Unavailable as error:  # one of them is back at the next look
+            log.warning("the end is tried again: %s", error)
+            return None
+        except OSError as error:  # the shards hold the model, and stay
+            if self.trouble is None:
+                log.error("the end is tried again: %s", error)
+            self.trouble = no_room(error, self._run_dir.name, str(self._run_dir))
+            self._tried_s = time.monotonic()
+            self._waits = self._results
+            return None
+        self.trouble = None
+        return outcome
+
+    def save(self, path: Path, layout: Layout) -> str:
+        """Write the public model to this path; return where it is.
+
+        Errors: `UserMistake` if the path does not take it, or the shards cannot be heard.
+        """
+        final = self._waits
+        try:
+            public = self._services.public(lambda: None)  # the keeper restarts a shard that hangs
+            saved = save_to(path, layout, public)
+        except OSError as error:
+            raise UserMistake(f"{path} does not take the model: {error}") from error
+        except Unavailable as error:
+            raise UserMistake(f"the model cannot be had at present: {error}; ask again") from error
+        if final is not None:
+            self._rescued = final, SavedModel(str(path), saved.versions, saved.fingerprint)
+        return str(path)

@@ -1,0 +1,86 @@
+"""What the fleet shows of a run: the syncer's status, with what it knows of the islands on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cluster.config.schema import Config
+from cluster.failures import in_short
+from cluster.fleet.island_table import HeldIsland
+from cluster.fleet.reconcile import Hold
+from cluster.names import group_name
+from cluster.status import EvaluationStatus, IslandStatus, RunStatus, sketched
+from cluster.storage.files import json_text
+from coordinator.protocol import Island
+
+
+def shown(
+    seen: RunStatus,
+    held: Mapping[Island, HeldIsland],
+    *,
+    wanted: int,
+    spares: int,
+    evaluation: EvaluationStatus | None = None,
+) -> RunStatus:
+    """The syncer's status, with the islands as the fleet has them. `wanted`: islands that shall be
+    there; `spares`: warm ones; `evaluation`: what judging the model takes."""
+    said = {each["island"]: each for each in seen["islands"]}
+    islands = [_overlaid(said.get(island), it) for island, it in held.items()]
+    overlaid: RunStatus = {**seen, "islands": islands, "wanted": wanted, "spares": spares}
+    overlaid["evaluation"] = evaluation
+    return overlaid
+
+
+def line_of(status: RunStatus) -> str:
+    """A status as a line of metrics.jsonl."""
+    return json_text({**status, "heldout": sketched(status["heldout"])})
+
+
+def _last_line(words: str) -> str:
+    """Of a traceback: what was raised."""
+    lines = words.strip().splitlines()
+    return f": {in_short(lines[-1])}" if lines else ""
+
+
+def _overlaid(said: IslandStatus | None, it: HeldIsland) -> IslandStatus:
+    island = it.holding.island
+    base = said or IslandStatus(
+        island=island,
+        group=group_name(island),
+        state="starting",
+        incarnation=0,
+        life=0,
+        steps=0,
+        tokens_per_s=0.0,
+        loss=None,
+        why="its process starts",
+        contributions=0,
+        cosine=None,
+        restarts=0,
+    )
+    shown = base.copy()
+    shown["group"] = group_name(island)
+    match it.holding.hold:
+        case Hold.WAITING | Hold.PLACED:
+            shown["state"], shown["why"] = "waiting", it.why
+        case Hold.ASIDE:
+            shown["state"], shown["why"] = "set aside", it.why + _last_line(it.last_words)
+        case Hold.DRAINING if base["state"] == "live":
+            shown["state"], shown["why"] = "draining", it.why
+        case _:
+            pass
+    of_this_life = it.broke_as in (None, shown["incarnation"]) or it.holding.hold is Hold.ASIDE
+    if it.traceback and of_this_life:
+        shown["why"] += f"; traceback in {it.traceback}"
+    return shown
+
+
+def nothing_yet(run: str, config: Config) -> RunStatus:
+    """The status of a run that has not been looked at."""
+    return RunStatus(
+        run=run, t=0, steps=config.run.steps, elapsed_s=0.0, left_s=None, phase="starting",
+        islands=[], fragments=[], participants=0.0, alive=0, merges=0, tokens_trained=0,
+        tokens_per_s=0.0, heldout=[], faults=0,
+        wanted=len(config.island_names), spares=0, refusals={}, failures={}, unjudged={},
+        figures=None,
+    )  # fmt: skip

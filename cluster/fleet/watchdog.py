@@ -1,0 +1,147 @@
+"""The watch over syncer, shards and evaluator: a process that gives no sign is restarted.
+
+Every few seconds each of them is asked for a sign, without waiting for it. A process that owes one
+for `hang_s` hangs: it is killed, and Ray restarts it, as after any other death. A process that
+gives signs and does not come further with an answer that the keeper waits for is given `STUCK`
+times as long. Only time in which the fleet itself was awake counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from cluster.fleet.evaluation import Pending
+from coordinator.errors import RunFailed
+
+log = logging.getLogger("archipelago.fleet")
+
+STARTING_S = 120.0
+"""A process that has given no sign yet imports and compiles, and is given at least this long."""
+STUCK = 5
+"""Times `hang_s`: patience with a process that gives signs, and the same one again and again."""
+OFTEN = 8
+"""Looks that must find no sign before a process hangs, and questions asked within `hang_s`."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """The signs of one process."""
+
+    begin: Callable[[], Pending]
+    """Asks for a sign."""
+    restart: Callable[[], None]
+    """Kills it, so that Ray restarts it."""
+    vital: bool = True
+    """The run cannot go on without it."""
+    asked_s: float = 0.0
+    pending: Pending | None = None
+    heard: bool = False
+    """It has given a sign since it was last seen to start."""
+    sign: object = None
+    """What it said last: another sign says that it has come further."""
+    moved_s: float = 0.0
+    restarts: int = 0
+    """How often it was restarted since the run last moved on."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """The watch of one run; the keeper's thread alone calls it. Times are in seconds awake."""
+
+    hang_s: float
+    most: int
+    """Restarts in a row, without progress of the run between, after which the run ends."""
+    now_s: Callable[[], float] = time.monotonic
+    _of: dict[str, Watched] = field(default_factory=dict)
+    _awake_s: float = 0.0
+    _looked_s: float | None = None
+    _total: int = 0
+
+    @property
+    def restarts(self) -> int:
+        """Processes that were restarted because they gave no sign."""
+        return self._total
+
+    def add(
+        self,
+        name: str,
+        begin: Callable[[], Pending],
+        restart: Callable[[], None],
+        *,
+        vital: bool = True,
+    ) -> None:
+        """Watch this process from now on. `vital`: the run ends if it cannot be had."""
+        self._of[name] = Watched(begin, restart, vital, asked_s=self._awake_s - self.hang_s)
+
+    def waits_for(self, name: str) -> None:
+        """Note that the keeper begins to wait for an answer of this process."""
+        if (it := self._of.get(name)) is not None:
+            it.moved_s = self._awake_s
+
+    def progressed(self) -> None:
+        """Note that the run has moved on, whatever was restarted before."""
+        for it in self._of.values():
+            it.restarts = 0
+
+    def look(self, waiting_for: str | None = None) -> None:
+        """Look once at what each process has said, and restart those that hang; return at once.
+
+        Errors: `RunFailed` if one was restarted too often without progress between.
+        """
+        self._tick()
+        for name, it in self._of.items():
+            if (why := self._hangs(it, waited_for=name == waiting_for)) is not None:
+                self._restart(name, it, why)
+
+    def _tick(self) -> None:
+        now_s = self.now_s()
+        if self._looked_s is not None:
+            self._awake_s += min(now_s - self._looked_s, self.hang_s / OFTEN)
+        self._looked_s = now_s
+
+    def _hangs(self, it: Watched, *, waited_for: bool) -> str | None:
+        """Return why this process hangs; None if it does not, as far as can be seen."""
+        now_s = self._awake_s
+        if it.pending is None and now_s - it.asked_s >= self.hang_s / OFTEN:
+            it.pending, it.asked_s = it.begin(), now_s
+        if it.pending is not None:
+            try:
+                sign = it.pending(0.0)
+            except RayTaskError as error:  # it is there, and that is all that is asked
+                self._note(it, str(error))
+            except GetTimeoutError:
+                patience_s = self.hang_s if it.heard else max(self.hang_s, STARTING_S)
+                silent_s = now_s - it.asked_s
+                return f"no sign for {silent_s:.0f} s" if silent_s >= patience_s else None
+            except RayError:  # it has died, and is being restarted
+                it.pending, it.heard, it.moved_s = None, False, now_s
+            else:
+                self._note(it, sign)
+        stuck_s = now_s - it.moved_s
+        if waited_for and it.heard and stuck_s >= STUCK * self.hang_s:
+            return f"no answer for {stuck_s:.0f} s, though it gives signs"
+        return None
+
+    def _note(self, it: Watched, sign: object) -> None:
+        it.pending, it.heard = None, True
+        if sign != it.sign:
+            it.sign, it.moved_s = sign, self._awake_s
+
+    def _restart(self, name: str, it: Watched, why: str) -> None:
+        it.restarts += 1
+        if it.vital and it.restarts > self.most:
+            raise RunFailed(
+                f"{name} hangs ({why}) and was restarted {self.most} times, and the run has not "
+                "moved on between: see the state of its node and of the depot, then go on with "
+                "`archipelago run --resume`"
+            )
+        log.error("%s hangs: %s; it is restarted (%d)", name, why, it.restarts)
+        it.pending, it.heard, it.sign = None, False, None
+        it.asked_s = it.moved_s = self._awake_s
+        self._total += 1
+        it.restart()

@@ -1,0 +1,137 @@
+"""The door of a run: all that can be found wrong before anything is started, told at once.
+
+`config.load.read` checks what a configuration says; here it meets the world: the run's directory,
+the user's code, the data, each as far as what it reads of the configuration is sound. Nothing is
+computed, no Ray is started, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from cluster.config.load import Draft
+from cluster.config.schema import Config, Machines
+from cluster.names import FLEET
+from cluster.shard.build import outer_of
+from cluster.storage import runs
+from cluster.storage.layout import same_layout
+from cluster.storage.open_depot import depot_of
+from cluster.workers.assembly import data_spec, mesh_of, task_of
+from cluster.workers.evaluator import EVALUATION_BATCH
+from coordinator.errors import UserMistake
+from coordinator.fragments import Layout
+from islands.adopt import layout_of
+from islands.mesh import misfits
+from islands.sources import find_source
+from islands.task import Task
+from islands.trainable import of_loss, of_parameters, shapes_of
+
+T = TypeVar("T")
+LARGEST_INIT_BYTES = 2**30
+"""Of a model that a task makes as a whole, for islands of several hosts."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """The problems so far, each once."""
+
+    problems: dict[str, None] = field(default_factory=dict)
+
+    def say(self, *problems: str) -> None:
+        self.problems |= dict.fromkeys(problems)
+
+    def ask(self, call: Callable[[], T]) -> T | None:
+        """What it returns; None if it is refused, which is a problem."""
+        try:
+            return call()
+        except UserMistake as error:
+            self.say(str(error))
+            return None
+
+
+def enter(
+    draft: Draft,
+    config_path: Path,
+    run_dir: Path | None,
+    now: datetime,
+    *,
+    resume: bool = False,
+    owned: bool = False,
+) -> tuple[Config, Path, Layout]:
+    """The configuration, the run's directory, the layout of its model. `owned`: the run ends with
+    this process.
+
+    Errors: `UserMistake` with every problem found.
+    """
+    config, found, chosen = draft.config, _Found(), None
+    if resume and not draft.problems:  # it compares all of it with what was
+        chosen = found.ask(lambda: runs.resume(config, run_dir))
+    elif not resume and draft.sound("run.dir", "run.name", "durability.dir"):
+        chosen = found.ask(lambda: runs.choose(config, config_path, run_dir, now))
+    if owned and any(fault.island == FLEET for fault in config.faults.plan):
+        found.say(
+            "faults.plan: the fleet of `archipelago run` is not restarted, and the run would end "
+            "with it; take its kill out of the plan, or use `archipelago submit`"
+        )
+    if draft.sound("sync.outer"):
+        found.ask(lambda: outer_of(config))
+    layout = _layout(draft, found)
+    draft.accepted([*found.problems])
+    assert chosen is not None, "nothing is left out where nothing was found"
+    assert layout is not None, "nothing is left out where nothing was found"
+    if resume and not same_layout(depot_of(config, chosen), layout):
+        raise UserMistake(f"--resume: the model of {chosen} is another one, its task has changed")
+    return config, chosen, layout
+
+
+def _of_several_devices(config: Config, task: Task, layout: Layout) -> list[str]:
+    """What keeps islands, or an evaluator, of several devices or hosts from having this task; empty
+    if nothing does."""
+    machines: list[tuple[str, Machines]] = [("monitor.evaluator", config.monitor.evaluator)]
+    machines += [(f"islands.{number}", group) for number, group in enumerate(config.islands)]
+    problems = [
+        f"{where}.mesh: {problem}"
+        for where, each in machines
+        if each.mesh.devices is not None
+        for problem in misfits(task, mesh_of(each))
+    ]
+    nbytes, several = 4 * layout.parameters, any(each.hosts > 1 for _, each in machines)
+    if several and task.init_leaf is None and nbytes > LARGEST_INIT_BYTES:
+        problems.append(
+            f"task {task.name}: init makes {nbytes / 2**30:.2f} GiB at once, and several hosts "
+            "are for models that no host has room for: at most "
+            f"{LARGEST_INIT_BYTES / 2**30:g} GiB, or give init a method `leaf`"
+        )
+    return problems
+
+
+def _layout(draft: Draft, found: _Found) -> Layout | None:
+    """How the model is cut, if it can be trained on the data that there is.
+
+    A task of the user's own may read its data as soon as it is made.
+    """
+    config, task, layout, shapes = draft.config, None, None, None
+    ours, data_is_sound = config.task.target is None, draft.sound("data", "run.seed")
+    if draft.sound("task.preset", "task.target", "task.options") and (ours or data_is_sound):
+        task = found.ask(lambda: task_of(config))
+    if task is not None and (shapes := found.ask(lambda: shapes_of(task))) is not None:
+        unfit = of_parameters(task, shapes)
+        found.say(*unfit)
+        if not unfit and draft.sound("sync.fragments"):
+            layout = found.ask(lambda: layout_of(task, config.sync.fragments, shapes))
+        if layout is not None and draft.sound("islands"):
+            found.say(*_of_several_devices(config, task, layout))
+    if task is None or not data_is_sound:
+        if ours and draft.sound("data.source", "data.column"):
+            found.ask(lambda: find_source(data_spec(config)))
+        return layout
+    for size in sorted({EVALUATION_BATCH, *(group.batch_size for group in config.islands)}):
+        found.ask(lambda size=size: task.stream(size))
+        heldout = found.ask(lambda size=size: task.heldout(size))
+        if heldout is not None and layout is not None:
+            found.say(*of_loss(task, shapes, heldout[0]))
+    return layout

@@ -1,0 +1,189 @@
+"""Builds an island's learner out of the configuration: what takes long first, who it is last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from cluster.config.rule import group_of, schedule_of, wire_of_moments
+from cluster.config.schema import Config, IslandGroup, Machines
+from cluster.workers.environment import give_pages_back
+from coordinator.codec import Wire
+from coordinator.fragments import Layout
+from coordinator.protocol import Anchor, Fragment, Island, Region
+from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.corpus import Stream
+from islands.encoder import OnDevice
+from islands.hosts.follower import Follower
+from islands.hosts.lead import Lead
+from islands.hosts.orders import Order, Word
+from islands.inner import Inner
+from islands.learner import Learner
+from islands.link import Habits, Link
+from islands.mesh import Devices, MeshShape
+from islands.moments import MomentsPort, Sharing
+from islands.optimizer import OptimizerSpec
+from islands.prefetch import Prefetched
+from islands.sources import DataSpec
+from islands.task import Task, load_task
+
+
+def data_spec(config: Config) -> DataSpec:
+    return DataSpec(**config.data.model_dump(), seed=config.run.seed)
+
+
+def task_of(config: Config) -> Task:
+    """The task that the configuration names; its data is read when first asked for."""
+    task = config.task
+    return load_task(task.preset, task.target, task.options, data_spec(config))
+
+
+def mesh_of(machines: Machines) -> MeshShape:
+    return MeshShape(**machines.mesh.model_dump())
+
+
+def optimizer_of(config: Config) -> OptimizerSpec:
+    return OptimizerSpec(**config.optimizer.model_dump(), horizon_steps=config.run.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Of a learner: what takes long to make, and is the same for its whole group."""
+
+    task: Task
+    layout: Layout
+    inner: Inner
+    port: FragmentPort
+    sharing: Sharing | None
+
+
+def sharing_of(
+    config: Config, task: Task, layout: Layout, devices: Devices | None = None
+) -> Sharing | None:
+    """How first moments are shared; None if they are not."""
+    if config.sync.moments == "own":
+        return None
+    port = MomentsPort(task, layout, optimizer_of(config), devices)
+    return Sharing(port, config.sync.moments_every)
+
+
+def compiled(config: Config, group: IslandGroup) -> Parts:
+    """Import, read and compile all that a learner of this group needs."""
+    task, sync = task_of(config), config.sync
+    layout = layout_of(task, sync.fragments)
+    inner = Inner(task, optimizer_of(config), Devices(task, mesh_of(group)))
+    port = FragmentPort(layout, AdoptRule(sync.adopt), sync.blend or 0.0, inner.devices)
+    inner.compile(task.heldout(group.batch_size)[0])
+    port.compile(inner.devices.zeros)
+    sharing = sharing_of(config, task, layout, inner.devices)
+    if sharing is not None:
+        sharing.port.compile(inner.started(inner.devices.zeros, None).opt_state)
+    if group.encode == "device":
+        _compile_encoder(sync.wire_up, task, layout, inner, port)
+    return Parts(task, layout, inner, port, sharing)
+
+
+def _compile_encoder(
+    wire: Wire, task: Task, layout: Layout, inner: Inner, port: FragmentPort
+) -> None:
+    encode, params = OnDevice(wire), inner.place(task.zeros())
+    for p, size in enumerate(layout.sizes):
+        flat, own = port.take(params, Fragment(p)), inner.devices.own(size)
+        zeros = np.zeros(own.stop - own.start, np.float32)
+        _, left = encode(flat, inner.place_flat(zeros, size), None, 1.0, zeros.size)
+        encode(flat, flat, left, 1.0, zeros.size)
+
+
+def rehearse(parts: Parts, batch_size: int) -> None:
+    """Go once through what a life does first, so that nothing is left to be compiled."""
+    _go_through(parts.inner, parts.task, batch_size)
+    give_pages_back()  # else what was compiled with lies beside what will be trained
+
+
+def _go_through(inner: Inner, task: Task, batch_size: int) -> None:
+    batch = task.heldout(batch_size)[0]
+    if inner.devices.shared:
+        state = inner.started(inner.devices.zeros, None)
+        moments = inner.accept(inner.moments(state))
+        jax.block_until_ready((inner.step(state, batch, 0), inner.place_moments(moments)))
+        return
+    state = inner.start(task.zeros())
+    moments = inner.accept(inner.moments(state))
+    _, measures = inner.step(state, batch, 0)
+    jax.block_until_ready((measures, inner.start(task.zeros(), moments)))
+
+
+def habits_of(config: Config, island: Island) -> Habits:
+    """How this island's learner works."""
+    group, sync = group_of(config, island), config.sync
+    return Habits(
+        island=island,
+        group=group.group,
+        wire_up=sync.wire_up,
+        wire_moments=wire_of_moments(config),
+        moments_every=sync.moments_every,
+        schedule=schedule_of(config),
+        overlap=sync.least_overlap,
+        lease_windows=config.data.lease_windows,
+        speed=group.speed,
+        step_s=group.step_s,
+        anchor=Anchor(sync.anchor),
+        encode=group.encode,
+        region=None if group.region is None else Region(group.region),
+        until=config.run.steps if config.run.mode.lock_step else None,
+    )
+
+
+def stream_of(parts: Parts, batch_size: int) -> Prefetched:
+    """The island's batches; of our own corpora, each of several hosts reads its rows only."""
+    stream, devices = parts.task.stream(batch_size), parts.inner.devices
+    if devices.shared and isinstance(stream, Stream):
+        stream.rows = devices.rows(batch_size)
+    return Prefetched(stream)
+
+
+def ranges_of(parts: Parts) -> dict[Fragment, slice]:
+    """What this host has of each fragment."""
+    sizes = enumerate(parts.layout.sizes)
+    return {Fragment(p): parts.inner.devices.own(size) for p, size in sizes}
+
+
+def assemble_follower(
+    config: Config, island: Island, parts: Parts, link: Link, say: Callable[[Word], None]
+) -> Follower:
+    """Another host of this island than the first; `say`: to that one."""
+    batch_size = group_of(config, island).batch_size
+    return Follower(
+        parts.layout,
+        parts.inner,
+        parts.port,
+        lambda: stream_of(parts, batch_size),
+        link,
+        habits_of(config, island),
+        say,
+        lambda: rehearse(parts, batch_size),
+        parts.sharing,
+    )
+
+
+def assemble(
+    config: Config, island: Island, parts: Parts, link: Link, lead: Lead[Order] | None = None
+) -> Learner:
+    """A learner, ready to step, that has not joined yet; `lead`: to its other hosts."""
+    batch_size = group_of(config, island).batch_size
+    return Learner(
+        parts.task,
+        parts.layout,
+        parts.inner,
+        parts.port,
+        parts.sharing,
+        lambda: stream_of(parts, batch_size),
+        link,
+        habits_of(config, island),
+        now_s=time.perf_counter,
+        lead=lead,
+    )

@@ -1,0 +1,201 @@
+"""Judges the syncer's model, never a learner's: held-out loss of the public fragments.
+
+On one core, unless `monitor.evaluator` gives it more, accelerators, or several hosts. Of several
+each calls the same methods in the same order, with its own ranges of the fragments.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster.config.schema import Config
+from cluster.workers.assembly import task_of
+from coordinator.errors import UserMistake
+from coordinator.fragments import Flat, Layout, put_leaf, sew
+from coordinator.protocol import Fragment
+from islands.adopt import AdoptRule, FragmentPort, layout_of
+from islands.mesh import FSDP_OVER_ALL, Devices, MeshShape
+from islands.task import Batch, Params
+from islands.trainable import of_loss, of_parameters, shapes_of
+
+
+class Judged(NamedTuple):
+    """How far an evaluator has got: batches in its life, the seconds that the longest took, and
+    those that all took but the first, which is compiled. `look`, `last`: batches of a look, and of
+    a summary, if it must find out about the first model too."""
+
+    batches: int
+    longest_s: float
+    spent_s: float = 0.0
+    look: int = 0
+    last: int = 0
+
+
+SAMPLE_WINDOWS = 64
+"""Held-out windows judged now and then, while the islands need the cores."""
+FINAL_WINDOWS = 512
+"""Held-out windows judged at the beginning and at the end."""
+EVALUATION_BATCH = 16
+"""Windows, or as many more as can be split evenly over the evaluator's devices."""
+
+
+class Evaluator:
+    """Makes the initial model and judges models, off the islands' devices."""
+
+    def __init__(self, config: Config, mesh: MeshShape | None = None) -> None:
+        """`mesh`: of all devices that JAX knows of; None: one of them.
+
+        Errors: `UserMistake` if the task cannot be trained, or lie on such a mesh: the code may be
+        another one here than where the run was started.
+        """
+        self._config = config
+        self._task = task = task_of(config)
+        one = None if mesh is not None else jax.local_devices()[:1]
+        self._devices = devices = Devices(task, mesh or FSDP_OVER_ALL, one)
+        self._windows = -(-EVALUATION_BATCH // devices.ways) * devices.ways
+        self._batches = task.heldout(self._windows)
+        shapes = shapes_of(task)
+        first = self._batches[0]
+        problems = of_parameters(task, shapes) or of_loss(task, shapes, first) or self._odd(first)
+        if problems:
+            raise UserMistake("\n".join(problems))
+        self._layout = layout_of(task, config.sync.fragments, shapes)
+        self._structure = jax.tree.structure(shapes)
+        self._loss = jax.jit(
+            task.loss,
+            in_shardings=(devices.params, devices.batch),
+            out_shardings=devices.everywhere,
+        )
+        self._drawn: Params | None = None
+        self._judged = Judged(0, 0.0, 0.0, self._few, 2 * self._count(FINAL_WINDOWS) + self._few)
+
+    def _odd(self, batch: Batch) -> list[str]:
+        """What keeps a held-out batch from being split over the devices; empty if nothing does."""
+        ways, sizes = self._devices.ways, {leaf.shape[0] for leaf in jax.tree.leaves(batch)}
+        return [
+            f"a held-out batch has {size} windows, which cannot be split over the evaluator's "
+            f"{ways} devices; hold more out (data.heldout_percent), or give monitor.evaluator fewer"
+            for size in sizes
+            if size % ways
+        ]
+
+    @property
+    def judged(self) -> Judged:
+        """How far it is; also while it judges."""
+        return self._judged
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
+    def initial(self) -> list[Flat]:
+        """The run's initial model, from its seed, as fragments."""
+        flats = [np.empty(size, np.float32) for size in self._layout.sizes]
+        for number, leaf in enumerate(self._leaves):  # room for one beside the fragments
+            put_leaf(self._layout, number, leaf, flats)
+        return flats
+
+    @cached_property
+    def initial_loss(self) -> float:
+        """Of the initial model."""
+        if not self._devices.shared:
+            return self.loss(self.initial())
+        params, self._drawn = self._on_devices, None
+        return self._over(params, range(self._count(FINAL_WINDOWS)))
+
+    # --- of several hosts -------------------------------------------------------------------------
+
+    @cached_property
+    def ranges(self) -> dict[Fragment, slice]:
+        """What this host has of each fragment."""
+        own = self._devices.own
+        return {Fragment(p): own(size) for p, size in enumerate(self._layout.sizes)}
+
+    def initial_fragment(self, p: Fragment) -> Flat:
+        """Of the initial model, which is drawn on the devices and kept there until it is judged:
+        no host has more of it than this fragment."""
+        flat = self._gathered(self._port.take(self._on_devices, p))
+        return np.asarray(flat)[: self._layout.sizes[p]].copy()
+
+    @cached_property
+    def _gathered(self) -> Callable[[jax.Array], jax.Array]:
+        return jax.jit(lambda flat: flat, out_shardings=self._devices.everywhere)
+
+    @property
+    def _on_devices(self) -> Params:
+        """The initial model, split over the devices as the mesh says; a host has room for one leaf
+        of it at a time, or for all if the task cannot draw leaves one by one."""
+        if self._drawn is None:
+            places = self._devices.leaves
+            placed = [self._devices.put(*each) for each in zip(self._leaves, places, strict=True)]
+            self._drawn = jax.tree.unflatten(self._structure, placed)
+        return self._drawn
+
+    @property
+    def _leaves(self) -> Iterator[NDArray[np.float32]]:
+        """Of the initial model, drawn one by one if the task can."""
+        seed, draw = self._config.run.seed, self._task.init_leaf
+        if draw is None:
+            yield from map(np.asarray, jax.tree.leaves(self._task.init(seed)))
+        else:
+            yield from (np.asarray(draw(leaf.path, seed)) for leaf in self._layout.leaves)
+
+    # --- losses -----------------------------------------------------------------------------------
+
+    def sample(self, flats: Sequence[Flat]) -> float:
+        """A rougher figure, for a run that goes on: over windows spread evenly over those of
+        `loss`, always the same ones."""
+        count, few = self._count(FINAL_WINDOWS), self._few
+        return self._mean(flats, [i * count // few for i in range(few)])
+
+    @property
+    def _few(self) -> int:
+        """Batches of a sample."""
+        return min(self._count(FINAL_WINDOWS), self._count(SAMPLE_WINDOWS))
+
+    def loss(self, flats: Sequence[Flat], windows: int = FINAL_WINDOWS) -> float:
+        """Held-out loss in nats per token, over so many windows or all there are."""
+        return self._mean(flats, range(self._count(windows)))
+
+    def _count(self, windows: int) -> int:
+        return max(1, min(len(self._batches), windows // self._windows))
+
+    def _mean(self, flats: Sequence[Flat], batches: Sequence[int]) -> float:
+        return self._over(self._placed(flats), batches)
+
+    def _placed(self, flats: Sequence[Flat]) -> Params:
+        """Parameters on the devices; of several hosts each gives its ranges."""
+        devices = self._devices
+        if not devices.shared:
+            leaves = [*sew(self._layout, flats)][::-1]  # each is let go of once it is placed
+            placed = [devices.put(leaves.pop(), where) for where in devices.leaves]
+            return jax.tree.unflatten(self._structure, placed)
+        params = devices.zeros
+        for p, (flat, size) in enumerate(zip(flats, self._layout.sizes, strict=True)):
+            params = self._port.fill(params, Fragment(p), devices.place_flat(flat, size))
+        return params
+
+    @cached_property
+    def _port(self) -> FragmentPort:
+        return FragmentPort(self._layout, AdoptRule.OVERWRITE, devices=self._devices)
+
+    def _over(self, params: Params, batches: Sequence[int]) -> float:
+        return sum(self._judge(params, self._batches[i]) for i in batches) / len(batches)
+
+    def _judge(self, params: Params, batch: Batch) -> float:
+        began_s = time.monotonic()
+        loss = float(self._loss(params, self._devices.split(batch)))
+        took_s, before = time.monotonic() - began_s, self._judged
+        self._judged = before._replace(
+            batches=before.batches + 1,
+            longest_s=max(before.longest_s, took_s),
+            spent_s=before.spent_s + (took_s if before.batches else 0.0),
+        )
+        return loss

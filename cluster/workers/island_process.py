@@ -1,0 +1,152 @@
+"""An island's process: runs a learner on a thread of its own, and ends when that breaks.
+
+What takes long (importing, reading, compiling) comes before the question which island it is: a
+spare is a process that is told "none yet" and goes on asking.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from cluster.config.schema import Config, IslandGroup
+from cluster.failures import Failure, Reason, raised
+from coordinator.errors import Rejected, Relieved
+from coordinator.parts import Split
+from coordinator.protocol import Fragment, Island
+
+if TYPE_CHECKING:  # JAX is imported on the learner's thread, where a failure can be reported
+    from islands.hosts.lead import Lead
+    from islands.hosts.orders import Order
+    from islands.learner import Learner
+    from islands.link import Link
+
+log = logging.getLogger("archipelago.island")
+
+WATCHFUL_S = 0.2
+"""Between two times that a spare asks whether it is needed."""
+
+
+class Superior(Protocol):
+    """What a process hears from the fleet; each call waits until it can be answered."""
+
+    def starting(self) -> float:
+        """Ask for how many seconds to wait before anything is begun: start-up back-off, since a
+        process in a crash loop must not saturate its node."""
+        ...
+
+    def role(self, *, warm: bool) -> Island | None:
+        """Which island it is; None for a spare. `warm`: it could be one at once."""
+        ...
+
+    def broke(self, failure: Failure | None, words: str) -> None:
+        """Its last words, with the traceback. `failure`: for the syncer; None if it knows."""
+        ...
+
+
+class Gang(Protocol):
+    """The other hosts of an island of several."""
+
+    @property
+    def lead(self) -> Lead[Order]: ...
+
+    def narrowed(self, link: Link, ranges: Mapping[Fragment, slice], split: Split) -> Link:
+        """The same link, for a host that has these ranges of the fragments, of an island that is
+        split like this."""
+        ...
+
+
+class IslandProcess:
+    """What an island's actor holds. If the learner breaks the process ends, and Ray restarts it."""
+
+    def __init__(
+        self,
+        config: Config,
+        group: IslandGroup,
+        superior: Callable[[], Superior],
+        link: Callable[[], Link],
+        gather: Callable[[], Gang] | None = None,
+    ) -> None:
+        """`gather`: brings the other hosts together, if the island has any.
+
+        Cannot fail: an actor whose constructor raises is never restarted.
+        """
+        self._gather = gather
+        self._config, self._group = config, group
+        self._superior, self._link = superior, link
+        self.learner: Learner | None = None
+        self._breaking = threading.Lock()
+        threading.Thread(target=self._live, name="train", daemon=True).start()
+
+    def _live(self) -> None:
+        try:
+            time.sleep(self._superior().starting())
+            gang = None if self._gather is None else self._gather()
+            from cluster.workers.assembly import assemble, compiled, ranges_of, rehearse
+            from islands.hosts.orders import Rehearse
+
+            parts = compiled(self._config, self._group)
+            lead = None if gang is None else gang.lead
+
+            def warm() -> None:
+                if lead is not None:
+                    lead.tell(Rehearse())
+                rehearse(parts, self._group.batch_size)
+
+            while True:
+                island, link = self._wait(warm), self._link()
+                if gang is not None:
+                    link = gang.narrowed(link, ranges_of(parts), parts.inner.devices.parting)
+                self.learner = assemble(self._config, island, parts, link, lead)
+                try:
+                    self.learner.run()
+                    return
+                except Relieved as error:
+                    log.warning("%s", error)
+        except Rejected as error:
+            log.warning("%s", error)
+        except BaseException as error:  # noqa: BLE001 - which ends the process
+            self.break_down(Reason.TRAIN, error)
+
+    def end(self, why: str) -> NoReturn:
+        """End this process, which is as if it had been killed; Ray restarts it."""
+        log.error("an island of %s ends: %s", self._group.group, why)
+        logging.shutdown()
+        os._exit(1)
+
+    def break_down(self, reason: Reason, error: BaseException, *, known: bool = False) -> NoReturn:
+        """End this process with what was raised on any of its threads, and say so; Ray restarts it.
+
+        A device that has failed is noticed by several threads at once: it is said once, and the
+        others wait for the end. `known`: to the syncer, which has asked for it.
+        """
+        if not self._breaking.acquire(blocking=False):
+            threading.Event().wait()
+        try:
+            failure = raised(reason, error)
+            log.error(
+                "a learner of %s broke, %s; its process is restarted",
+                self._group.group,
+                failure.why,
+                exc_info=error,
+            )
+            words = "".join(traceback.format_exception(error))
+            self._superior().broke(None if known else failure, words)
+        finally:
+            logging.shutdown()
+            os._exit(1)
+
+    def _wait(self, rehearse: Callable[[], None]) -> Island:
+        """Which island this is; a spare waits, warm, until it is one."""
+        if (island := self._superior().role(warm=False)) is None:
+            rehearse()
+            log.info("a spare of %s is warm", self._group.group)
+        while island is None:
+            island = self._superior().role(warm=True)
+            time.sleep(0.0 if island else WATCHFUL_S)
+        return island

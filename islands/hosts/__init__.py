@@ -1,0 +1,10 @@
+"""Islands of several hosts: the first host gives orders, and the others carry them out.
+
+Modules:
+
+    publication_lanes  publications of each fragment, taken in on a thread of its own
+    orders             what the first host tells the others, and what they answer
+    lead               the first host's end: orders to the others, and what these have done
+    follower           a host that is not the first: it does what the first one does, at the
+                       same boundary
+"""

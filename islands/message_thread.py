@@ -1,0 +1,34 @@
+"""The talking thread of a learner: it says what there is to say, one message at a time."""
+
+from __future__ import annotations
+
+from coordinator.errors import Unreachable
+from coordinator.protocol import Life
+from islands.learner_messages import Beat, Happening, Heard, Say, Unheard, Want
+from islands.learner_state import HEARTBEAT_S
+from islands.link import Link
+from islands.mailbox import Mailbox, Saying
+
+
+def speak(mail: Mailbox, link: Link, life: Life) -> None:
+    """Run until this life is over. A failure is the learner's, since nobody would hear of it any
+    more: it is raised where the training thread ends."""
+    try:
+        while (saying := mail.next_to_say(life, HEARTBEAT_S)) is not None:
+            mail.happens(_said(link, saying), life)
+    except BaseException as error:  # noqa: BLE001 - raised by `Learner.run`
+        mail.fail(error)
+
+
+def _said(link: Link, saying: Saying) -> Happening:
+    """Say it to the syncer; return what comes of it."""
+    try:
+        match saying.word:
+            case Say(report, adopted):
+                return Heard(link.report(report, saying.vitals, adopted))
+            case Want(event):
+                return Heard(link.lease(event))
+            case None:
+                return Beat()
+    except Unreachable:
+        return Unheard()

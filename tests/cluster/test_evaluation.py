@@ -1,0 +1,321 @@
+"""An evaluator that raises, dies, hangs or takes long: the fleet lives with it, and says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    OutOfDiskError,
+    RayTaskError,
+)
+from safetensors.numpy import load_file
+
+from cluster.failures import Unjudged
+from cluster.fleet.evaluation import (
+    DEATHS,
+    HUNG_S,
+    PATIENCE,
+    Evaluating,
+    Judgement,
+    Judging,
+    Pending,
+)
+from cluster.fleet.outcome import SUMMARY_KEYS
+from cluster.fleet.results import Results
+from cluster.storage.folder import Folder
+from cluster.storage.runs import SUMMARY
+from cluster.workers.evaluator import Judged
+from coordinator.fragments import Leaf, cut
+from coordinator.protocol import Version
+
+EVERY_S = 10.0
+VERSIONS = [Version(0, 7)]
+PUBLIC = [(*VERSIONS, np.zeros(3, np.float32))]
+MODEL = "model.safetensors"
+
+
+def remotely(cause: BaseException) -> RayTaskError:
+    told = RayTaskError("it", "Traceback: over there", cause, "ray::it", 1, "192.0.2.1")
+    return told.as_instanceof_cause()
+
+
+class Evaluator(Evaluating):
+    """Answers as the test says, in virtual time: an error, a value, or how long it takes."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.does: dict[str, list[Any]] = {"loss": [2.5], "sample": [2.4], "initial_loss": [5.5]}
+        self.asked: list[str] = []
+        self.restarts = 0
+        self.judged: Callable[[], Judged] = lambda: Judged(0, 0.0)
+
+    def ask(self, method: str, *arguments: object) -> Pending:
+        if method == "judged":
+            return lambda _: self.judged()
+        self.asked.append(method)
+        does = self.does.get(method, [None])
+        answer = does.pop(0) if len(does) > 1 else does[0]
+        began_s = self.now_s
+
+        def pending(wait_s: float) -> Any:
+            if isinstance(answer, BaseException):
+                raise answer.with_traceback(None)
+            if isinstance(answer, tuple) and self.now_s - began_s < answer[0]:
+                self.now_s += wait_s
+                raise GetTimeoutError
+            return answer[1] if isinstance(answer, tuple) else answer
+
+        return pending
+
+    def restart(self) -> None:
+        self.restarts += 1
+
+
+@pytest.fixture
+def evaluator() -> Evaluator:
+    return Evaluator()
+
+
+@pytest.fixture
+def judging(evaluator: Evaluator) -> Judging:
+    return Judging(evaluator, EVERY_S, lambda: evaluator.now_s)
+
+
+def losses_of(verdict: Judgement) -> tuple[float | None, ...]:
+    names = ("heldout_loss", "sample_heldout_loss", "initial_heldout_loss")
+    return tuple(verdict.losses[name] for name in names)
+
+
+FAILURES = [
+    (remotely(RuntimeError("a kernel for GPUs only")), Unjudged.RAISED),
+    (remotely(MemoryError()), Unjudged.RAISED),
+    (remotely(GetTimeoutError()), Unjudged.RAISED),
+    (OutOfDiskError("full"), Unjudged.RAISED),
+    (ActorDiedError(), Unjudged.DIED),
+    (ActorUnavailableError("restarting", None), Unjudged.DIED),
+]
+
+
+@pytest.mark.parametrize(("error", "why"), FAILURES)
+def test_a_look_that_fails_is_told_once_and_the_next_has_its_turn(
+    evaluator: Evaluator, judging: Judging, error: Exception, why: Unjudged
+) -> None:
+    evaluator.does["judge"] = [error, None]
+    told = [judging.look()]
+    for _ in range(40):
+        evaluator.now_s += 0.5
+        told.append(judging.look())
+    assert [each for each in told if each] == [why]
+    assert evaluator.asked == ["judge", "judge"]
+
+
+def test_looks_are_one_at_a_time_however_long_one_takes(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    evaluator.does["judge"] = [(45.0, None)]
+    for _ in range(100):
+        evaluator.now_s += 0.5
+        assert judging.look() is None
+    assert evaluator.asked == ["judge"]
+
+
+def test_an_evaluator_that_hangs_begins_anew(evaluator: Evaluator, judging: Judging) -> None:
+    evaluator.does["judge"] = [(float("inf"), None), None]
+    told: dict[float, Unjudged] = {}
+    while evaluator.now_s < EVERY_S + HUNG_S + 2 * EVERY_S:
+        evaluator.now_s += 0.5
+        if (why := judging.look()) is not None:
+            told[evaluator.now_s] = why
+    assert told == {EVERY_S + HUNG_S: Unjudged.HUNG}
+    assert evaluator.restarts == 1
+    assert evaluator.asked.count("judge") > 1, "and the next look"
+
+
+def test_one_that_cannot_even_say_how_far_it_is_hangs(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    def deaf() -> NoReturn:
+        raise GetTimeoutError
+
+    evaluator.judged = deaf
+    evaluator.does["loss"] = [(float("inf"), 0.0)]
+    assert judging.verdict(VERSIONS).losses["heldout_loss"] is None
+    assert evaluator.restarts == 1
+
+
+def test_the_last_model_is_waited_for_as_long_as_batches_are_judged(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    """Forty-five minutes, a batch in five; and days, a batch in an hour once one is known."""
+    evaluator.does["loss"] = [(2700.0, 2.5)]
+    evaluator.judged = lambda: Judged(int(evaluator.now_s // 300), 300.0)
+    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
+    hour_s = 3600.0
+    assert hour_s > HUNG_S
+    evaluator.does["loss"] = [(48 * hour_s, 2.25)]
+    evaluator.judged = lambda: Judged(1 + int(evaluator.now_s // hour_s), hour_s)
+    assert losses_of(judging.verdict(VERSIONS)) == (2.25, 2.4, 5.5)
+    assert evaluator.restarts == 0
+    evaluator.does["loss"] = [(float("inf"), 0.0)]
+    evaluator.judged = lambda: Judged(100, hour_s)
+    began_s = evaluator.now_s
+    assert judging.verdict(VERSIONS).losses["heldout_loss"] is None
+    assert PATIENCE * hour_s <= evaluator.now_s - began_s <= 3 * PATIENCE * hour_s
+
+
+@pytest.mark.parametrize(("error", "why"), FAILURES)
+def test_a_last_evaluation_that_fails_leaves_the_rest_of_the_summary(
+    evaluator: Evaluator, judging: Judging, error: Exception, why: Unjudged
+) -> None:
+    evaluator.does["loss"] = [error]
+    verdict = judging.verdict(VERSIONS)
+    assert losses_of(verdict) == (None, 2.4, 5.5)
+    assert verdict.why == f"there is no heldout_loss: its evaluation {why}"
+    evaluator.does["initial_loss"] = [error]
+    words = (
+        f"there is no {name}: its evaluation {why}"
+        for name in ("heldout_loss", "initial_heldout_loss")
+    )
+    verdict = judging.verdict(VERSIONS)
+    assert losses_of(verdict) == (None, 2.4, None)
+    assert verdict.why == "; ".join(words)
+
+
+def test_an_evaluator_that_dies_at_the_end_is_asked_again_when_it_is_back(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    died = ActorUnavailableError("restarting", None)
+    evaluator.does["loss"] = [died, died, 2.5]
+    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
+    evaluator.asked.clear()
+    evaluator.does["loss"] = [died]
+    assert judging.verdict(VERSIONS).losses["heldout_loss"] is None
+    assert evaluator.asked.count("loss") == DEATHS
+
+
+def test_a_look_under_way_at_the_end_is_not_waited_for(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    evaluator.does["judge"] = [(float("inf"), None)]
+    evaluator.now_s += EVERY_S
+    assert judging.look() is None
+    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
+
+
+# --- what it costs, and how far it is -------------------------------------------------------------
+
+
+def test_it_is_said_beforehand_what_it_costs_and_at_the_end_how_far_it_is(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    assert judging.told is None
+    evaluator.judged = lambda: Judged(1, 9.0, 0.0, 4, 68)
+    evaluator.now_s = EVERY_S
+    judging.look()
+    assert judging.told is None, "the first batch is compiled: nobody knows how long one takes"
+    judging.look()
+    evaluator.judged = lambda: Judged(32, 9.0, 62.0, 4, 68)
+    evaluator.now_s = 2 * EVERY_S
+    judging.look()
+    assert judging.told == {"look_s": 8.0, "last_s": 136.0, "done": 0, "wanted": 0}
+    evaluator.does["loss"] = [(64.0, 2.5)]
+    began_s, shown = evaluator.now_s, list[Any]()
+    ask = evaluator.ask
+
+    def seen(method: str, *arguments: object) -> Pending:
+        shown.append(judging.told)
+        return ask(method, *arguments)
+
+    evaluator.ask = seen  # type: ignore[method-assign]
+    evaluator.judged = lambda: Judged(32 + int((evaluator.now_s - began_s) // 2), 9.0, 64.0, 4, 68)
+    judging.verdict(VERSIONS)
+    done = [each["done"] for each in shown if each and each["wanted"] == 68]
+    assert done == sorted(done)
+    assert {0, 10, 20, 30} <= {*done}
+
+
+def test_an_evaluator_that_does_not_say_how_far_it_is_costs_nothing_but_that(
+    evaluator: Evaluator, judging: Judging
+) -> None:
+    def deaf() -> NoReturn:
+        raise GetTimeoutError
+
+    evaluator.judged = deaf
+    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
+    assert judging.told is None
+
+
+class Cut(Exception):
+    """Somebody ends the process."""
+
+
+def test_a_last_evaluation_that_is_cut_short_leaves_model_and_summary(
+    evaluator: Evaluator, judging: Judging, tmp_path: Path
+) -> None:
+    evaluator.does["sample"] = [Cut()]
+    layout = cut([Leaf("w", (3,))], 1)
+    services: Any = SimpleNamespace(public=lambda: iter(PUBLIC), verdict=judging.verdict)
+    measured: dict[str, object] = {
+        key: 7 for key in SUMMARY_KEYS if "loss" not in key and key not in ("wall_s",)
+    }
+
+    def leave() -> None:
+        Results(tmp_path, Folder(tmp_path), layout).leave(
+            services, measured, check=lambda: None, began=0.0, asked=lambda: None
+        )
+
+    with pytest.raises(Cut):
+        leave()
+    assert load_file(tmp_path / MODEL).keys() == {"w"}
+    summary = json.loads((tmp_path / SUMMARY).read_text())
+    assert [*summary] == [*SUMMARY_KEYS]
+    assert (summary["heldout_loss"], summary["merges"]) == (None, 7)
+    assert len(summary["global_sha256"]) == 64
+    evaluator.does["sample"] = [2.4]
+    leave()
+    again = json.loads((tmp_path / SUMMARY).read_text())
+    assert {**again, "wall_s": 0} == {
+        **summary,
+        "wall_s": 0,
+        "heldout_loss": 2.5,
+        "sample_heldout_loss": 2.4,
+        "initial_heldout_loss": 5.5,
+    }
+
+
+@pytest.mark.parametrize("before", [None, "SIGTERM"])
+def test_who_presses_ctrl_c_while_the_last_model_is_judged_has_model_and_summary_at_once(
+    evaluator: Evaluator, judging: Judging, tmp_path: Path, before: str | None
+) -> None:
+    """Who has asked for the end before that has asked for this evaluation, too."""
+    evaluator.does["loss"] = [(60.0, 2.5)]
+
+    def asked() -> str | None:
+        return before or ("Ctrl-C" if evaluator.now_s > 3 else None)
+
+    layout = cut([Leaf("w", (3,))], 1)
+    services: Any = SimpleNamespace(public=lambda: iter(PUBLIC), verdict=judging.verdict)
+    measured: dict[str, object] = {key: 7 for key in SUMMARY_KEYS if "loss" not in key}
+    outcome = Results(tmp_path, Folder(tmp_path), layout).leave(
+        services, measured, check=lambda: None, began=0.0, asked=asked
+    )
+    assert load_file(tmp_path / MODEL).keys() == {"w"}
+    summary = json.loads((tmp_path / SUMMARY).read_text())
+    assert summary["merges"] == 7
+    assert outcome.asked == (before or "Ctrl-C")
+    if before is None:
+        assert evaluator.now_s < 10
+        assert summary["heldout_loss"] is summary["sample_heldout_loss"] is None
+        assert outcome.missing is not None
+        assert outcome.missing.count("was cut short") == 3
+    else:
+        assert (summary["heldout_loss"], outcome.missing) == (2.5, None)

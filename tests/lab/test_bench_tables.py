@@ -1,0 +1,102 @@
+"""Tables of figures in a document are replaced where they stand, and nothing else is touched."""
+
+from __future__ import annotations
+
+import pytest
+
+from archipelago.lab.bench.goals import GOALS, Goal, verdict
+from archipelago.lab.bench.tables import rewrite, table, where
+from coordinator.errors import RunFailed
+
+TEXT = """# Figures
+Before.
+<!-- bench merge --threads 2 -->
+old
+<!-- end -->
+Between.
+<!-- bench wire -->
+also old
+<!-- end -->
+"""
+
+
+def test_only_the_bench_that_is_named_is_run_with_its_own_switches() -> None:
+    commands: list[str] = []
+
+    def run(command: str) -> dict[str, object]:
+        commands.append(command)
+        return {"ratio": 0.98765, "ratio_low": 0.97, "ratio_high": 0.99, "samples": 7}
+
+    (text,) = rewrite(TEXT, ["merge"], run)
+    assert commands == ["merge --threads 2"]
+    assert "`archipelago bench merge --threads 2 --json`" in text
+    assert where() in text
+    row = "| `ratio` | 0.9877 | (0.97 to 0.99) |  |\n| `samples` | 7 |  |  |\n<!-- end -->"
+    assert row in text
+    assert "\nold\n" not in text
+    assert text.endswith("Between.\n<!-- bench wire -->\nalso old\n<!-- end -->\n")
+    assert [*rewrite(text, ["merge"], run)] == [text]
+
+
+def test_without_a_name_all_are_run_and_what_was_measured_outlives_a_failure() -> None:
+    def run(command: str) -> dict[str, object]:
+        if command == "wire":
+            raise RunFailed("wire broke")
+        return {"samples": 7}
+
+    texts = rewrite(TEXT, [], run)
+    first = next(texts)
+    assert "| `samples` | 7 |" in first
+    assert "also old" in first
+    with pytest.raises(RunFailed, match="wire broke"):
+        next(texts)
+
+
+def test_rows_make_a_table_of_their_own() -> None:
+    rows = [{"wire": "int4", "loss": 2.0, "loss_low": 1.9, "loss_high": 2.1}]
+    assert list(table({"steps": 300, "rows": rows})) == [
+        "| figure | value | interval | goal |",
+        "|---|---|---|---|",
+        "| `steps` | 300 |  |  |",
+        "",
+        "| wire | loss |",
+        "|---|---|",
+        "| int4 | 2 (1.9 to 2.1) |",
+    ]
+
+
+def test_a_goal_stands_beside_its_figure_with_what_came_of_it() -> None:
+    figures = {"ratio": 0.98, "ratio_low": 0.975, "ratio_high": 1.0, "coverage": 0.96}
+    *_, ratio, _ = table(figures, GOALS["overhead"])
+    assert ratio == "| `ratio` | 0.98 | (0.975 to 1) | 0.97 or more: **reached** |"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "coverage", "said"),
+    [
+        (1.0, 2.0, 0.96, "reached"),
+        (1.0, 3.0, 0.96, "reached"),
+        (2.9, 3.1, 0.96, "inconclusive"),
+        (3.1, 4.0, 0.96, "missed"),
+        (1.0, 2.0, 0.75, "inconclusive"),  # three samples
+        (3.1, 4.0, 0.75, "missed"),
+    ],
+)
+def test_a_goal_is_reached_where_the_whole_interval_is_on_its_side(
+    low: float, high: float, coverage: float, said: str
+) -> None:
+    figures = {"gap_percent": 2.5, "gap_percent_low": low, "gap_percent_high": high}
+    goal = GOALS["parity"]["gap_percent"]
+    assert verdict(goal, "gap_percent", {**figures, "coverage": coverage}) == said
+
+
+def test_a_count_is_exact() -> None:
+    goal = GOALS["faults"]["lost_merges"]
+    assert verdict(goal, "lost_merges", {"lost_merges": 0, "coverage": 0.5}) == "reached"
+    assert verdict(goal, "lost_merges", {"lost_merges": 1, "coverage": 1.0}) == "missed"
+
+
+def test_goals_are_written_with_their_limits() -> None:
+    assert str(Goal(at_least=0.8)) == "0.8 or more"
+    assert str(Goal(at_most=3)) == "3 or less"
+    assert str(Goal(at_least=0.9, at_most=1.1)) == "0.9 or more, 1.1 or less"

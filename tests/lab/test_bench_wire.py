@@ -1,0 +1,136 @@
+"""What the benches of merge and wire print, on little work: keys, and what must hold of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from archipelago.lab.bench.goals import GOALS
+from archipelago.lab.bench.merge import Workload, _against_roofline, _summing, merge
+from archipelago.lab.bench.stats import demo
+from archipelago.lab.bench.wire import Traffic, message_bytes, moments_bytes_per_parameter
+from coordinator.codec import Wire, encode
+from coordinator.tiles import JOB
+
+ROOT = Path(__file__).parents[2]
+ELEMENTS = 100_000
+PIECES = "_in_pieces"
+FRACTIONS = (
+    "mean_fraction", "rda_fraction", "mean_of_roofline", "rda_of_roofline",
+    "mean_in_pieces_of_roofline", "rda_in_pieces_of_roofline",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_merge_is_held_against_the_copy_beside_it(threads: int) -> None:
+    workload = Workload(5, ELEMENTS, Wire.INT8, threads, pieces=300)
+    figures = merge(workload, repeats=3, say=lambda line: None)
+    assert (figures["threads"], figures["samples"], figures["wire"]) == (threads, 3, "int8")
+    assert figures["pieces"] == 300
+    assert GOALS["merge"].keys() <= figures.keys()
+    for name in ("memcpy_gb_s", "mean_gb_s", "rda_gb_s", "gate_gb_s", "roofline_gb_s", *FRACTIONS):
+        value = figures[name]
+        assert isinstance(value, float)
+        assert value > 0
+    for name in FRACTIONS:
+        low, middle, high = (figures[f"{name}{end}"] for end in ("_low", "", "_high"))
+        assert isinstance(low, float)
+        assert isinstance(middle, float)
+        assert isinstance(high, float)
+        assert low <= middle <= high
+
+
+def test_a_shard_takes_what_it_says_it_takes() -> None:
+    """12 bytes a parameter, four differences and two contributions; in a process of its own, since
+    memory that others have given back would be used again."""
+    script = (
+        "from archipelago.lab.bench.merge import Workload, Wire, memory\n"
+        "print(json.dumps(memory(Workload(2, 4_000_000, Wire.INT4, 1))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json\n{script}"], cwd=ROOT, capture_output=True, check=True
+    )
+    told, each = json.loads(done.stdout), Wire.INT4.bytes_of(ELEMENTS) / ELEMENTS
+    assert told["shard_bytes_per_parameter"] == pytest.approx(12 + 4 * each)
+    assert told["shard_in_flight_bytes_per_parameter"] == pytest.approx(12 + 6 * each)
+    assert told["shard_process_bytes_per_parameter"] == pytest.approx(12 + 6 * each, rel=0.1)
+
+
+def test_bytes_that_must_move_are_counted_as_agreed() -> None:
+    moved = Workload(8, 1000, Wire.F32, 1).moved_bytes
+    assert moved == {"memcpy": 8000, "mean": 48_000, "rda": 80_000, "gate": 32_000}
+
+
+def test_against_the_roofline_every_stream_is_counted_that_moves() -> None:
+    """Eight are read; the sum is read and written; master and momentum are, too; RDA reads thrice,
+    and its gate counts to its time."""
+    workload = Workload(8, 10**9 // 4, Wire.F32, 1)
+    assert workload.streams == {"sum": 10, "mean": 12, "rda": 28}
+    names = ("mean", "rda", "gate")
+    seconds = {
+        "sum": [1.0],
+        **{f"{name}{where}": [2.0] for name in names for where in ("", PIECES)},
+    }
+    told = _against_roofline(workload, seconds)
+    assert told["roofline_gb_s"] == pytest.approx(10)
+    assert told["mean_of_roofline"] == pytest.approx(6 / 10)
+    assert told["rda_of_roofline"] == told[f"rda{PIECES}_of_roofline"] == pytest.approx(7 / 10)
+
+
+def test_the_roofline_is_a_sum_of_all_streams() -> None:
+    chance = np.random.default_rng(7)
+    streams = chance.standard_normal((7, 100_001), np.float32)
+    target = np.ones(100_001, np.float32)
+    work = _summing(streams, target)
+    for start in range(0, target.size, JOB):
+        work(start)
+    np.testing.assert_allclose(target, np.sum(streams, axis=0, dtype=np.float64), atol=1e-5)
+
+
+@pytest.mark.parametrize(("pieces", "elements"), [(7, 100), (1, 5), (9, 4)])
+def test_a_fragment_of_many_pieces_has_all_elements(pieces: int, elements: int) -> None:
+    leaves = Workload(2, elements, Wire.F32, 1, pieces).leaves
+    assert len(leaves) == min(pieces, elements)
+    assert sum(size for leaf in leaves for size in leaf.shape) == elements
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+def test_a_message_is_its_payload_and_little_more(wire: Wire) -> None:
+    payload = encode(wire, np.ones(ELEMENTS, np.float32))
+    for total in message_bytes(payload):
+        assert payload.nbytes < total < payload.nbytes + 1000
+
+
+@pytest.mark.parametrize(
+    ("wire", "every", "ratio"),
+    [(Wire.INT4, 24, 158), (Wire.INT4, 60, 395), (Wire.BF16, 8, 14), (Wire.F32, 8, 7)],
+)
+def test_less_is_moved_than_gradients_in_every_step(wire: Wire, every: int, ratio: int) -> None:
+    """Each of eight members of a ring all-reduce of bf16 sends and receives 2 * 7 / 8 * 2 bytes."""
+    traffic = Traffic.of(np.ones(ELEMENTS, np.float32), wire, wire)
+    told = traffic.all_reduce_ratio(every, 8)
+    assert told == pytest.approx(
+        every * 2 * (2 * 7 / 8 * 2) * ELEMENTS / (traffic.up_bytes + traffic.down_bytes)
+    )
+    assert told == pytest.approx(ratio, rel=0.02)
+
+
+def test_the_syncers_link_carries_what_all_islands_send_and_get() -> None:
+    """At the defaults with eight islands little less than a member of the ring; with 64, more."""
+    traffic = Traffic.of(np.ones(ELEMENTS, np.float32), Wire.BF16, Wire.BF16)
+    assert traffic.syncer_link_ratio(8, 8) == pytest.approx(14 / 8, rel=0.01)
+    assert traffic.syncer_link_ratio(8, 64) < 0.3
+
+
+def test_a_donor_gives_two_moments_by_adamw_and_little_more_than_one_by_muon() -> None:
+    def moments(kind: str) -> float:
+        config = demo("byte-tiny", steps=1, seed=0, overrides=[f"optimizer.kind={kind}"])
+        return moments_bytes_per_parameter(config)
+
+    assert moments("adamw") == pytest.approx(8, rel=0.01)
+    assert 4 < moments("muon") < 6

@@ -1,0 +1,98 @@
+"""Links, speeds, and published figures that nothing was fitted on."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archipelago.cli.main import main
+from archipelago.lab.planner import anchors, bandwidth
+from archipelago.lab.planner.bandwidth import BITS, Exchange, Method, needed_gbit_s, utilisation
+from archipelago.lab.planner.mixed_speeds import Paces, share_computing
+
+exchanges = st.builds(
+    Exchange,
+    st.sampled_from(Method),
+    st.integers(2, 64),
+    st.sampled_from((24, 48, 96)),
+    st.sampled_from((1, 8, 24)),
+    st.integers(0, 4),
+    st.sampled_from(sorted(BITS)),
+)
+
+
+@given(exchanges, st.floats(1e8, 1e12), st.floats(0.1, 30), st.floats(0.3, 0.99))
+def test_the_link_that_is_needed_gives_what_was_wanted(
+    exchange: Exchange, parameters: float, step_s: float, wanted: float
+) -> None:
+    needed = needed_gbit_s(exchange, parameters, step_s, wanted)
+    assert utilisation(exchange, parameters, step_s, needed) == pytest.approx(wanted)
+    assert utilisation(exchange, parameters, step_s, 2 * needed) > wanted
+    assert utilisation(exchange, 2 * parameters, step_s, needed) < wanted
+    assert needed_gbit_s(exchange, parameters, 2 * step_s, wanted) == pytest.approx(needed / 2)
+
+
+def test_each_method_needs_less_than_the_one_before() -> None:
+    for parameters in bandwidth.PARAMETERS:
+        ring, diloco, streaming, ours, int4 = (
+            needed_gbit_s(each, parameters, 1.0, 0.8) for each in bandwidth.shown(8, 24, 24, 2)
+        )
+        assert ring > diloco > streaming > ours > int4
+
+
+def test_a_step_longer_than_its_all_reduce_hides_it() -> None:
+    """A hand-made case: 1 GB each way takes 8 s at 1 Gbit/s."""
+    two = Exchange(Method.DATA_PARALLEL, 2, 24, 24, 2, "bf16")
+    assert two.bits(5e8) == 8e9
+    assert utilisation(two, 5e8, 12.0, 1.0) == 1.0
+    assert utilisation(two, 5e8, 6.0, 1.0) == pytest.approx(6 / 10)
+
+
+def test_who_waits_for_nobody_computes_always_and_lock_step_goes_at_the_slowest_pace() -> None:
+    rng = np.random.default_rng(0)
+    paces = Paces((1.0, 1.0, 2.0), 0.0)
+    assert share_computing(rng, paces, 50, overlap=None) == 1.0
+    assert share_computing(rng, paces, 50, overlap=0) == pytest.approx((1 + 1 + 2) / 6)
+    assert share_computing(rng, Paces((1.0,) * 4, 0.0), 50, overlap=0) == 1.0
+    varied = [share_computing(rng, Paces((1.0,) * 8, 0.3), 500, overlap=n) for n in (0, 1, 4)]
+    assert varied[0] < varied[1] < varied[2] < 1
+
+
+def test_published_figures_that_nothing_was_fitted_on() -> None:
+    found = {(a.figure, a.paper): a for a in anchors.anchors(3)}
+    assert len(found) == 10
+    assert all(a.fits for a in found.values()), found
+    short_s, long_s = anchors.steps_of_speedup(5.0, 20.0)
+    assert anchors.speedup(5.0, long_s) == pytest.approx(20.0)
+    assert anchors.speedup(5.0, short_s) > 20 > anchors.speedup(5.0, 1.1 * long_s)
+
+
+def test_the_command_prints_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "--bandwidth", "--json"])
+    assert ended.value.code == 0
+    said = json.loads(capsys.readouterr().out)
+    row = said["rows"][0]
+    assert {"method", "parameters", "step_s", "utilisation", "gbit_s"} <= row.keys()
+    assert {row["utilisation"] for row in said["rows"]} == {50, 80, 90, 95, 99}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--bandwidth", "--table1"], "either --table1 or --bandwidth"),
+        (["--full"], "give --table1 or a cluster file too"),
+        (["--table1", "--fuzz", "3"], "take --seed, --full and --json only"),
+    ],
+)
+def test_what_does_not_go_together_is_said(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", *arguments])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,329 @@
+"""Real training in virtual time: the same bits for a seed, and the same model as its twins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from archipelago.lab.training.compiled_parts import kit_of
+from archipelago.lab.training.loss_curve import Learned, LossCurve
+from archipelago.lab.training.timing import Timing, Virtual
+from archipelago.lab.training.train import train
+from archipelago.lab.training.virtual_file import enter, load, written
+from archipelago.lab.training.world import World
+from cluster.config.load import parse
+from cluster.config.schema import Config
+from cluster.config.values import Mode
+from cluster.shard.build import outer_of
+from cluster.storage.model_file import fingerprint
+from cluster.workers.assembly import optimizer_of, task_of
+from cluster.workers.evaluator import Evaluator
+from coordinator.errors import UserMistake
+from coordinator.fragments import sew
+from coordinator.merge import MergeRule
+from coordinator.outer import OuterRule
+from coordinator.protocol import Island, Join, Lease, LeaseWanted
+from tests.cluster.turns import by_turns
+from tests.cluster.twin import twin
+from tests.given import sums
+
+pytestmark = pytest.mark.slow
+
+ISLANDS, STEPS = 3, 24
+TINY = {"width": 16, "layers": 1, "heads": 1, "hidden": 32}
+AT_ONCE = Timing()
+JITTERY = Timing(jitter=0.3, latency_s=0.02, gbit_s=0.01)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sums(tmp_path_factory.mktemp("text"))
+
+
+def config_of(text: Path, *overrides: str, **tables: Any) -> Config:
+    """Three islands on a small text, by AdamW, whose updates have no product that rounds apart."""
+    given: dict[str, Any] = {
+        "run": {"steps": STEPS},
+        "task": {"preset": "byte-tiny", "options": TINY},
+        "data": {
+            "source": str(text), "window": 16, "lease_windows": 32, "heldout_percent": 20.0,
+        },
+        "optimizer": {"kind": "adamw", "warmup_steps": 4},
+        "sync": {"every": 6, "fragments": 3},
+        "islands": [{"group": "local", "count": ISLANDS, "batch_size": 2}],
+    }  # fmt: skip
+    if "run.mode=data-parallel" in overrides:
+        given["sync"] = {"fragments": 3}
+    return parse({**given, **tables}, origin="test", overrides=overrides)
+
+
+def curve_of(config: Config) -> LossCurve:
+    return LossCurve(Evaluator(config), 0)
+
+
+MODES = {
+    Mode.DECOUPLED: ("sync.wire_up=int4", "sync.wire_down=int4"),
+    Mode.DILOCO: ("sync.wire_up=int4", "sync.fragments=1"),
+    Mode.STREAMING: ("sync.wire_down=int4",),
+    Mode.DATA_PARALLEL: (),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_seed_gives_the_same_bits_and_another_one_others(text: Path, mode: Mode) -> None:
+    def learned(seed: int) -> Learned:
+        config = config_of(text, f"run.mode={mode}", f"run.seed={seed}", *MODES[mode])
+        return train(config, JITTERY, 6)
+
+    first, again, other = learned(1), learned(1), learned(2)
+    assert first == again
+    assert first.figures["global_sha256"] != other.figures["global_sha256"]
+    assert [look.t for look in first.curve] == [6, 12, 18, 24]
+    assert first.curve[0].heldout_loss > first.curve[-1].heldout_loss
+
+
+WAITING = {
+    "decoupled": ("sync.overlap=0", f"sync.quorum={ISLANDS}", "sync.adopt=overwrite"),
+    "diloco": ("run.mode=diloco", "sync.fragments=1", "sync.every=5"),
+    "streaming": ("run.mode=streaming", "sync.overlap=2"),
+    "streaming that carries": ("run.mode=streaming", "sync.overlap=1", "sync.adopt=carry"),
+    "shared moments that come late": (
+        "run.mode=streaming", "sync.overlap=2", "sync.adopt=carry", "sync.moments=mean",
+        "sync.wire_moments=int8", "optimizer.kind=muon", "sync.every=[[0, 3], [10, 6]]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wires", [("f32", "f32"), ("int4", "int4"), ("bf16", "int8")])
+@pytest.mark.parametrize("how", WAITING)
+def test_where_all_wait_rounds_give_what_plain_turns_give_to_the_last_bit(
+    text: Path, how: str, wires: tuple[str, str]
+) -> None:
+    """Reports, leases, hand-ins and adoptions through the rules, at whatever pace."""
+    up, down = wires
+    config = config_of(text, *WAITING[how], f"sync.wire_up={up}", f"sync.wire_down={down}")
+    world = World(config, JITTERY, curve_of(config))
+    free, turned = world.run().figures, by_turns(config)
+    assert free["global_sha256"] == fingerprint(turned.public)
+    assert (free["merges"], free["tokens_trained"]) == (turned.merges, turned.tokens_trained)
+    assert free["up_bytes_per_token"] == turned.up_bytes / turned.tokens_trained
+
+
+def test_diloco_is_the_naive_twin(text: Path) -> None:
+    config = config_of(
+        text, "run.mode=diloco", "sync.fragments=1", "sync.wire_up=f32", "sync.wire_down=f32"
+    )
+    world = World(config, JITTERY, curve_of(config))
+    world.run()
+    task, outer = task_of(config), outer_of(config)
+    assert isinstance(outer, OuterRule)
+    assert (outer.learning_rate, outer.momentum) == (0.7, 0.9)
+    layout = Evaluator(config).layout
+    streams = [task.stream(2) for _ in range(ISLANDS)]
+    for number in range(2 * ISLANDS):
+        streams[number // 2].add(Lease(number))
+    data = [[stream.next() for _ in range(STEPS)] for stream in streams]
+    wanted = twin(task, layout, optimizer_of(config), 6, MergeRule.MEAN, outer, data)
+    for mine, theirs in zip(sew(layout, world.public), wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=2e-5 * np.max(np.abs(theirs)))
+
+
+def test_a_step_on_the_summed_batch_is_one_of_the_inner_optimizer(text: Path) -> None:
+    """One island, alone, whose work is taken over as it is, is data-parallel training."""
+    alone = ("islands.0.count=1", "sync.wire_up=f32", "sync.wire_down=f32")
+    one = train(config_of(text, "run.mode=data-parallel", *alone), AT_ONCE, 0)
+    free = train(config_of(text, "sync.overlap=0", *alone), AT_ONCE, 0)
+    for key in ("heldout_loss", "initial_heldout_loss"):
+        assert one.figures[key] == pytest.approx(free.figures[key], rel=1e-4)
+    assert one.figures["tokens_trained"] == free.figures["tokens_trained"]
+
+
+def test_leases_that_are_given_are_read_whoever_was_granted_which(text: Path) -> None:
+    config = config_of(text, "sync.overlap=0", f"sync.quorum={ISLANDS}")
+    first = World(config, AT_ONCE, curve_of(config))
+    names = [*reversed(config.island_names)]
+    first.run()
+    reading = granted(first)
+    assert reading[Island("local-0")][:2] == [0, 1]
+    other = World(config, AT_ONCE, curve_of(config), order=names)
+    plain = [other.run().figures["global_sha256"]]
+    same = World(config, AT_ONCE, curve_of(config), order=names, reading=reading)
+    assert same.run().figures["global_sha256"] == digest(first) != plain[0]
+
+
+def digest(world: World) -> object:
+    return world._curve.ended(world.config, 0, 0.0, {"tokens_trained": 0}, world.public).figures[
+        "global_sha256"
+    ]
+
+
+def granted(world: World) -> dict[Island, list[int]]:
+    """The leases of each island, as the tape has them: the rules deal them out in order."""
+    reading, number = dict[Island, list[int]](), 0
+    for _, event in world.tape:
+        match event:
+            case Join(island):
+                reading.setdefault(island, []).extend((number, number + 1))
+                number += 2
+            case LeaseWanted(life):
+                reading[life.island].append(number)
+                number += 1
+            case _:
+                pass
+    return reading
+
+
+def test_a_quorum_of_one_waits_for_no_slow_island(text: Path) -> None:
+    islands = [
+        {"group": "fast", "count": 2, "batch_size": 2},
+        {"group": "slow", "count": 1, "batch_size": 2, "speed": 0.25},
+    ]
+    loose = train(config_of(text, "sync.quorum=1", islands=islands), AT_ONCE, 0).figures
+    strict = train(config_of(text, "sync.quorum=3", islands=islands), AT_ONCE, 0).figures
+    assert real(strict["mean_participants"]) > real(loose["mean_participants"])
+    assert real(loose["wall_s"]) < 0.6 * real(strict["wall_s"])
+
+
+def test_what_fast_islands_train_beyond_the_slowest_one_s_steps_is_worth_something(
+    text: Path,
+) -> None:
+    """T is the slowest one's clock: by their own clocks the fast ones' rates would have fallen to
+    the floor after a quarter of the run, and all their tokens would gain two per cent of loss."""
+    islands = [
+        {"group": "fast", "count": 2, "batch_size": 2},
+        {"group": "slow", "count": 1, "batch_size": 2, "speed": 0.25},
+    ]
+    settings = ("optimizer.kind=muon", "optimizer.floor_fraction=0.001", "run.steps=80")
+
+    def learned(*overrides: str, **tables: Any) -> Learned:
+        return train(config_of(text, *settings, *overrides, **tables), AT_ONCE, 0)
+
+    uneven = learned("sync.quorum=3", islands=islands).figures
+    even = learned("sync.quorum=3").figures
+    assert uneven["rejected_contributions"] == 0
+    assert real(uneven["tokens_trained"]) > 2.5 * real(even["tokens_trained"])
+    assert real(uneven["heldout_loss"]) < 0.85 * real(even["heldout_loss"])
+
+
+def test_merged_at_every_step_with_an_overlap_islands_learn_as_if_they_had_waited(
+    text: Path,
+) -> None:
+    """Each hands in its next step before it adopts what came of the one before: its own steps must
+    stay in place meanwhile, or it would take each gradient a step behind its own parameters."""
+    settings = ("optimizer.kind=muon", "sync.every=1", "sync.fragments=1", "run.steps=80")
+
+    def learned(overlap: int) -> Learned:
+        more = (f"sync.overlap={overlap}", f"sync.quorum={ISLANDS}")
+        return train(config_of(text, *settings, *more), AT_ONCE, 0)
+
+    waiting, training_on = learned(0).figures, learned(1).figures
+    assert (waiting["effective_overlap"], training_on["effective_overlap"]) == (0.0, 1.0)
+    assert waiting["merges"] == training_on["merges"]
+    assert real(training_on["wall_s"]) < 0.95 * real(waiting["wall_s"])
+    assert real(training_on["heldout_loss"]) < 1.015 * real(waiting["heldout_loss"])
+
+
+def test_grace_meets_who_is_a_little_late(text: Path) -> None:
+    timing = Timing(jitter=0.2)
+    met = train(config_of(text, "sync.quorum=1"), timing, 0).figures
+    missed = train(config_of(text, "sync.quorum=1", "sync.grace=0"), timing, 0).figures
+    assert real(met["mean_participants"]) > real(missed["mean_participants"])
+
+
+def test_an_island_that_is_killed_comes_back_with_others_moments(text: Path) -> None:
+    kill = '{at_step=6, kind="kill", island="local-1"}'
+    config = config_of(text, f"faults.plan=[{kill}]", "sync.quorum=2")
+    learned = train(config, Timing(back_s=1.0), 0).figures
+    assert learned["faults"] == 1
+    (recovered_s,) = learned["recovery_s"]  # type: ignore[misc]
+    assert 1.0 < recovered_s < 4.0
+    assert real(learned["tokens_lost"]) > 0
+    tokens = ("merged", "discarded", "lost", "outstanding")
+    assert learned["tokens_trained"] == sum(real(learned[f"tokens_{each}"]) for each in tokens)
+
+
+@pytest.mark.parametrize("kind", ["stop", "slow", "cut", "nan", "scale", "drain", "node"])
+def test_what_else_can_happen_to_an_island_does(text: Path, kind: str) -> None:
+    fault = f'{{at_step=6, kind="{kind}", island="local-2", for_s=3.0}}'
+    config = config_of(text, f"faults.plan=[{fault}]", "sync.quorum=2")
+    learned = train(config, Timing(back_s=1.0), 0).figures
+    assert learned["faults"] == 1
+    assert (real(learned["rejected_contributions"]) > 0) == (kind in ("nan", "scale"))
+    assert np.isfinite(real(learned["heldout_loss"]))
+
+
+@pytest.mark.parametrize("mode", ["data-parallel", "diloco"])
+def test_bytes_take_their_time_on_a_thin_link(text: Path, mode: str) -> None:
+    wide, thin = Timing(), Timing(gbit_s=0.0005)
+    config = config_of(text, f"run.mode={mode}", "sync.fragments=1")
+    fast, slow = (train(config, timing, 0).figures for timing in (wide, thin))
+    assert fast["global_sha256"] == slow["global_sha256"]
+    assert real(slow["wall_s"]) > 1.2 * real(fast["wall_s"])
+    assert real(slow["goodput"]) < real(fast["goodput"])
+
+
+@pytest.mark.parametrize(("overrides", "steps"), [
+    (("run.mode=streaming", "sync.overlap=2"), 2.0),
+    (("run.mode=diloco", "sync.fragments=1"), 0.0),
+    (("sync.overlap=0", f"sync.quorum={ISLANDS}"), 0.0),
+])  # fmt: skip
+def test_the_steps_from_a_hand_in_to_its_adoption_are_counted(
+    text: Path, overrides: tuple[str, ...], steps: float
+) -> None:
+    figures = train(config_of(text, *overrides), AT_ONCE, 0).figures
+    assert figures["effective_overlap"] == pytest.approx(steps, abs=0.2)  # at T some come early
+
+
+def test_a_slow_way_back_is_a_longer_overlap(text: Path) -> None:
+    overlaps = [
+        real(train(config_of(text), Timing(latency_s=latency_s), 0).figures["effective_overlap"])
+        for latency_s in (0.005, 0.2)
+    ]
+    assert overlaps[0] < overlaps[1]
+
+
+def test_what_virtual_time_cannot_play_is_refused_all_at_once(text: Path) -> None:
+    plan = ", ".join(f'{{at_step=6, kind="kill", island="{who}"}}' for who in ("syncer", "shard-0"))
+    with pytest.raises(UserMistake) as refusal:
+        train(config_of(text, f"faults.plan=[{plan}]"), AT_ONCE, 0)
+    lines = str(refusal.value).splitlines()
+    assert [line.partition(": virtual")[0] for line in lines] == [
+        "faults.plan: the kill of syncer at step 6",
+        "faults.plan: the kill of shard-0 at step 6",
+    ]
+    one = '{at_step=6, kind="kill", island="local-0"}'
+    with pytest.raises(UserMistake, match="is played without faults"):
+        train(config_of(text, f"faults.plan=[{one}]", "run.mode=data-parallel"), AT_ONCE, 0)
+
+
+def test_a_file_says_everything_and_is_read_back(text: Path, tmp_path: Path) -> None:
+    config, virtual = config_of(text), Virtual(jitter=0.25, look_every=3)
+    path = tmp_path / "one.toml"
+    path.write_text(written(config, virtual))
+    assert load(path) == (config, virtual)
+    assert load(path, ["virtual.jitter=0.5"])[1].jitter == 0.5
+    entry = enter(
+        {"virtual": {"jiter": 1, "step_s": -1}, "sync": {"evry": 2}}, origin="x", overrides=["a.b"]
+    )
+    told = "\n".join(entry.problems)
+    for words in ("virtual.jiter: is not known; did you mean jitter?", "virtual.step_s: must be",
+                  "sync.evry", "--set a.b", "islands: there are none"):  # fmt: skip
+        assert words in told
+
+
+def real(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def test_islands_of_one_shape_and_runs_of_other_seeds_share_what_is_compiled(text: Path) -> None:
+    config, other = config_of(text), config_of(text, "run.seed=3")
+    train(config, AT_ONCE, 0)
+    compiled = {**kit_of(config).inner._compiled}
+    train(other, AT_ONCE, 0)
+    assert kit_of(other).inner is kit_of(config).inner
+    assert kit_of(other).inner._compiled == compiled
+    assert kit_of(other).port is kit_of(config).port
