@@ -1,6 +1,128 @@
-"""Archipelago.
+"""Archipelago: low-communication, asynchronous data-parallel training on Ray.
+
+    >>> import archipelago
+    >>> result = archipelago.run("run.toml")
+
+Every name in `__all__` is public; all else of this project is internal and may change. Names are
+imported when they are first used, so that `import archipelago` needs neither JAX nor Ray.
 
 Modules:
 
-    __main__  `python -m archipelago` is `archipelago`
+    api  the functions that start, reach and judge runs
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    __version__: str
+    from archipelago.api import (
+        ReplayResult,
+        Run,
+        RunResult,
+        Submission,
+        connect,
+        plan,
+        replay,
+        run,
+        study,
+        submit,
+    )
+    from archipelago.lab.planner.plan import Plan
+    from archipelago.lab.study.result import Result as StudyResult
+    from cluster.config.load import load as load_config
+    from cluster.config.load import parse as parse_config
+    from cluster.config.schema import Config
+    from cluster.status import RunStatus
+    from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
+    from coordinator.protocol import Lease
+    from islands.corpus import Corpus, HeldOut, Starved, Stream, read_corpus
+    from islands.model import ModelSpec
+    from islands.sources import DataSpec
+    from islands.task import Batch, Params, StreamLike, Task, language_model
+
+_PLACES = {
+    "archipelago.api": (
+        "ReplayResult", "Run", "RunResult", "Submission", "connect", "plan", "replay", "run",
+        "study", "submit",
+    ),
+    "archipelago.lab.planner.plan": ("Plan",),
+    "archipelago.lab.study.result": ("StudyResult:Result",),
+    "cluster.config.load": ("load_config:load", "parse_config:parse"),
+    "cluster.config.schema": ("Config",),
+    "cluster.status": ("RunStatus",),
+    "coordinator.errors": ("ArchipelagoError", "RunFailed", "UserMistake"),
+    "coordinator.protocol": ("Lease",),
+    "islands.corpus": ("Corpus", "HeldOut", "Starved", "Stream", "read_corpus"),
+    "islands.model": ("ModelSpec",),
+    "islands.sources": ("DataSpec",),
+    "islands.task": ("Batch", "Params", "StreamLike", "Task", "language_model"),
+}  # fmt: skip
+"""Where each public name is defined; `PUBLIC:DEFINED` where the two names differ."""
+_DEFINED = {
+    public: (module, defined or public)
+    for module, names in _PLACES.items()
+    for public, _, defined in (name.partition(":") for name in names)
+}
+__all__ = [
+    "ArchipelagoError",
+    "Batch",
+    "Config",
+    "Corpus",
+    "DataSpec",
+    "HeldOut",
+    "Lease",
+    "ModelSpec",
+    "Params",
+    "Plan",
+    "ReplayResult",
+    "Run",
+    "RunFailed",
+    "RunResult",
+    "RunStatus",
+    "Starved",
+    "Stream",
+    "StreamLike",
+    "StudyResult",
+    "Submission",
+    "Task",
+    "UserMistake",
+    "__version__",
+    "connect",
+    "language_model",
+    "load_config",
+    "parse_config",
+    "plan",
+    "read_corpus",
+    "replay",
+    "run",
+    "study",
+    "submit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name == "__version__":
+        value: Any = _version()
+    elif name in _DEFINED:
+        module, defined = _DEFINED[name]
+        value = getattr(import_module(module), defined)
+    else:
+        raise AttributeError(f"module 'archipelago' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    try:
+        return version("archipelago-diloco")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "0.0.0"

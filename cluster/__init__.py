@@ -8,5 +8,6 @@ holds. Imports between rooms go one way (`pyproject.toml` has the layers). Besid
     view      what the fleet decides from, for nobody else
     failures  what an island raises or sends that is of no use, told apart
     source    which source runs, ours and the user's
+    package_guard  finds other packages named as ours, before they are imported
     tasks     how asyncio tasks are made, and what becomes of exceptions that nobody awaits
 """

@@ -5,6 +5,7 @@ back; nothing is decided here. Ray and JAX are imported by the commands that nee
 do, so that `--help` and a refused configuration are there at once.
 
     main          the console script: registers the commands, turns errors into exit codes
+    start         init and demo
     train         run, submit, and the job that a submitted run is
     control       scale, drain, chaos, save, stop
     watch         status and top

@@ -11,6 +11,7 @@ from typing import NoReturn
 from archipelago.cli.bench import bench
 from archipelago.cli.control import chaos, drain, save, scale, stop
 from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
+from archipelago.cli.start import dashboards, demo, init
 from archipelago.cli.study import study
 from archipelago.cli.train import job, run, submit
 from archipelago.cli.verification import plan, replay, simulate
@@ -18,7 +19,8 @@ from archipelago.cli.watch import status, top
 from coordinator.errors import ArchipelagoError, UserMistake
 
 for command in (
-    run, submit, status, top, scale, drain, save, chaos, replay, simulate, plan, study, stop,
+    init, demo, run, submit, status, top, scale, drain, save, stop, chaos, replay, simulate, plan,
+    study, dashboards,
 ):  # fmt: skip
     app.command()(command)
 app.command(hidden=True)(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,7 +47,32 @@ def run(
 ) -> None:
     """Train to the end, here; the first Ctrl-C ends it gracefully, a second one at once.
 
-    Example: archipelago run examples/demo.toml --set sync.quorum=2
+    Example: archipelago run run.toml --set sync.quorum=2
+    """
+    train(
+        config_path,
+        overrides,
+        address=address,
+        run_dir=run_dir,
+        resume=resume,
+        from_stored=from_stored,
+        as_json=as_json,
+    )
+
+
+def train(
+    config_path: Path,
+    overrides: Sequence[str],
+    *,
+    address: str = "local",
+    run_dir: Path | None = None,
+    resume: bool = False,
+    from_stored: bool = False,
+    as_json: bool = False,
+) -> Mapping[str, object]:
+    """Run a configuration on this terminal to its end, and return the summary.
+
+    Errors: `UserMistake`, `RunFailed`; `typer.Exit` if a signal has ended it.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the terminal's process takes no accelerator
     from cluster.config.load import read
@@ -54,6 +80,7 @@ def run(
 
     if from_stored and not resume:
         raise UserMistake("--from-stored: it says how a run goes on; give --resume as well")
+    import_from_here()
     draft, now = read(config_path, overrides), datetime.now().astimezone()
     config, chosen, layout = enter(draft, config_path, run_dir, now, resume=resume, owned=True)
     if from_stored and config.run.mode.sums_gradients:
@@ -87,6 +114,13 @@ def run(
     _say_what_is_missing(outcome)
     if interrupts.asked is not None:
         raise typer.Exit(INTERRUPTED)
+    return outcome.summary
+
+
+def import_from_here() -> None:
+    """Let this process import the user's task from the current folder, as Ray's workers do."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
 
 
 def submit(
@@ -108,7 +142,7 @@ def submit(
 ) -> None:
     """Train as a job of a Ray cluster; the run goes on when this terminal goes.
 
-    Example: archipelago submit examples/demo.toml --address http://head:8265 --no-wait
+    Example: archipelago submit run.toml --address http://head:8265 --no-wait
     """
     from cluster.config.load import read
     from cluster.launch import job as submitting
@@ -147,6 +181,7 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
     from cluster.config.load import read
     from cluster.launch.preflight import enter
 
+    import_from_here()
     draft, now = read(config_path, overrides), datetime.now().astimezone()
     config, run_dir, layout = enter(
         draft, config_path, runs.home_of_job(draft.config, config_path, now), now

@@ -68,7 +68,9 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
-        raise UserMistake(f"{path}: no such file; examples are in examples/") from error
+        raise UserMistake(
+            f"{path}: no such file; `archipelago init DIR` writes one to start from"
+        ) from error
     except IsADirectoryError as error:
         raise UserMistake(_directory(path)) from error
     except OSError as error:
@@ -83,7 +85,7 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
 def _directory(path: Path) -> str:
     """Return what to say where a configuration should be and a directory is."""
     if not (path / "config.toml").exists():
-        return f"{path} is a directory: a configuration is a file, such as examples/demo.toml"
+        return f"{path} is a directory: a configuration is a file, such as run.toml"
     return (
         f"{path} is the directory of a run: to go on with that run use "
         f"`archipelago run {path / 'config.toml'} --resume --run-dir {path}`"

@@ -11,6 +11,7 @@ stopped, and nothing else is.
     interrupts     Ctrl-C and SIGTERM, heard and passed on
     exit_message   says how to go on if this process is ended by Ray
     client         speaks to a run from another terminal: status, stop, scale, drain
+    status_stream  the status of a run again and again, until the run ends
     remote_status  the status of a run of this machine, by its HTTP port
     chaos          breaks a run from another terminal, by a plan or by chance
 """

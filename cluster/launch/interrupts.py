@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -11,14 +12,18 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(slots=True)
 class Interrupts:
-    """Ctrl-C and SIGTERM: the first one asks for a graceful end, a second Ctrl-C ends at once."""
+    """Ctrl-C and SIGTERM: the first one asks for a graceful end, a second Ctrl-C ends at once.
+
+    On a thread other than the main one, Python cannot handle signals, and none is handled here.
+    """
 
     asked: str | None = None
     urgent: bool = False
     _before: dict[int, object] = field(default_factory=dict)
 
     def __enter__(self) -> Interrupts:
-        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.getsignal(number) for number in SIGNALS}
         self.listen()
         return self
 

@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from cluster.config.schema import Config
+from cluster.package_guard import intruders
 from cluster.source import ALL_PACKAGES, package_roots
 from coordinator.errors import RunFailed, UserMistake
 
@@ -58,7 +59,7 @@ def submit(config: Config, name: str, address: str, working_dir: Path | None) ->
 
 def problems(address: str, working_dir: Path | None) -> list[str]:
     """What is wrong with a submission that no cluster need be asked for."""
-    found: list[str] = []
+    found = intruders()
     if not address.startswith(("http://", "https://")):
         found.append(f"--address {address}: that is not the job server's, such as http://HEAD:8265")
     if working_dir is not None and (own := _clashes(working_dir)):

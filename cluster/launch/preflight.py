@@ -16,6 +16,7 @@ from typing import TypeVar
 from cluster.config.load import Draft
 from cluster.config.schema import Config, Machines
 from cluster.names import FLEET
+from cluster.package_guard import intruders
 from cluster.shard.build import outer_of
 from cluster.storage import runs
 from cluster.storage.layout import same_layout
@@ -67,6 +68,8 @@ def enter(
 
     Errors: `UserMistake` with every problem found.
     """
+    if foreign := intruders():
+        raise UserMistake("\n".join(foreign))
     config, found, chosen = draft.config, _Found(), None
     if resume and not draft.problems:  # it compares all of it with what was
         chosen = found.ask(lambda: runs.resume(config, run_dir))

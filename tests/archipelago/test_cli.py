@@ -395,7 +395,7 @@ def test_a_command_that_is_not_there(cli: Cli) -> None:
 def test_a_file_that_is_not_there(cli: Cli) -> None:
     code, out, err = cli("run", "nowhere.toml")
     assert (code, out) == (2, "")
-    assert "nowhere.toml: no such file; examples are in examples/" in err
+    assert "nowhere.toml: no such file; `archipelago init DIR` writes one to start from" in err
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])

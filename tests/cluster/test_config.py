@@ -355,7 +355,10 @@ def test_elements_of_a_list_keep_their_places(tmp_path: Path) -> None:
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(UserMistake, match=r"run\.toml: no such file; examples are in examples/"):
+    with pytest.raises(
+        UserMistake,
+        match=r"run\.toml: no such file; `archipelago init DIR`",
+    ):
         load(tmp_path / "run.toml")
 
 

@@ -1,0 +1,38 @@
+"""The first module of the `archipelago` command: it checks whose packages it is about to import.
+
+Its name is one that no other project has. A foreign package `archipelago` or `cluster` in front of
+ours could not refuse itself, and would end the command with a traceback that explains nothing.
+"""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGES = ("archipelago", "cluster", "islands", "coordinator")
+MISTAKEN = 2
+"""The exit code of a user's mistake."""
+
+
+def main() -> None:
+    """Run the command, or refuse with the path of a foreign package and exit code 2."""
+    if wrong := [line for name in PACKAGES if (line := _foreign(name)) is not None]:
+        sys.stderr.writelines(f"archipelago: {line}\n" for line in wrong)
+        sys.exit(MISTAKEN)
+    from archipelago.__main__ import start
+
+    start()
+
+
+def _foreign(name: str) -> str | None:
+    """Return what is wrong with the package that would be imported under this name."""
+    expected = Path(__file__).resolve().parent / name
+    spec = find_spec(name)
+    if spec is None:
+        return f"this project's package {name} is gone from {expected}: install it again"
+    found = Path(next(iter(spec.submodule_search_locations or [spec.origin or ""])))
+    if found.exists() and expected.exists() and found.samefile(expected):
+        return None
+    return (
+        f"{found} is imported in place of this project's package {name} ({expected}): take it out "
+        "of PYTHONPATH, rename it, or uninstall it"
+    )

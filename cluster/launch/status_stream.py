@@ -1,0 +1,51 @@
+"""The status of a run again and again, by its own port or through Ray, until the run ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from cluster.launch.remote_status import from_json, status_at
+from cluster.status import RunStatus
+from cluster.storage import runs
+from cluster.storage.metrics_log import LOOKS, last_look
+from coordinator.errors import UserMistake
+
+
+def looks(name: str | None, address: str | None, every_s: float) -> Generator[RunStatus]:
+    """What a run says of itself, so many seconds apart, until it is over; then what it said last.
+
+    A run of this machine is asked by its own port, which needs no client of Ray; another by one
+    client, as long as this goes on.
+
+    Errors: `UserMistake` if there is no such run, or it cannot be heard.
+    """
+    live = runs.reach(name, address)
+    if isinstance(live, Path):
+        yield _last_status(live)
+        return
+    run_dir = runs.here(name) if live.pid else None
+    while run_dir is not None and (seen := status_at(run_dir)) is not None:
+        yield seen
+        time.sleep(every_s)
+    if run_dir is not None and runs.live_of(run_dir) is None:  # it has ended meanwhile
+        yield _last_status(run_dir)
+        return
+    live.prepare()
+    from cluster.launch.client import reached
+
+    with reached(live) as ask:
+        while True:
+            shown: RunStatus = ask(lambda fleet: fleet.status.remote())
+            yield shown
+            if shown["phase"] == "finished":
+                return
+            time.sleep(every_s)
+
+
+def _last_status(run_dir: Path) -> RunStatus:
+    """What a run that is over said last."""
+    if (said := last_look(run_dir / LOOKS)) is None:
+        raise UserMistake(f"run {run_dir} is not live, and ended before it had anything to say")
+    return from_json(said)

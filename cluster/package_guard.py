@@ -1,0 +1,119 @@
+"""A guard against other packages named as ours, which would run in place of ours, or mixed with it.
+
+A process imports `cluster` from the first folder of `sys.path` that has it, and the workers of Ray
+look into the current folder first. So a user's own package `cluster` ends a run with a traceback
+that explains nothing. `intruders` finds such packages before anything is started.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+from cluster.source import ALL_PACKAGES
+
+DISTRIBUTION = "archipelago-diloco"
+"""The name under which pip installs this project."""
+OURS = Path(__file__).resolve().parents[1]
+"""The folder that our packages are in."""
+
+
+def intruders(folders: Iterable[Path] = (), *, ours: Path = OURS) -> list[str]:
+    """Return what is in the way of our packages, one sentence each; empty if nothing is.
+
+    `folders`: searched by the processes of a run before the installed packages, beside those that
+    this process searches itself. `ours`: the folder that our packages are in.
+    """
+    found: dict[str, None] = {}
+    for folder in dict.fromkeys([Path.cwd(), *folders, *_in_front(ours)]):
+        for name in ALL_PACKAGES:
+            if (path := _package_in(folder, name)) is not None and not _same(path, ours / name):
+                found[
+                    f"{path} is in front of this project's package {name}: rename it, or start in "
+                    "another folder"
+                ] = None
+    for name in ALL_PACKAGES:
+        there = _imported_from(name)
+        if there is not None and not _same(there, ours / name):
+            found.setdefault(
+                f"{there} is imported in place of this project's package {name}: take it out of "
+                "PYTHONPATH, or uninstall it"
+            )
+    found |= dict.fromkeys(_overwritten(ours))
+    return [*found]
+
+
+def _in_front(ours: Path) -> Iterator[Path]:
+    """Yield the folders that this process searches before ours."""
+    for entry in map(Path, sys.path):
+        if _same(entry, ours):
+            return
+        if entry.is_dir():
+            yield entry
+
+
+def _package_in(folder: Path, name: str) -> Path | None:
+    """Return the module or package of this name in a folder.
+
+    A folder without `__init__.py` is none: Python prefers ours, wherever that is.
+    """
+    if (folder / name / "__init__.py").is_file():
+        return folder / name
+    return module if (module := folder / f"{name}.py").is_file() else None
+
+
+def _imported_from(name: str) -> Path | None:
+    spec = find_spec(name)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return None if spec.origin is None else Path(spec.origin)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def _overwritten(ours: Path) -> Iterator[str]:
+    """Yield a sentence for each of our packages that another one has overwritten.
+
+    An installed distribution knows the digest of each of its files. A source tree has none, and
+    nothing can be installed over it.
+    """
+    record = _record_of(ours)
+    for name in ALL_PACKAGES:
+        digest, path = record.get(f"{name}/__init__.py"), ours / name / "__init__.py"
+        if digest is None or not path.is_file():
+            continue
+        content = hashlib.sha256(path.read_bytes()).digest()
+        if base64.urlsafe_b64encode(content).rstrip(b"=").decode() == digest:
+            continue
+        owners = sorted(_owners_of(name, ours))
+        culprit = f" by {' and '.join(owners)}" if owners else ""
+        yield (
+            f"{path} was overwritten{culprit}: uninstall what installed it, then install this "
+            "project again, best in an environment of its own"
+        )
+
+
+def _record_of(ours: Path) -> dict[str, str]:
+    """Return the digests of our installed files by their path, as pip has recorded them."""
+    for each in distributions(name=DISTRIBUTION, path=[str(ours)]):
+        return {str(file): file.hash.value for file in each.files or () if file.hash}
+    return {}
+
+
+def _owners_of(name: str, ours: Path) -> set[str]:
+    """Return the other distributions that have installed files into this package."""
+
+    def has_it(each: Distribution) -> bool:
+        return f"{name}/__init__.py" in {str(file) for file in each.files or ()}
+
+    others = (each for each in distributions(path=[str(ours)]) if each.name != DISTRIBUTION)
+    return {each.name for each in others if has_it(each)}
