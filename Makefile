@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 FAST := not live and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long lint check live fuzz soak bench accelerator pins clean
+.PHONY: help install demo dist test test-long lint check live fuzz soak bench accelerator pins clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -48,6 +48,12 @@ soak: $(STAMP) ## half an hour of faults of all kinds, and what grew or stayed (
 
 bench: $(STAMP) ## measure, and write the tables of docs/benchmarks.md (BENCH="merge wire": only these)
 	$(BIN)/python -m archipelago.lab.bench.tables docs/benchmarks.md $(BENCH)
+
+dist: $(STAMP) ## build the wheel, with the changelog in it: dist/
+	rm -rf build/bdist* build/lib dist *.egg-info
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	rm -rf build/bdist* build/lib
+	@ls dist/*.whl
 
 accelerator: $(STAMP) ## a folder that measures an accelerator without Ray: build/accelerator/
 	$(BIN)/python .ci/accelerator $(BIN)/python

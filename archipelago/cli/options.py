@@ -20,6 +20,28 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import archipelago
+
+        typer.echo(f"archipelago {archipelago.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Read the options of the command itself."""
+
+
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG.toml", help="What to train, and where.")
 ]
