@@ -8,7 +8,10 @@ imported when they are first used, so that `import archipelago` needs neither JA
 
 Modules:
 
-    api  the functions that start, reach and judge runs
+    launching   functions that start runs, here or as a job of a cluster
+    connection  a run of another process or of a cluster, reached by its name
+    analysis    functions that replay runs, train studies and plan clusters
+    results     what these functions return
 """
 
 from __future__ import annotations
@@ -19,20 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from archipelago.api import (
-        ReplayResult,
-        Run,
-        RunResult,
-        Submission,
-        connect,
-        plan,
-        replay,
-        run,
-        study,
-        submit,
-    )
+    from archipelago.analysis import plan, replay, study
+    from archipelago.connection import Run, connect
     from archipelago.lab.planner.plan import Plan
     from archipelago.lab.study.result import Result as StudyResult
+    from archipelago.launching import Submission, run, submit
+    from archipelago.results import ReplayResult, RunResult
     from cluster.config.load import load as load_config
     from cluster.config.load import parse as parse_config
     from cluster.config.schema import Config
@@ -45,12 +40,12 @@ if TYPE_CHECKING:
     from islands.task import Batch, Params, StreamLike, Task, language_model
 
 _PLACES = {
-    "archipelago.api": (
-        "ReplayResult", "Run", "RunResult", "Submission", "connect", "plan", "replay", "run",
-        "study", "submit",
-    ),
+    "archipelago.analysis": ("plan", "replay", "study"),
+    "archipelago.connection": ("Run", "connect"),
     "archipelago.lab.planner.plan": ("Plan",),
     "archipelago.lab.study.result": ("StudyResult:Result",),
+    "archipelago.launching": ("Submission", "run", "submit"),
+    "archipelago.results": ("ReplayResult", "RunResult"),
     "cluster.config.load": ("load_config:load", "parse_config:parse"),
     "cluster.config.schema": ("Config",),
     "cluster.status": ("RunStatus",),

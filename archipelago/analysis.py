@@ -1,0 +1,84 @@
+"""The functions of the Python API that judge runs, train studies, and plan clusters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archipelago.launching import Overrides, override_words
+from archipelago.results import ReplayResult
+
+if TYPE_CHECKING:
+    from archipelago.lab.planner.plan import Plan
+    from archipelago.lab.study.result import Result as StudyResult
+
+
+def replay(run_dir: Path | str) -> ReplayResult:
+    """Rebuild a run from its log, compare it with what it left, and check every invariant.
+
+    Raises:
+        UserMistake: There is no run in `run_dir`, or it is of a mode without a log of events.
+    """
+    from archipelago.lab.checks.replay import replay
+
+    figures = replay(Path(run_dir))
+    return ReplayResult(figures["exact"] is True, int(str(figures["events"])), figures)
+
+
+def study(
+    path: Path | str,
+    overrides: Overrides | None = None,
+    *,
+    jobs: int = 0,
+    on_cell: Callable[[str, float | None], None] | None = None,
+) -> StudyResult:
+    """Train the missing cells of a study in virtual time, and return the result of all.
+
+    Args:
+        path: The study's TOML file.
+        overrides: Values that replace those of the file.
+        jobs: Processes that train at the same time; 0: one for each core.
+        on_cell: Called after each cell with its label and its held-out loss.
+
+    Raises:
+        UserMistake: The file is wrong.
+    """
+    from archipelago.lab.study import training_jobs
+    from archipelago.lab.study.cells import CellFiles
+    from archipelago.lab.study.plan import read as read_study
+    from archipelago.lab.study.result import summed
+
+    asked = read_study(Path(path), override_words(overrides))
+    files = CellFiles(asked.folder / "cells")
+    made = training_jobs.found(files, asked.cells, retry=False)
+    missing = {key: cell for key, cell in asked.cells.items() if key not in made}
+
+    labels = {
+        cell.key: f"{row.label}, seed {cell.seed}" for row in asked.rows for cell in row.cells
+    }
+
+    def done(key: str, cell: Any) -> None:
+        made[key] = cell
+        if on_cell is not None:
+            on_cell(labels[key], None if cell.failed else float(cell.figure("heldout_loss")))
+
+    training_jobs.make(files, missing, jobs or os.cpu_count() or 1, done)
+    return summed(asked, made)
+
+
+def plan(path: Path | str, *, seed: int = 0) -> Plan:
+    """Return how to train on a cluster, and why; nothing is started.
+
+    Args:
+        path: The cluster's TOML file: chips, regions, links, and what to train.
+        seed: The seed of the simulated failures.
+
+    Raises:
+        UserMistake: The file is wrong, or no setting works on this cluster.
+    """
+    from archipelago.lab.planner.plan import plan as choose
+    from cluster.config.machines import load_cluster
+
+    return choose(load_cluster(Path(path)), seed)

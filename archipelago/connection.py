@@ -1,0 +1,131 @@
+"""The part of the Python API that reaches a run of another process, or of a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from archipelago.results import RunResult
+from cluster.status import RunStatus
+from cluster.storage import runs
+from cluster.storage.files import read_figures
+from coordinator.errors import RunFailed, UserMistake
+from coordinator.protocol import Island
+
+POLL_S = 0.5
+"""Seconds between two looks at a run that is waited for."""
+
+
+def connect(name: str | Path | None = None, *, address: str | None = None) -> Run:
+    """Return a run that this process does not own, live or ended.
+
+    Args:
+        name: Its directory or its name; by default the newest run of this machine.
+        address: The Ray cluster that it is in, if it is not of this machine.
+
+    Raises:
+        UserMistake: There is no such run.
+    """
+    found = runs.reach(None if name is None else str(name), address)
+    if isinstance(found, Path):
+        return Run(found.name, found, address)
+    directory = None
+    if found.pid:
+        directory = runs.here(None if name is None else str(name))
+    return Run(found.run, directory, address)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, reached by its name: the commands `status`, `scale`, `drain`, `save`, `stop`.
+
+    Every method raises `UserMistake` if the run cannot be reached or refuses.
+    """
+
+    name: str
+    run_dir: Path | None
+    """Its directory, if that is on this machine."""
+    address: str | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether the run goes on, as far as this machine can tell."""
+        return self.run_dir is None or runs.live_of(self.run_dir) is not None
+
+    def status(self) -> RunStatus:
+        """Return the status of the run; if it has ended, the last one."""
+        from cluster.launch.status_stream import looks
+
+        with closing(looks(self._key(), self.address, POLL_S)) as seen:
+            return next(seen)
+
+    def scale(self, groups: Mapping[str, int]) -> None:
+        """Set the number of islands of these groups: all of them, or none if one is refused."""
+        from cluster.launch.client import scale
+
+        scale(self._reached(), groups)
+
+    def drain(self, island: str) -> None:
+        """Have one island hand in its work and leave."""
+        from cluster.launch.client import drain
+
+        drain(self._reached(), Island(island))
+
+    def save(self, path: Path | str) -> str:
+        """Write the current model to a path of the fleet's machine, and return that path."""
+        from cluster.launch.client import save
+
+        return save(self._reached(), Path(path).expanduser().absolute())
+
+    def stop(self) -> None:
+        """Have all islands hand in their work, and the run end with its summary."""
+        from cluster.launch.client import stop
+
+        stop(self._reached())
+
+    def wait(self, timeout_s: float | None = None) -> RunResult:
+        """Wait until the run has ended, and return its result.
+
+        Raises:
+            TimeoutError: It goes on after `timeout_s` seconds.
+            RunFailed: It ended without a summary.
+            UserMistake: Its directory is not on this machine.
+        """
+        if self.run_dir is None:
+            raise UserMistake(
+                f"run {self.name}: its directory is not on this machine; wait for its job, with "
+                f"`ray job logs {self.name} --follow`"
+            )
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while self.live:
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                raise TimeoutError(f"run {self.name} has not ended after {timeout_s:g} s")
+            time.sleep(POLL_S)
+        return self.result()
+
+    def result(self) -> RunResult:
+        """Return the result of a run that has ended.
+
+        Raises:
+            RunFailed: It goes on, or ended without a summary.
+        """
+        path = (self.run_dir or Path(self.name)) / runs.SUMMARY
+        try:
+            summary = read_figures(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            state = "has not ended" if self.live else "has ended without a summary"
+            raise RunFailed(f"run {self.name} {state}: there is no {path}") from error
+        return RunResult(path.parent, summary)
+
+    def _key(self) -> str:
+        return self.name if self.run_dir is None else str(self.run_dir)
+
+    def _reached(self) -> runs.Live:
+        found = runs.reach(self._key(), self.address)
+        if isinstance(found, Path):
+            raise UserMistake(f"run {found} is not live; there is nothing to do")
+        found.prepare()
+        return found

@@ -1,0 +1,156 @@
+"""The functions of the Python API that start runs: here, or as a job of a cluster.
+
+>>> import archipelago
+>>> result = archipelago.run("run.toml", {"run.steps": 100})
+>>> result.heldout_loss
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archipelago.results import RunResult
+from cluster.config.load import Draft, draft, read
+from cluster.config.schema import Config
+from cluster.config.toml import toml_value
+from cluster.status import RunStatus
+from cluster.storage import runs
+from coordinator.errors import UserMistake
+
+if TYPE_CHECKING:
+    from cluster.launch.job import Job
+
+ConfigLike = Config | Mapping[str, Any] | Path | str
+"""A configuration: a validated one, the tables of a TOML file, or the path of such a file."""
+Overrides = Mapping[str, object]
+"""Values that replace those of the configuration, by their path: `{"sync.every": 8}`."""
+
+
+def run(
+    config: ConfigLike,
+    overrides: Overrides | None = None,
+    *,
+    run_dir: Path | str | None = None,
+    address: str = "local",
+    resume: bool = False,
+    from_stored: bool = False,
+    on_status: Callable[[RunStatus], None] | None = None,
+) -> RunResult:
+    """Train to the end and return the result.
+
+    The run belongs to this process: Ctrl-C ends it gracefully, and a second Ctrl-C at once.
+
+    Args:
+        config: A path, the tables of a TOML file, or a `Config`.
+        overrides: Values that replace those of the configuration.
+        run_dir: Where to write; a new or empty directory. By default `runs/NAME-DATE-TIME`.
+        address: `"local"` starts Ray on this machine and stops it at the end; `"auto"` or
+            `"HOST:PORT"` uses a Ray cluster.
+        resume: Continue a run that died, in its directory.
+        from_stored: With `resume`, continue from the newest stored version of each fragment.
+        on_status: Called about once a second with the status of the run.
+
+    Raises:
+        UserMistake: The configuration, the task or the data are wrong; nothing was started.
+        RunFailed: The run could not be completed; it can be resumed.
+    """
+    from cluster.launch.interrupts import Interrupts
+    from cluster.launch.preflight import enter
+    from cluster.launch.run import run as launch
+
+    if from_stored and not resume:
+        raise UserMistake("from_stored says how a run goes on: give resume=True as well")
+    checked, origin = _draft(config, overrides)
+    chosen = None if run_dir is None else Path(run_dir)
+    config, chosen, layout = enter(checked, origin, chosen, _now(), resume=resume, owned=True)
+    with Interrupts() as interrupts:
+        outcome = launch(
+            config,
+            chosen,
+            layout,
+            address=address,
+            show=on_status or _ignore,
+            interrupts=interrupts,
+            resumes=resume,
+            from_stored=from_stored,
+        )
+    return RunResult(chosen, outcome.summary)
+
+
+def submit(
+    config: ConfigLike,
+    overrides: Overrides | None = None,
+    *,
+    address: str,
+    working_dir: Path | str | None = None,
+) -> Submission:
+    """Hand a run over to a Ray cluster as a job, and return at once.
+
+    Args:
+        config: A path, the tables of a TOML file, or a `Config`.
+        overrides: Values that replace those of the configuration.
+        address: The cluster's job server, such as `"http://HEAD:8265"`.
+        working_dir: A folder to send along, with the code of your task.
+
+    Raises:
+        UserMistake: The configuration is wrong, or the cluster refuses the job.
+    """
+    from cluster.launch import job
+
+    folder = None if working_dir is None else Path(working_dir)
+    checked, origin = _draft(config, overrides)
+    accepted = checked.accepted(job.problems(address, folder))
+    name = runs.name_of(accepted, origin, _now())
+    return Submission(job.submit(accepted, name, address, folder))
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A run that was handed over to a cluster."""
+
+    job: Job
+
+    @property
+    def name(self) -> str:
+        """The name of the run, which is the submission id of its job, too."""
+        return self.job.name
+
+    def follow(self, write: Callable[[str], None] = print) -> int:
+        """Pass on what the job prints until it ends; return its exit code.
+
+        Raises:
+            RunFailed: The cluster could not start the job.
+        """
+        from cluster.launch.job import follow
+
+        return follow(self.job, write)
+
+
+def _draft(config: ConfigLike, overrides: Overrides | None) -> tuple[Draft, Path]:
+    """Return the configuration with what is wrong with it, and the path that names the run."""
+    match config:
+        case str() | Path():
+            return read(config, override_words(overrides)), Path(config)
+        case Config():
+            tables: Mapping[str, Any] = tomllib.loads(config.toml())
+        case _:
+            tables = config
+    return draft(tables, origin="configuration", overrides=override_words(overrides)), Path("run")
+
+
+def override_words(overrides: Overrides | None) -> list[str]:
+    """Return overrides as `--set` takes them."""
+    return [f"{path}={toml_value(value)}" for path, value in (overrides or {}).items()]
+
+
+def _now() -> datetime:
+    return datetime.now().astimezone()
+
+
+def _ignore(status: RunStatus) -> None:
+    """Do nothing with the status of a run."""

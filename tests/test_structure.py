@@ -1,0 +1,112 @@
+"""The structure of the source: sizes, circles between modules, and names that mean one thing."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("archipelago", "cluster", "islands", "coordinator")
+LONGEST_MODULE, LONGEST_CLASS = 300, 200
+LONG_MODULES = {"coordinator/protocol.py"}
+"""The vocabulary of the protocol stays in one place, however long it gets."""
+
+
+@cache
+def trees() -> dict[str, tuple[str, ast.Module]]:
+    """Each module's path, with its text and its syntax tree."""
+    found: dict[str, tuple[str, ast.Module]] = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if "templates" not in path.parts:
+                text = path.read_text(encoding="utf-8")
+                found[path.relative_to(ROOT).as_posix()] = text, ast.parse(text)
+    return found
+
+
+def test_no_module_is_too_long() -> None:
+    lines = {name: len(text.splitlines()) for name, (text, _) in trees().items()}
+    long = {name: n for name, n in lines.items() if n > LONGEST_MODULE}
+    assert long.keys() == LONG_MODULES, long
+
+
+def test_no_class_is_too_long() -> None:
+    long = {
+        f"{name}: {node.name}": length
+        for name, (_, tree) in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_CLASS
+    }
+    assert not long
+
+
+def module_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imports() -> dict[str, set[str]]:
+    """The modules of ours that each module imports, wherever in it it does."""
+    modules = {module_of(path) for path in trees()}
+    found: dict[str, set[str]] = {}
+    for path, (_, tree) in trees().items():
+        names: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                below = {f"{node.module}.{alias.name}" for alias in node.names}
+                names |= (below & modules) or {node.module}
+        found[module_of(path)] = names & modules - {module_of(path)}
+    return found
+
+
+def circles(edges: dict[str, set[str]]) -> Iterator[set[str]]:
+    """Yield each group of modules that import each other (Tarjan's strongly connected parts)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+
+    def visit(name: str) -> Iterator[set[str]]:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in edges[name]:
+            if other not in index:
+                yield from visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            group = set(stack[stack.index(name) :])
+            del stack[stack.index(name) :]
+            if len(group) > 1:
+                yield group
+
+    for name in edges:
+        if name not in index:
+            yield from visit(name)
+
+
+def test_no_modules_import_each_other() -> None:
+    assert not [*circles(imports())]
+
+
+def test_a_circle_is_found() -> None:
+    assert [*circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()})] == [{"b", "c"}]
+
+
+TWO_MEANINGS: dict[str, int] = {}
+"""Public class names that mean two things or more, and how many. This table may only shrink."""
+
+
+def test_a_public_class_name_has_one_meaning() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for path, (_, tree) in trees().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(path)
+    several = {name: len(paths) for name, paths in places.items() if len(paths) > 1}
+    assert several == TWO_MEANINGS, {name: places[name] for name in several}
