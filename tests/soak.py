@@ -3,7 +3,9 @@
 `make soak`, or `python -m tests.soak --for 600`. Faults that end a service come in the first third,
 so that whoever lives through the other two can be compared: the memory of its own (anonymous pages)
 in the last third against the middle one. Local-0 is let alone. At the end: objects, placement
-groups, zombies, and files beyond what the retention says.
+groups, zombies, files beyond what the retention says, and exceptions of our own in any log.
+
+`--islands N` sets the number of islands, and `--hogs N` starts N processes that keep a core busy.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import argparse
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,6 @@ from tests.live.test_cluster import RUN, WITHIN_S, Raylets, held, up
 
 FLAT = 0.03
 EVERY_S, LOOK_S = 12.0, 5.0
-ISLANDS = ("local-1", "local-2")
 ENDING = [("kill", whom) for whom in ("syncer", "shard-0", "evaluator", "fleet")]
 PASSING = [("stop", "syncer"), ("disk", "syncer"), ("stop", "shard-0"), ("disk", "shard-0")]
 KINDS = ("kill", "kill", "stop", "slow", "cut", "nan", "scale", "drain")
@@ -54,9 +56,11 @@ class Watched:
         return last / middle - 1
 
 
-def attacks(dice: random.Random, for_s: float) -> Iterator[tuple[float, str, str]]:
+def attacks(
+    dice: random.Random, for_s: float, islands: tuple[str, ...]
+) -> Iterator[tuple[float, str, str]]:
     """When, which kind, whom: a node once, each service at least once, islands all the time."""
-    early = [("node", island) for island in ISLANDS] + ENDING * 2
+    early = [("node", island) for island in islands[:2]] + ENDING * 2
     times = [EVERY_S * n for n in range(1, int(for_s / EVERY_S))]
     for number, at_s in enumerate(times):
         if at_s < for_s / 3 - 2 * EVERY_S and number % 2 and early:
@@ -64,7 +68,7 @@ def attacks(dice: random.Random, for_s: float) -> Iterator[tuple[float, str, str
         elif number % 5 == 4:
             yield (at_s, *dice.choice(PASSING))
         else:
-            yield at_s, dice.choice(KINDS), dice.choice(ISLANDS)
+            yield at_s, dice.choice(KINDS), dice.choice(islands)
 
 
 CLIENT = """
@@ -130,11 +134,52 @@ class Client:
         self._process.communicate()
 
 
-def strike(client: Client, kind: str, whom: str) -> str:
+TRACEBACK = re.compile(
+    r"^Traceback \(most recent call last\):\n(?P<frames>(?:[ \t]+.*\n)+)(?P<error>\S.*)$",
+    re.MULTILINE,
+)
+OUR_FRAME = re.compile(r'File ".*/(?:archipelago|cluster|islands|coordinator)/\w')
+EXPECTED = (
+    "ray.exceptions.",  # what Ray raises where another process was killed
+    "cluster.failures.",
+    "coordinator.errors.",  # an answer of ours, logged with where it came from
+    "OSError: [Errno 27]",  # the disk that is full on purpose
+    "OSError: [Errno 28]",
+    "SystemExit",
+)
+
+
+def exceptions(folder: Path) -> Counter[str]:
+    """Count the exceptions of our code in all logs below a folder that no fault explains."""
+    found = Counter[str]()
+    for path in folder.rglob("*"):
+        if path.suffix not in (".err", ".out", ".log") or path.is_symlink() or not path.is_file():
+            continue
+        for match in TRACEBACK.finditer(path.read_text(errors="replace")):
+            if OUR_FRAME.search(match["frames"]) and not match["error"].startswith(EXPECTED):
+                last = OUR_FRAME.findall(match["frames"])
+                print(f"{path.name}: {match[0][-1500:]}", flush=True)
+                found[f"{match['error'][:150]} ({len(last)} frames of ours)"] += 1
+    return found
+
+
+@contextmanager
+def hogs(count: int) -> Generator[None]:
+    """Keep that many cores busy with processes that compute for nothing."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+
+
+def strike(client: Client, kind: str, whom: str, islands: int) -> str:
     harm = {"kind": kind, "island": whom, "for_s": 3.0, "factor": 4.0}
     done, _ = client.ask("harm", harm)
     if kind == "drain":
-        client.ask("scale", {"local": 3})
+        client.ask("scale", {"local": islands})
     return kind if done else "refused"
 
 
@@ -178,20 +223,28 @@ def beyond_retention(run_dir: Path) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--for", dest="for_s", type=float, default=1800.0, help="seconds")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=None, help="of the faults; a new one")
+    parser.add_argument("--islands", type=int, default=3)
+    parser.add_argument("--hogs", type=int, default=0)
     asked = parser.parse_args()
+    seed = random.randrange(10**6) if asked.seed is None else asked.seed
+    print(f"seed {seed}", flush=True)
+    islands = tuple(f"local-{number}" for number in range(1, asked.islands))
     known, struck, wrong = dict[int, Watched](), Counter[str](), list[str]()
     looks = [0, 0, 0]
-    with up() as (cluster, holder), closing(Client(cluster)) as client:
+    with ExitStack() as stack:
+        cluster, holder = stack.enter_context(up())
+        client = stack.enter_context(closing(Client(cluster)))
+        stack.enter_context(hogs(asked.hogs))
         submitted = cluster.run(
             "submit", str(TINY), "--address", cluster.jobs, "--no-wait",
             "--set", f"run.name={RUN}", "--set", "run.steps=100000000",
-            "--set", "islands.0.count=3", "--set", "islands.0.spares=1",
+            "--set", f"islands.0.count={asked.islands}", "--set", "islands.0.spares=1",
             "--set", "islands.0.speed=0.15", "--set", "faults.policy.deaths=1000",
         )  # fmt: skip
         assert submitted.code == 0, submitted.err
-        cluster.until_contributing("local-0", *ISLANDS)
-        began_s, plan = time.monotonic(), attacks(random.Random(asked.seed), asked.for_s)
+        cluster.until_contributing("local-0", *islands)
+        began_s, plan = time.monotonic(), attacks(random.Random(seed), asked.for_s, islands)
         at_s, kind, whom = next(plan)
         counts: list[int] = []
         while (now_s := time.monotonic() - began_s) < asked.for_s:
@@ -199,7 +252,7 @@ def main() -> int:
             look(cluster, third, known)
             looks[third] += 1
             if now_s >= at_s:
-                struck[strike(client, kind, whom)] += 1
+                struck[strike(client, kind, whom, asked.islands)] += 1
                 at_s, kind, whom = next(plan, (float("inf"), "", ""))
                 if sum(struck.values()) % 10 == 0:
                     counts.append(sum(count for count, _, _ in client.objects()))
@@ -220,6 +273,9 @@ def main() -> int:
                 f"left in the object stores (objects, bytes, first copies): {client.objects()}"
             )
         wrong += beyond_retention(cluster.run_dir)
+        wrong += [
+            f"{count} times {error}" for error, count in exceptions(cluster.here.folder).items()
+        ]
         fates = ("merged", "discarded", "lost", "outstanding")
         if summary["tokens_trained"] != sum(summary[f"tokens_{fate}"] for fate in fates):
             wrong.append("the tokens do not add up")
