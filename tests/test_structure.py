@@ -110,3 +110,33 @@ def test_a_public_class_name_has_one_meaning() -> None:
                 places[node.name].append(path)
     several = {name: len(paths) for name, paths in places.items() if len(paths) > 1}
     assert several == TWO_MEANINGS, {name: places[name] for name in several}
+
+
+# --- tests use what users use ---------------------------------------------------------------------
+
+PRIVATE_BOUND, REPLACED_BOUND, SLEEPS_BOUND = 0, 0, 0
+"""How often tests use a private name, replace a part of ours, and sleep. Each may only fall."""
+
+
+def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
+    """Yield the calls of a function or method of this name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            if getattr(called, "attr", getattr(called, "id", None)) == name:
+                yield node
+
+
+def test_tests_use_private_names_and_replacements_ever_less() -> None:
+    private = replaced = sleeps = 0
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+                own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+                private += not own and not node.attr.startswith("__")
+        replaced += len([*calls(tree, "setattr")]) + len([*calls(tree, "patch")])
+        sleeps += len([*calls(tree, "sleep")])
+    assert (private, replaced, sleeps) == (PRIVATE_BOUND, REPLACED_BOUND, SLEEPS_BOUND), (
+        "a lower number is written down, a higher one is a mistake"
+    )
