@@ -18,7 +18,7 @@ from archipelago.lab.planner import published as paper
 from archipelago.lab.planner import table1 as paper_table
 from archipelago.lab.planner.compare import compare
 from archipelago.lab.planner.configurations import Configuration
-from archipelago.lab.planner.table1 import Cell, Table1
+from archipelago.lab.planner.table1 import Table1, Table1Cell
 from cluster.config.machines import load_cluster, parse_cluster
 from cluster.storage.files import json_text
 
@@ -37,7 +37,9 @@ def table1(seed: int, *, full: bool, as_json: bool) -> None:
     _show_windows(windows, count, console)
 
 
-def _show_windows(windows: Sequence[agreement.Window], rounds_each: int, console: Console) -> None:
+def _show_windows(
+    windows: Sequence[agreement.ComparedWindow], rounds_each: int, console: Console
+) -> None:
     off = [window.difference for window in windows]
     console.print(
         f"the rules were played in {len(windows)} windows of {rounds_each} rounds, "
@@ -53,7 +55,7 @@ def _show_table1(made: Table1, console: Console) -> None:
     """Each cell as ours ± interval, the paper's, the closed form's; then what it rests on."""
     console.print("goodput in per cent: ours ± 95 % interval, (paper's, closed form's); uptime")
     table = _grid("configuration", *(f"{amount(chips)} chips" for chips in paper.CHIPS))
-    rows: dict[tuple[Configuration, int], list[Cell]] = {}
+    rows: dict[tuple[Configuration, int], list[Table1Cell]] = {}
     for cell in made.cells:
         rows.setdefault((cell.configuration, cell.learners), []).append(cell)
     for (configuration, learners), cells in rows.items():
@@ -95,7 +97,7 @@ def _show_table1(made: Table1, console: Console) -> None:
     console.print(table)
 
 
-def _goodput(cell: Cell) -> str:
+def _goodput(cell: Table1Cell) -> str:
     return f"{cell.goodput:.1f} ±{cell.interval:.2f} ({cell.paper}, {cell.closed_form:.0f})"
 
 

@@ -63,7 +63,7 @@ def study(
         labels = {cell.key: f"{r.label}, seed {cell.seed}" for r in asked.rows for cell in r.cells}
         began_s = time.monotonic()
 
-        def done(key: str, cell: study_cells.Made) -> None:
+        def done(key: str, cell: study_cells.CellResult) -> None:
             made[key] = cell
             passed_s = time.monotonic() - began_s
             count = len(made) - (len(cells) - len(missing))

@@ -14,7 +14,7 @@ import archipelago.lab.bench.stub_learner as stub
 import archipelago.lab.simulation.learner as simulated
 from archipelago.lab.bench.stub_learner import LightLearner
 from archipelago.lab.simulation.plan import draw
-from archipelago.lab.simulation.world import World
+from archipelago.lab.simulation.world import SimWorld
 from coordinator.protocol import (
     Answer,
     Fragment,
@@ -437,7 +437,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     monkeypatch.setattr(simulated, "happen", records)
     for number in range(6):
         print(f"seed {SEED}/{number}")
-        World(draw(f"{SEED}/{number}")).run()
+        SimWorld(draw(f"{SEED}/{number}")).run()
     assert len(lives) > 6
     assert sum(len(told) for _, told in lives.values()) > 200
     return [*lives.values()]

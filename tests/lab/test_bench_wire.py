@@ -13,7 +13,7 @@ import pytest
 from archipelago.lab.bench.goals import GOALS
 from archipelago.lab.bench.merge import Workload, _against_roofline, _summing, merge
 from archipelago.lab.bench.stats import demo
-from archipelago.lab.bench.wire import Traffic, message_bytes, moments_bytes_per_parameter
+from archipelago.lab.bench.wire import WireTraffic, message_bytes, moments_bytes_per_parameter
 from coordinator.codec import Wire, encode
 from coordinator.tiles import JOB
 
@@ -112,7 +112,7 @@ def test_a_message_is_its_payload_and_little_more(wire: Wire) -> None:
 )
 def test_less_is_moved_than_gradients_in_every_step(wire: Wire, every: int, ratio: int) -> None:
     """Each of eight members of a ring all-reduce of bf16 sends and receives 2 * 7 / 8 * 2 bytes."""
-    traffic = Traffic.of(np.ones(ELEMENTS, np.float32), wire, wire)
+    traffic = WireTraffic.of(np.ones(ELEMENTS, np.float32), wire, wire)
     told = traffic.all_reduce_ratio(every, 8)
     assert told == pytest.approx(
         every * 2 * (2 * 7 / 8 * 2) * ELEMENTS / (traffic.up_bytes + traffic.down_bytes)
@@ -122,7 +122,7 @@ def test_less_is_moved_than_gradients_in_every_step(wire: Wire, every: int, rati
 
 def test_the_syncers_link_carries_what_all_islands_send_and_get() -> None:
     """At the defaults with eight islands little less than a member of the ring; with 64, more."""
-    traffic = Traffic.of(np.ones(ELEMENTS, np.float32), Wire.BF16, Wire.BF16)
+    traffic = WireTraffic.of(np.ones(ELEMENTS, np.float32), Wire.BF16, Wire.BF16)
     assert traffic.syncer_link_ratio(8, 8) == pytest.approx(14 / 8, rel=0.01)
     assert traffic.syncer_link_ratio(8, 64) < 0.3
 

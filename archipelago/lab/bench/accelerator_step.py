@@ -60,7 +60,7 @@ class Returned(NamedTuple):
 
 
 @dataclass(slots=True)
-class Times:
+class StepTimes:
     """Seconds of each step of a window, and of the parts that hooks added to them."""
 
     step: list[float] = field(default_factory=list[float])
@@ -122,9 +122,9 @@ class Loopback:
 
     # --- windows of steps -------------------------------------------------------------------------
 
-    def plain(self, steps: int) -> Times:
+    def plain(self, steps: int) -> StepTimes:
         """Train as between two exchanges: the next step is dispatched while one runs."""
-        times = Times()
+        times = StepTimes()
         jax.block_until_ready(self.state)
         ended_s, running = time.perf_counter(), None
         for number in range(steps + 1):
@@ -137,9 +137,9 @@ class Loopback:
             running = loss
         return times
 
-    def hooked(self, steps: int) -> Times:
+    def hooked(self, steps: int) -> StepTimes:
         """Train, and hand in and adopt what is due; each exchange waits for the step before it."""
-        times = Times()
+        times = StepTimes()
         jax.block_until_ready(self.state)
         for _ in range(steps):
             began_s = time.perf_counter()
@@ -299,7 +299,7 @@ def _rounds(
 ) -> None:
     """Take pairs of windows, with hooks and without, in turn; tell the figures after each pair."""
     cycle, rounds = measured.model.fragments, measured.model.rounds
-    plain, hooked = list[Times](), list[Times]()
+    plain, hooked = list[StepTimes](), list[StepTimes]()
     adopted, sent = learner.adopted, learner.sent_bytes
     for number in range(rounds):
         began_s = time.perf_counter()
@@ -323,7 +323,9 @@ def _rounds(
             break
 
 
-def _compared(plain: Sequence[Times], hooked: Sequence[Times], suffix: str) -> dict[str, object]:
+def _compared(
+    plain: Sequence[StepTimes], hooked: Sequence[StepTimes], suffix: str
+) -> dict[str, object]:
     """Compare each window with hooks with the one beside it."""
     means = [
         (float(np.mean(alone.step)), float(np.mean(ours.step)))
@@ -339,7 +341,7 @@ def _compared(plain: Sequence[Times], hooked: Sequence[Times], suffix: str) -> d
     }
 
 
-def histogram(plain: Sequence[Times], hooked: Sequence[Times]) -> dict[str, object]:
+def histogram(plain: Sequence[StepTimes], hooked: Sequence[StepTimes]) -> dict[str, object]:
     """Count steps by their time, and give percentiles of what hand-ins and adoptions add."""
     samples = {
         "plain": _all(plain, "step"),
@@ -360,5 +362,5 @@ def histogram(plain: Sequence[Times], hooked: Sequence[Times]) -> dict[str, obje
     return {"edges_ms": edges.tolist(), **counts, "percentiles_ms": percentiles}
 
 
-def _all(windows: Sequence[Times], name: str) -> Any:
+def _all(windows: Sequence[StepTimes], name: str) -> Any:
     return 1e3 * np.array([each for times in windows for each in getattr(times, name)])

@@ -16,13 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from archipelago.lab.bench.child_run import FOREVER, VICTIM, Going, Story, going, rows_of
+from archipelago.lab.bench.child_run import FOREVER, VICTIM, ChildRun, Story, going, rows_of
 from archipelago.lab.bench.stats import demo
 from archipelago.lab.checks.facts import Truth
-from archipelago.lab.checks.judge import Judge
+from archipelago.lab.checks.judge import InvariantJudge
 from archipelago.lab.simulation.event_loop import running
 from archipelago.lab.simulation.faults import FaultInjector
-from archipelago.lab.simulation.network import Network, Site
+from archipelago.lab.simulation.network import SimNetwork, Site
 from archipelago.lab.simulation.plan import LAYOUT, SimFault, SimPlan, Trait, Trouble
 from archipelago.lab.simulation.ports import SimPorts
 from archipelago.lab.simulation.syncer import SyncerSlot
@@ -55,7 +55,7 @@ OTHER, THIRD = Island("local-2"), Island("local-3")
 
 
 @dataclass(frozen=True, slots=True)
-class Attack:
+class CalibrationFault:
     """What is done to whom: `kind` for the real run, `trouble` for the simulated one.
 
     `at`: after so much of the window; `lasts`: for so much of it, where it ends by itself.
@@ -68,23 +68,23 @@ class Attack:
     lasts: float = 0.0
 
 
-PLANS: dict[str, tuple[Attack, ...]] = {
-    "one is killed": (Attack(0.2, "kill", Trouble.CRASH, VICTIM),),
+PLANS: dict[str, tuple[CalibrationFault, ...]] = {
+    "one is killed": (CalibrationFault(0.2, "kill", Trouble.CRASH, VICTIM),),
     "one is stopped, one is killed": (
-        Attack(0.1, "stop", Trouble.HANG, OTHER, lasts=0.15),
-        Attack(0.5, "kill", Trouble.CRASH, VICTIM),
+        CalibrationFault(0.1, "stop", Trouble.HANG, OTHER, lasts=0.15),
+        CalibrationFault(0.5, "kill", Trouble.CRASH, VICTIM),
     ),
     "one is cut off, two are killed": (
-        Attack(0.1, "cut", Trouble.CUT, THIRD, lasts=0.15),
-        Attack(0.4, "kill", Trouble.CRASH, VICTIM),
-        Attack(0.7, "kill", Trouble.CRASH, OTHER),
+        CalibrationFault(0.1, "cut", Trouble.CUT, THIRD, lasts=0.15),
+        CalibrationFault(0.4, "kill", Trouble.CRASH, VICTIM),
+        CalibrationFault(0.7, "kill", Trouble.CRASH, OTHER),
     ),
 }
 """Plans that leave somebody to train. None is slowed: an island that is paced idles anyway."""
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class MachineTimes:
     """Of this machine, in seconds: a step, a merge and storing it, and from a kill to a step."""
 
     step_s: float
@@ -94,7 +94,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WindowFigures:
     """What a window of a tape shows. `goodput`: steps, by the step time without faults, over the
     islands' time; `participants`: contributions that arrived, for each merge."""
 
@@ -108,7 +108,7 @@ class Seen:
 Rows = Sequence[tuple[float, Event]]
 
 
-def seen(rows: Rows, from_s: float, to_s: float, islands: int, step_s: float) -> Seen:
+def seen(rows: Rows, from_s: float, to_s: float, islands: int, step_s: float) -> WindowFigures:
     """Read the figures off a tape's rows, in seconds of its own clock."""
     before, after = steps_by(rows, from_s), steps_by(rows, to_s)
     steps = sum(count - before.get(life, 0) for life, count in after.items())
@@ -116,7 +116,7 @@ def seen(rows: Rows, from_s: float, to_s: float, islands: int, step_s: float) ->
     merged_s = [at_s for at_s, event in inside if isinstance(event, Merged)]
     arrived = sum(isinstance(event, Arrived) for _, event in inside)
     gaps_s = [b - a for a, b in pairwise(merged_s)] or [math.nan]
-    return Seen(
+    return WindowFigures(
         goodput=steps * step_s / (islands * (to_s - from_s)),
         merges=len(merged_s),
         participants=arrived / max(1, len(merged_s)),
@@ -205,7 +205,7 @@ def _number(row: dict[str, object], key: str) -> float:
     return value
 
 
-def _row(name: str, real: Seen, simulated: Seen) -> dict[str, object]:
+def _row(name: str, real: WindowFigures, simulated: WindowFigures) -> dict[str, object]:
     """`goodput_off` in points, `merges_off` in per cent of the real ones."""
     found: dict[str, object] = {"plan": name}
     for key in asdict(real):
@@ -216,7 +216,9 @@ def _row(name: str, real: Seen, simulated: Seen) -> dict[str, object]:
     return found
 
 
-def measure(preset: str, overrides: Sequence[str], home: Path, for_s: float, islands: int) -> Times:
+def measure(
+    preset: str, overrides: Sequence[str], home: Path, for_s: float, islands: int
+) -> MachineTimes:
     """A window without faults, then some kills."""
     with going(preset, overrides, home) as run:
         run.until_all_contribute()
@@ -232,7 +234,7 @@ def measure(preset: str, overrides: Sequence[str], home: Path, for_s: float, isl
     merge_s, store_s = waits_s([row for row in rows if row[0] < killed_s])
     step_s = 1.0 / steps.goodput
     back_s = [stepped_s(rows, life, at_s) - at_s for life, (at_s, _) in enumerate(story.faults, 2)]
-    return Times(step_s, merge_s, store_s, statistics.mean(back_s) - step_s)
+    return MachineTimes(step_s, merge_s, store_s, statistics.mean(back_s) - step_s)
 
 
 def stepped_s(rows: Rows, life: int, after_s: float) -> float:
@@ -256,7 +258,7 @@ def lives_of(rows: Rows) -> list[Incarnation]:
     return sorted(lives)
 
 
-def _tape(run: Going) -> Rows:
+def _tape(run: ChildRun) -> Rows:
     return [(row.now_s, row.event) for row in rows_of(run.run_dir)]
 
 
@@ -265,10 +267,10 @@ def _real(
     overrides: Sequence[str],
     home: Path,
     for_s: float,
-    attacks: Iterable[Attack],
+    attacks: Iterable[CalibrationFault],
     islands: int,
-    times: Times,
-) -> tuple[Seen, list[SimFault]]:
+    times: MachineTimes,
+) -> tuple[WindowFigures, list[SimFault]]:
     """A window of a real run, and what was done in it: seconds from its beginning."""
     attacks = list(attacks)
     with going(preset, overrides, home) as run:
@@ -295,7 +297,7 @@ def _real(
     return seen(rows, from_s, from_s + for_s, islands, times.step_s), faults
 
 
-def _toml(attack: Attack, for_s: float) -> str:
+def _toml(attack: CalibrationFault, for_s: float) -> str:
     lines = [
         "[[faults]]",
         f"after_s = {attack.at * for_s}",
@@ -307,11 +309,13 @@ def _toml(attack: Attack, for_s: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def simulate(config: Config, times: Times, for_s: float, faults: Sequence[SimFault]) -> Seen:
+def simulate(
+    config: Config, times: MachineTimes, for_s: float, faults: Sequence[SimFault]
+) -> WindowFigures:
     """The same window in virtual time, with the real rules; faults as `_real` found them."""
     site = Site(_plan(config, times))
-    network = Network(site)
-    judge = Judge(site.plan.rule, Truth(site.made_of.get, lambda life, from_s, to_s: True))
+    network = SimNetwork(site)
+    judge = InvariantJudge(site.plan.rule, Truth(site.made_of.get, lambda life, from_s, to_s: True))
     seat = SyncerSlot(site, SimPorts(site, network), judge)
     injector = FaultInjector(site, network, seat)
     islands, loop = len(site.machines), site.loop
@@ -334,7 +338,7 @@ def simulate(config: Config, times: Times, for_s: float, faults: Sequence[SimFau
     return seen(seat.tape, from_s, from_s + for_s, islands, times.step_s)
 
 
-def _plan(config: Config, times: Times) -> SimPlan:
+def _plan(config: Config, times: MachineTimes) -> SimPlan:
     rule = rule_for(config, LAYOUT)
     traits = [
         Trait(

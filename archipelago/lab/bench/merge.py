@@ -133,7 +133,8 @@ def memory(workload: Workload) -> dict[str, float]:
         raise UserMistake(f"memory is read off /proc, which is not as on Linux: {error}") from error
     method = Method(MergeRule.RDA, OUTER, wire, wire, KEEP_DIFFERENCES, None, 1.0)
     shard = Shard(
-        lambda: (ArrayArithmetic(layout, method, map), Stored()), Keeping(Anchor.BASE, 0, every=1)
+        lambda: (ArrayArithmetic(layout, method, map), FreeFiles()),
+        Keeping(Anchor.BASE, 0, every=1),
     )
     shard.seed(fresh([np.zeros(n, np.float32)]))
 
@@ -160,7 +161,7 @@ def memory(workload: Workload) -> dict[str, float]:
     }
 
 
-class Stored(NoFiles):
+class FreeFiles(NoFiles):
     """Files that cost nothing until a shard goes back to what is stored, which none does here."""
 
     def has(self, p: Fragment, version: Version) -> bool:

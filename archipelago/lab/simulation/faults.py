@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from archipelago.lab.checks.facts import Poison
-from archipelago.lab.simulation.network import BACK_S, NOTICED_S, Machine, Network, Site
+from archipelago.lab.simulation.network import BACK_S, NOTICED_S, Machine, SimNetwork, Site
 from archipelago.lab.simulation.plan import EVERYWHERE, LAYOUT, SimFault, Trouble
 from archipelago.lab.simulation.process import SimProcess
 from archipelago.lab.simulation.shards import ShardPlace
@@ -47,7 +47,7 @@ ECHOES, RECENT = 4, 40
 class FaultInjector:
     """Strikes, and heals; `struck` counts, `met` says of which kinds."""
 
-    def __init__(self, site: Site, network: Network, seat: SyncerSlot) -> None:
+    def __init__(self, site: Site, network: SimNetwork, seat: SyncerSlot) -> None:
         self.site, self.network, self.seat = site, network, seat
         self.struck, self.met = 0, set[Trouble]()
         self.healed_now_s = math.inf

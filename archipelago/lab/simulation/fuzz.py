@@ -19,9 +19,9 @@ from pathlib import Path
 
 from archipelago.lab.checks.coverage import EFFECTS, NEVER, PAIRS, Pair
 from archipelago.lab.checks.facts import Truth, Violation
-from archipelago.lab.checks.judge import Judge
+from archipelago.lab.checks.judge import InvariantJudge
 from archipelago.lab.simulation.plan import EVENTS_WANTED, draw
-from archipelago.lab.simulation.world import World
+from archipelago.lab.simulation.world import SimWorld
 from cluster.storage.files import write_json
 from coordinator.advance import advance
 from coordinator.errors import ArchipelagoError
@@ -225,7 +225,7 @@ def one_schedule(seed: str, total: Sum, *, shrink: bool = True) -> None:
     """One schedule with events, faults and rounds enough: drawn longer if it was too short."""
     stretch = 1.0
     for attempt in range(STRETCHES):
-        world = World(draw(seed, stretch=stretch))
+        world = SimWorld(draw(seed, stretch=stretch))
         failure: FuzzFailure | None = None
         try:
             world.run()
@@ -255,7 +255,7 @@ def one_schedule(seed: str, total: Sum, *, shrink: bool = True) -> None:
         stretch *= max(MORE, MORE * EVENTS_WANTED / len(world.seat.tape))
 
 
-def _failure(world: World, seed: str, stretch: float, error: Exception) -> FuzzFailure:
+def _failure(world: SimWorld, seed: str, stretch: float, error: Exception) -> FuzzFailure:
     return FuzzFailure(seed, stretch, _invariant(error), str(error), len(world.seat.tape), [])
 
 
@@ -263,7 +263,7 @@ def _invariant(error: Exception) -> str:
     return error.name if isinstance(error, Violation) else type(error).__name__
 
 
-def shortest(world: World, failure: FuzzFailure) -> Events:
+def shortest(world: SimWorld, failure: FuzzFailure) -> Events:
     """The shortest tape found that violates the same invariant, by leaving out ever smaller parts
     of it (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002); empty
     if the events alone do not show it."""
@@ -295,10 +295,10 @@ def shortest(world: World, failure: FuzzFailure) -> Events:
     return tape
 
 
-def violated(world: World, tape: Sequence[tuple[float, Event]]) -> str | None:
+def violated(world: SimWorld, tape: Sequence[tuple[float, Event]]) -> str | None:
     """Which invariant the rules violate when they hear these events, and nothing else."""
     rule = world.plan.rule
-    judge = Judge(rule, Truth(world.site.made_of.get))
+    judge = InvariantJudge(rule, Truth(world.site.made_of.get))
     state = initial(rule)
     try:
         for now_s, event in tape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from archipelago.lab.checks.facts import Made, TokenWindow
+from archipelago.lab.checks.facts import ContributionTruth, TokenWindow
 from archipelago.lab.simulation.event_loop import settle
 from archipelago.lab.simulation.lease_reader import Pages
 from archipelago.lab.simulation.payloads import Parcel, SimDifference
@@ -106,7 +106,7 @@ class SimLearner:
         said = HandIn(word.said, track.base, start, word.tokens, LAYOUT, word.progress)
         handed = spoiled(process.poison, said, norm, process.rng)
         made = tuple(self.read[start * windows : stop * windows])
-        process.link.made(handed[0].id, Made(process.poison, made))
+        process.link.made(handed[0].id, ContributionTruth(process.poison, made))
         p = word.said.fragment
         self.cut[p] = [*self.cut.get(p, ())[-1:], handed[0]]
         return handed

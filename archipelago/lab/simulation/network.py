@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from archipelago.lab.checks.facts import Made, Poison, Violation
+from archipelago.lab.checks.facts import ContributionTruth, Poison, Violation
 from archipelago.lab.simulation import lies
 from archipelago.lab.simulation.event_loop import VirtualLoop, settle
-from archipelago.lab.simulation.fate_checks import Told
+from archipelago.lab.simulation.fate_checks import FateChecker
 from archipelago.lab.simulation.payloads import SimDifference
 from archipelago.lab.simulation.plan import SimPlan, Span, Trait
 from archipelago.lab.simulation.process import SimProcess
-from archipelago.lab.simulation.shards import Shards
+from archipelago.lab.simulation.shards import SimShards
 from cluster.shard.shard import Keeping
 from cluster.syncer.shell import Syncer
 from coordinator.protocol import (
@@ -78,11 +78,11 @@ class Site:
         self.loop = VirtualLoop()
         keeping = Keeping(plan.anchor, plan.rule.max_staleness, plan.store_every)
         rng = random.Random(f"{plan.seed}/shard")
-        self.shards = Shards(self.loop, plan.rule.schedule.fragments, keeping, rng)
+        self.shards = SimShards(self.loop, plan.rule.schedule.fragments, keeping, rng)
         self.machines = {trait.island: Machine(trait) for trait in plan.traits}
-        self.made_of: dict[ContributionId, Made] = {}
+        self.made_of: dict[ContributionId, ContributionTruth] = {}
         self.lied: set[Life] = set()  # lives that may have said something untrue
-        self.told = Told()
+        self.told = FateChecker()
         self.syncer: Syncer | None = None  # while it is alive
         self.everywhere: list[Span] = []
         self.jump_s = self.disk_fails_s = self.disk_slow_s = self.shard_slow_s = 0.0
@@ -98,7 +98,7 @@ class Site:
             self.machines[island].troubles.append((now_s - slack_s, now_s + slack_s))
 
 
-class Network:
+class SimNetwork:
     """Carries words between processes and the syncer; it is every process's `Link`."""
 
     def __init__(self, site: Site) -> None:
@@ -285,7 +285,7 @@ class Network:
             lambda: who.unheard(life),
         )
 
-    def made(self, id_: ContributionId, made: Made) -> None:
+    def made(self, id_: ContributionId, made: ContributionTruth) -> None:
         self.site.made_of[id_] = made
         if made.poison is Poison.LYING:
             self.site.lied.add(id_.life)

@@ -13,7 +13,7 @@ from optax import OptState
 
 from archipelago.lab.simulation.event_loop import VirtualLoop
 from archipelago.lab.simulation.process import Process
-from archipelago.lab.training.compiled_parts import Kit
+from archipelago.lab.training.compiled_parts import CompiledParts
 from archipelago.lab.training.learner import HandedIn, VirtualLearner
 from archipelago.lab.training.timing import Timing
 from cluster.config.rule import group_of
@@ -71,7 +71,7 @@ class VirtualProcess(Process[VirtualLearner]):
         self,
         config: Config,
         island: Island,
-        kit: Kit,
+        kit: CompiledParts,
         timing: Timing,
         loop: VirtualLoop,
         network: Way,
