@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.bench import Json, Overrides
 from archipelago.cli.formatting import duration
-from archipelago.cli.options import FAILED, INTERRUPTED
+from archipelago.cli.options import FAILED, INTERRUPTED, Json, Overrides
 from cluster.storage.files import json_text, write_json
 
 

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.bench import Json
-from archipelago.cli.live_table import Display, render
-from archipelago.cli.options import Cluster, RunName
+from archipelago.cli.display import Display
+from archipelago.cli.live_table import render
+from archipelago.cli.options import Cluster, Json, RunName
 from cluster.launch.remote_status import from_json, status_at
 from cluster.status import RunStatus
 from cluster.storage import runs
