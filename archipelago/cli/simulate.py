@@ -116,9 +116,10 @@ def _fuzz(
     """Random schedules; which seed they are of, and how to repeat those that fail, is said at once
     on standard error."""
     from archipelago.lab.simulation import fuzz
+    from archipelago.lab.simulation.fuzz_failures import FuzzFailure, keep
 
-    def found(failure: fuzz.FuzzFailure) -> None:
-        typer.echo(f"{failure.seed}: {failure.words}\n{fuzz.keep(failure)}", err=True)
+    def found(failure: FuzzFailure) -> None:
+        typer.echo(f"{failure.seed}: {failure.words}\n{keep(failure)}", err=True)
 
     if schedule is not None:
         if not (schedules is for_s is seed is None):

@@ -17,17 +17,9 @@ import pytest
 from archipelago.cli.main import main
 from archipelago.lab.checks.coverage import NEVER, PAIRS
 from archipelago.lab.simulation.event_loop import VirtualLoop, running
-from archipelago.lab.simulation.fuzz import (
-    BREAKAGES,
-    ROUND,
-    FuzzResult,
-    Sum,
-    fuzz,
-    new_seed,
-    one_schedule,
-    shortest,
-    violated,
-)
+from archipelago.lab.simulation.fuzz import ROUND, FuzzResult, fuzz, new_seed
+from archipelago.lab.simulation.fuzz_failures import BREAKAGES, shortest, violated
+from archipelago.lab.simulation.fuzz_schedule import Sum, one_schedule
 from archipelago.lab.simulation.plan import (
     EVENTS_WANTED,
     FAULTS_WANTED,

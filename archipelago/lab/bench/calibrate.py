@@ -22,9 +22,10 @@ from archipelago.lab.checks.facts import Truth
 from archipelago.lab.checks.judge import InvariantJudge
 from archipelago.lab.simulation.event_loop import running
 from archipelago.lab.simulation.faults import FaultInjector
-from archipelago.lab.simulation.network import SimNetwork, Site
+from archipelago.lab.simulation.network import SimNetwork
 from archipelago.lab.simulation.plan import LAYOUT, SimFault, SimPlan, Trait, Trouble
 from archipelago.lab.simulation.ports import SimPorts
+from archipelago.lab.simulation.site import Site
 from archipelago.lab.simulation.syncer import SyncerSlot
 from archipelago.lab.simulation.world import quiet
 from cluster.config.rule import rule_for

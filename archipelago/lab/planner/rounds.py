@@ -19,10 +19,11 @@ from archipelago.lab.checks.judge import InvariantJudge
 from archipelago.lab.planner.cluster_model import Grow, Recovery
 from archipelago.lab.planner.trace import Trace
 from archipelago.lab.simulation.event_loop import running
-from archipelago.lab.simulation.network import NOTICED_S, Machine, SimNetwork, Site
+from archipelago.lab.simulation.network import NOTICED_S, SimNetwork
 from archipelago.lab.simulation.plan import LAYOUT, SimPlan, Trait
 from archipelago.lab.simulation.ports import SimPorts
 from archipelago.lab.simulation.process import SimProcess
+from archipelago.lab.simulation.site import Machine, Site
 from archipelago.lab.simulation.syncer import SyncerSlot
 from archipelago.lab.simulation.world import quiet
 from coordinator.direction_gate import Watch

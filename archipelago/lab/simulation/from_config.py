@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archipelago.lab.simulation.fuzz import BREAKAGES
+from archipelago.lab.simulation.fuzz_failures import BREAKAGES
 from archipelago.lab.simulation.plan import (
     LAYOUT,
     LOSSY,

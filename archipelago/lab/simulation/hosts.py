@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from archipelago.lab.checks.facts import Violation
 from archipelago.lab.simulation.learner import SimLearner
-from archipelago.lab.simulation.network import Machine, SimNetwork
+from archipelago.lab.simulation.network import SimNetwork
 from archipelago.lab.simulation.process import SimProcess
+from archipelago.lab.simulation.site import Machine
 from cluster.failures import Failure, Reason
 from coordinator.codec import BLOCK
 from coordinator.parts import mismatch

@@ -9,8 +9,9 @@ from archipelago.lab.simulation import lies
 from archipelago.lab.simulation.hosts import parts_of
 from archipelago.lab.simulation.integer_shard import SimShard
 from archipelago.lab.simulation.learner import HandedIn
-from archipelago.lab.simulation.network import CALL_TIMEOUT_S, NOTICED_S, SLOWNESS, SimNetwork, Site
+from archipelago.lab.simulation.network import CALL_TIMEOUT_S, NOTICED_S, SLOWNESS, SimNetwork
 from archipelago.lab.simulation.shards import ShardPlace
+from archipelago.lab.simulation.site import Site
 from cluster.failures import Answered, Failure
 from cluster.syncer.collect import Handed
 from cluster.syncer.ports import Ports

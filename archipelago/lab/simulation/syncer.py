@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from archipelago.lab.checks.facts import Violation
 from archipelago.lab.checks.judge import InvariantJudge
-from archipelago.lab.simulation.network import Site
+from archipelago.lab.simulation.site import Site
 from cluster.failures import Failure
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Log, Ports

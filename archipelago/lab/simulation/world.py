@@ -16,7 +16,7 @@ from archipelago.lab.checks.facts import Truth, Violation
 from archipelago.lab.checks.judge import InvariantJudge
 from archipelago.lab.simulation.event_loop import running
 from archipelago.lab.simulation.faults import FaultInjector
-from archipelago.lab.simulation.network import BACK_S, SimNetwork, Site
+from archipelago.lab.simulation.network import BACK_S, SimNetwork
 from archipelago.lab.simulation.plan import (
     EVENTS_WANTED,
     FAULTS_WANTED,
@@ -25,6 +25,7 @@ from archipelago.lab.simulation.plan import (
     Trouble,
 )
 from archipelago.lab.simulation.ports import SimPorts
+from archipelago.lab.simulation.site import Site
 from archipelago.lab.simulation.syncer import SyncerSlot
 from coordinator.protocol import Life
 from coordinator.state import Phase
