@@ -32,13 +32,12 @@ def merge(
     Example: archipelago bench merge --threads 2 --json
     """
     from archipelago.lab.bench import merge as bench_merge
+    from archipelago.lab.bench.merge_workload import Workload, threads_here
 
     talk = Console(file=sys.stderr if as_json else sys.stdout)
     if quick:  # pieces of the same size, of fewer elements
         elements, pieces, repeats = 2_000_000, -(-pieces * 2_000_000 // elements), 5
-    workload = bench_merge.Workload(
-        contributions, elements, wire, threads or bench_merge.threads_here(), pieces
-    )
+    workload = Workload(contributions, elements, wire, threads or threads_here(), pieces)
     figures = bench_merge.merge(workload, repeats=repeats, say=talk.print)
     tell("merge", figures, talk, as_json=as_json)
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -492,7 +493,7 @@ def test_a_benchs_tasks_do_with_it_what_callbacks_do(
             learner: Any = LightLearner(state.life.island, link, link, link, time.monotonic)
             learner.now, learner._pages = state, Pages()
             learner._asks = Asks()
-            learner._handed_in = lambda word: None
+            learner._material = SimpleNamespace(handed_in=lambda word: None)
             heard.clear()
             fed = iter([each.ahead_windows for each, _ in told if isinstance(each, Fed)])
             for happening, words in told:

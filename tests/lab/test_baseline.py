@@ -15,10 +15,10 @@ from archipelago.lab.bench.baseline import (
     at,
     facts_of,
     found,
+    opponent,
     read,
     written,
 )
-from archipelago.lab.bench.parity import opponent
 from archipelago.lab.bench.stats import demo
 
 CONFIG = demo("byte-1m", steps=300, seed=0, overrides=[])

@@ -30,7 +30,8 @@ from archipelago.lab.bench.accelerator_figures import (
     planned_steps,
     row,
 )
-from archipelago.lab.bench.accelerator_step import Loopback, StepTimes, histogram, measure_alone
+from archipelago.lab.bench.accelerator_loopback import Loopback, StepTimes
+from archipelago.lab.bench.accelerator_step import histogram, measure_alone
 from archipelago.lab.training.supported import refused
 from coordinator.codec import Wire, encode
 from coordinator.fragments import take

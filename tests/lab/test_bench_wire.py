@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from archipelago.lab.bench.goals import GOALS
-from archipelago.lab.bench.merge import Workload, _against_roofline, _summing, merge
+from archipelago.lab.bench.merge import _against_roofline, merge
+from archipelago.lab.bench.merge_workload import Workload, _summing
 from archipelago.lab.bench.stats import demo
 from archipelago.lab.bench.wire import WireTraffic, message_bytes, moments_bytes_per_parameter
 from coordinator.codec import Wire, encode
@@ -49,7 +50,7 @@ def test_a_shard_takes_what_it_says_it_takes() -> None:
     """12 bytes a parameter, four differences and two contributions; in a process of its own, since
     memory that others have given back would be used again."""
     script = (
-        "from archipelago.lab.bench.merge import Workload, Wire, memory\n"
+        "from archipelago.lab.bench.merge_memory import Workload, Wire, memory\n"
         "print(json.dumps(memory(Workload(2, 4_000_000, Wire.INT4, 1))))"
     )
     done = subprocess.run(

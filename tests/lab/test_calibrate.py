@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from archipelago.lab.bench.calibrate import PLANS, MachineTimes, seen, simulate, steps_by, waits_s
+from archipelago.lab.bench.calibrate import PLANS
+from archipelago.lab.bench.calibrate_simulation import MachineTimes, simulate
+from archipelago.lab.bench.calibrate_tape import seen, steps_by, waits_s
 from archipelago.lab.bench.child_run import FOREVER, VICTIM
 from archipelago.lab.bench.stats import demo
 from archipelago.lab.simulation.plan import SimFault, Trouble

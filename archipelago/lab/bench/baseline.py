@@ -145,6 +145,13 @@ def at(config: Config, setting: RateAndMomentum) -> Config:
     return config.model_copy(update={"optimizer": optimizer})
 
 
+def opponent(config: Config, sweeps: Sequence[Sweep]) -> tuple[Config, bool]:
+    """Return what data-parallel is trained with beside this, and whether that is its best."""
+    if (sweep := found(config, sweeps)) is None:
+        return config, False
+    return at(config, sweep.best), sweep.enclosed
+
+
 def setting_of(config: Config) -> RateAndMomentum:
     return RateAndMomentum(config.optimizer.learning_rate, config.optimizer.momentum)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from archipelago.lab.bench import baseline
-from archipelago.lab.bench.parity import ISLANDS, opponent
 from archipelago.lab.bench.stats import DEMO_ISLANDS
 from archipelago.lab.study import training_jobs as work
 from archipelago.lab.study.cells import Cell, CellFiles, CellResult
@@ -17,6 +16,9 @@ from archipelago.lab.study.paired_statistics import CONFIDENCE, METHOD, gaps_per
 from archipelago.lab.study.plan import StudyRow, planned
 from cluster.config.values import Mode
 from coordinator.errors import RunFailed
+
+ISLANDS = (Mode.DECOUPLED, Mode.DILOCO, Mode.STREAMING)
+"""The modes that are compared with data-parallel training, the one that is ours first."""
 
 
 def compared(
@@ -49,7 +51,7 @@ def compared(
         (free,) = (row for row in rows if row.arm == Mode.DECOUPLED)
         rivals, tuned, at = list[Cell](), True, baseline.RateAndMomentum(0, 0)
         for cell in free.cells:
-            best, swept = opponent(cell.config, baseline.read())
+            best, swept = baseline.opponent(cell.config, baseline.read())
             batch = sum(group.count * group.batch_size for group in cell.config.islands)
             windows = made[cell.key].figure("tokens_trained") / cell.config.data.window
             tuned, at = tuned and swept, baseline.setting_of(best)

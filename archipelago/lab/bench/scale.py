@@ -19,7 +19,7 @@ import numpy as np
 from archipelago.lab.bench import procfs
 from archipelago.lab.bench.embedded_core import BenchStage, staged
 from archipelago.lab.bench.stub_actor import CrewActor, CrewFigures, start_crew
-from archipelago.lab.bench.stub_learner import Material, StubPace
+from archipelago.lab.bench.stub_material import Material, StubPace
 from cluster.actors.call_errors import answer
 from cluster.config.load import parse
 from cluster.config.rule import schedule_of

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import ray
 
-from archipelago.lab.bench.stub_learner import LightLearner, Material, StubPace
+from archipelago.lab.bench.stub_learner import LightLearner
+from archipelago.lab.bench.stub_material import Material, StubPace
 from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.object_store.publish import Boxed, Encoded, Shared
 from cluster.actors.start import Home, find_actor
