@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     __version__: str
     from archipelago.analysis import plan, replay, study
     from archipelago.connection import Run, connect
-    from archipelago.lab.planner.plan import Plan
+    from archipelago.lab.planner.plan import TrainingPlan
     from archipelago.lab.study.result import Result as StudyResult
     from archipelago.launching import Submission, run, submit
     from archipelago.results import ReplayResult, RunResult
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "archipelago.analysis": ("plan", "replay", "study"),
     "archipelago.connection": ("Run", "connect"),
-    "archipelago.lab.planner.plan": ("Plan",),
+    "archipelago.lab.planner.plan": ("TrainingPlan",),
     "archipelago.lab.study.result": ("StudyResult:Result",),
     "archipelago.launching": ("Submission", "run", "submit"),
     "archipelago.results": ("ReplayResult", "RunResult"),
@@ -72,7 +72,6 @@ __all__ = [
     "Lease",
     "ModelSpec",
     "Params",
-    "Plan",
     "ReplayResult",
     "Run",
     "RunFailed",
@@ -84,6 +83,7 @@ __all__ = [
     "StudyResult",
     "Submission",
     "Task",
+    "TrainingPlan",
     "UserMistake",
     "__version__",
     "connect",

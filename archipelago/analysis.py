@@ -11,7 +11,7 @@ from archipelago.launching import Overrides, override_words
 from archipelago.results import ReplayResult
 
 if TYPE_CHECKING:
-    from archipelago.lab.planner.plan import Plan
+    from archipelago.lab.planner.plan import TrainingPlan
     from archipelago.lab.study.result import Result as StudyResult
 
 
@@ -68,7 +68,7 @@ def study(
     return summed(asked, made)
 
 
-def plan(path: Path | str, *, seed: int = 0) -> Plan:
+def plan(path: Path | str, *, seed: int = 0) -> TrainingPlan:
     """Return how to train on a cluster, and why; nothing is started.
 
     Args:

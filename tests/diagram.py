@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from archipelago.lab.simulation.plan import draw
-from archipelago.lab.simulation.world import World
+from archipelago.lab.simulation.world import SimWorld
 from coordinator.advance import advance
 from coordinator.membership import Status
 from coordinator.protocol import (
@@ -115,7 +115,7 @@ def seen(schedules: int) -> dict[Machine, set[Move]]:
     found = {machine: set[Move]() for machine in (LEARNER, ROUND, *moves.MACHINES)}
     with moves.watched(found):
         for number in range(schedules):
-            world = World(draw(f"{SEED}/{number}"))
+            world = SimWorld(draw(f"{SEED}/{number}"))
             world.run()
             state = initial(world.plan.rule)
             for now_s, event in world.seat.tape:

@@ -27,7 +27,7 @@ from archipelago.lab.bench import procfs
 from archipelago.lab.bench.embedded_core import BenchStage, staged
 from archipelago.lab.bench.scale import boarded, config_of, ended
 from archipelago.lab.bench.stub_actor import CrewActor, pid_of
-from archipelago.lab.bench.stub_learner import StubPace
+from archipelago.lab.bench.stub_material import StubPace
 from cluster.actors.call_errors import answer
 from coordinator.codec import Payload
 from coordinator.fragments import Leaf, cut

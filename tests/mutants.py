@@ -66,7 +66,7 @@ UNPLAYED = (
 
 FUZZ = """
 import sys
-from archipelago.lab.simulation.fuzz import Sum, one_schedule
+from archipelago.lab.simulation.fuzz_schedule import Sum, one_schedule
 total = Sum()
 for number in range(int(sys.argv[1])):
     one_schedule(f"{sys.argv[2]}/{number}", total, shrink=False)

@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.bench import Json
 from archipelago.cli.formatting import duration
-from archipelago.cli.options import Cluster, NamedRun, RunName, live_run
+from archipelago.cli.options import Cluster, Json, NamedRun, RunName, live_run
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 from coordinator.protocol import Island

@@ -11,10 +11,12 @@ from typing import NoReturn
 from archipelago.cli.bench import bench
 from archipelago.cli.control import chaos, drain, save, scale, stop
 from archipelago.cli.options import FAILED, INTERRUPTED, MISTAKEN, app
+from archipelago.cli.planning import plan
+from archipelago.cli.replay import replay
+from archipelago.cli.simulate import simulate
 from archipelago.cli.start import dashboards, demo, init
 from archipelago.cli.study import study
 from archipelago.cli.train import job, run, submit
-from archipelago.cli.verification import plan, replay, simulate
 from archipelago.cli.watch import status, top
 from coordinator.errors import ArchipelagoError, UserMistake
 

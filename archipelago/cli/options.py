@@ -47,6 +47,10 @@ ConfigPath = Annotated[
 ]
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run directory or name.")]
 NamedRun = Annotated[str, typer.Argument(metavar="RUN", help="Run directory or name.")]
+Overrides = Annotated[
+    list[str], typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Cluster = Annotated[
     str | None,
     typer.Option(

@@ -1,172 +1,20 @@
-"""What people see of clusters with no machines: the paper's table beside ours, links, plans."""
+"""The command `archipelago plan`, and what `simulate` says of clusters with no machines.
+
+The planner is imported by the functions that need it, when they do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
-from rich.table import Table
 
-from archipelago.cli.formatting import GAP, amount
-from archipelago.lab.planner import anchors, pictures
-from archipelago.lab.planner import bandwidth as links
-from archipelago.lab.planner import layer_agreement as agreement
-from archipelago.lab.planner import plan as planning
-from archipelago.lab.planner import published as paper
-from archipelago.lab.planner import table1 as paper_table
-from archipelago.lab.planner.compare import compare
-from archipelago.lab.planner.configurations import Configuration
-from archipelago.lab.planner.table1 import Cell, Table1
+from archipelago.cli.options import Json
 from cluster.config.machines import load_cluster, parse_cluster
 from cluster.storage.files import json_text
-
-
-def table1(seed: int, *, full: bool, as_json: bool) -> None:
-    """`simulate --table1`: both layers, and what they say."""
-    made = paper_table.table1(seed, paper_table.FULL if full else paper_table.FAST)
-    count = agreement.FULL_ROUNDS if full else agreement.FAST_ROUNDS
-    windows = tuple(agreement.windows(seed, count, made.fitted.recovery))
-    if as_json:
-        rules = {"rounds_each": count, "windows": [asdict(window) for window in windows]}
-        print(json_text({**made.as_json(), "rules": rules}))
-        return
-    console = Console()
-    _show_table1(made, console)
-    _show_windows(windows, count, console)
-
-
-def _show_windows(windows: Sequence[agreement.Window], rounds_each: int, console: Console) -> None:
-    off = [window.difference for window in windows]
-    console.print(
-        f"the rules were played in {len(windows)} windows of {rounds_each} rounds, "
-        f"{sum(window.events for window in windows):,} events: goodput of the rounds layer less "
-        f"that of the chips layer is {sum(off) / len(off):+.3f} points in the mean, "
-        f"{min(off):+.3f} to {max(off):+.3f} in a window; of the tokens "
-        f"{min(window.merged for window in windows):.1f} to "
-        f"{max(window.merged for window in windows):.1f} % were merged when a window ended"
-    )
-
-
-def _show_table1(made: Table1, console: Console) -> None:
-    """Each cell as ours ± interval, the paper's, the closed form's; then what it rests on."""
-    console.print("goodput in per cent: ours ± 95 % interval, (paper's, closed form's); uptime")
-    table = _grid("configuration", *(f"{amount(chips)} chips" for chips in paper.CHIPS))
-    rows: dict[tuple[Configuration, int], list[Cell]] = {}
-    for cell in made.cells:
-        rows.setdefault((cell.configuration, cell.learners), []).append(cell)
-    for (configuration, learners), cells in rows.items():
-        table.add_row(f"{configuration}, M = {learners}", *map(_goodput, cells))
-        table.add_row("", *(f"uptime {cell.uptime:.2f}" for cell in cells), style="dim")
-    console.print(table)
-    decoupled, everything = (Configuration.DECOUPLED,), tuple(Configuration)
-    worst = max(made.cells, key=lambda cell: abs(cell.difference))
-    console.print(
-        f"mean difference to the paper: {made.mean_difference(*decoupled):.2f} points over the "
-        f"decoupled cells (closed form {made.closed_difference(*decoupled):.2f}), "
-        f"{made.mean_difference(*everything):.2f} over all "
-        f"({made.closed_difference(*everything):.2f}); largest {worst.difference:+.1f} "
-        f"({worst.configuration}, M = {worst.learners}, {amount(worst.chips)} chips)"
-    )
-    at = made.fitted.recovery
-    console.print(
-        f"fitted on the rows of M = 1: shrink {at.shrink_s:.1f} s, grow {at.grow_s:.1f} s, restart "
-        f"{at.restart_s:.1f} s; by reference: return {at.return_s:g} s (log-normal, sigma "
-        f"{at.spread:g}), slices of {paper.SLICE_CHIPS}, a chip interrupted once a year, steps of "
-        "1 s"
-    )
-    for profile in made.profiles:
-        squares = ", ".join(f"{name}: {value:.1f}" for name, value in profile.rows)
-        console.print(
-            f"profile of {profile.constant} (squared points left): {squares}; inside 95 %: "
-            f"{', '.join(profile.inside)}"
-        )
-    console.print("goodput under other assumptions, the constants as they are:")
-    table = _grid("MTBI", "slice", "return", "", *(amount(chips) for chips in paper.CHIPS))
-    for each in made.sensitivity:
-        table.add_row(
-            f"{each.mtbi_years:g} years",
-            f"{each.slice_chips}",
-            f"{each.return_s:g} s",
-            f"{each.configuration}, M = {each.learners}",
-            *(f"{goodput:.1f}" for goodput in each.goodput),
-        )
-    console.print(table)
-
-
-def _goodput(cell: Cell) -> str:
-    return f"{cell.goodput:.1f} ±{cell.interval:.2f} ({cell.paper}, {cell.closed_form:.0f})"
-
-
-def _grid(*names: str) -> Table:
-    table = Table.grid(padding=(0, GAP, 0, 0))
-    table.add_row(*names, style="bold")
-    return table
-
-
-def bandwidth(seed: int, *, as_json: bool) -> None:
-    """`simulate --bandwidth`: links for shares of computing, and published figures."""
-    exchanges = links.shown(anchors.ISLANDS, anchors.H, anchors.P, anchors.TAU)
-    rows, found = links.rows(exchanges), anchors.anchors(seed)
-    if as_json:
-        figures = {
-            "rows": [asdict(row) for row in rows],
-            "not_fitted": [asdict(anchor) for anchor in found],
-            "islands": anchors.ISLANDS,
-            "every": anchors.H,
-            "fragments": anchors.P,
-            "overlap": anchors.TAU,
-        }
-        print(json_text(figures))
-        return
-    console = Console()
-    console.print(
-        f"Gbit/s that an island needs, each way, to compute for so much of the time "
-        f"(M = {anchors.ISLANDS}, H = {anchors.H}, P = {anchors.P}, τ = {anchors.TAU})"
-    )
-    table = _grid("parameters", "step", "method", *(f"{u} %" for u in links.UTILISATIONS))
-    each = len(links.UTILISATIONS)
-    for at in range(0, len(rows), each):
-        row = rows[at]
-        table.add_row(
-            amount(row.parameters),
-            f"{row.step_s:g} s",
-            f"{row.method}, {row.wire}",
-            *(f"{r.gbit_s:.3g}" for r in rows[at : at + each]),
-        )
-    console.print(table)
-    console.print("figures that nothing was fitted on:")
-    for anchor in found:
-        verdict = "fits" if anchor.fits else "does not fit"
-        console.print(
-            f"{anchor.figure}: {anchor.ours:.3g} {anchor.unit}, published "
-            f"{anchor.paper:.3g}, {verdict}. {anchor.assumptions}"
-            f"{f'. Chosen: {anchor.chosen}' if anchor.chosen else ''}"
-        )
-
-
-def simulated(path: Path, seed: int, *, full: bool, as_json: bool) -> None:
-    """`simulate CLUSTER.toml`: what each configuration makes of these chips."""
-    seeds, failures = COMPARED_FULL if full else COMPARED
-    rows = compare(load_cluster(path), seed, seeds=seeds, failures=failures)
-    if as_json:
-        print(json_text({"cells": [asdict(row) for row in rows]}))
-        return
-    table = _grid("configuration", "learners", "goodput, %", "uptime, %")
-    for row in rows:
-        uptime = "-" if row.uptime != row.uptime else f"{row.uptime:.2f}"
-        goodput = f"{row.goodput:.2f} ±{row.interval:.2f}"
-        table.add_row(row.configuration, f"{row.learners}", goodput, uptime)
-    Console().print(table)
-
-
-def draw(folder: Path, path: Path | None, seed: int, *, as_json: bool) -> None:
-    """`simulate --pictures DIR`: that of the plan is of this cluster, or of the paper's."""
-    cluster = PAPERS if path is None else load_cluster(path)
-    made = [str(each) for each in pictures.draw_all(folder, cluster, seed)]
-    print(json_text({"pictures": made}) if as_json else "\n".join(made))
-
 
 PAPERS = parse_cluster(
     {
@@ -181,67 +29,85 @@ COMPARED, COMPARED_FULL = (4, 4_000), (8, 40_000)
 """Seeds, and failures of each trace at most."""
 
 
-def plan(path: Path, seed: int, *, as_json: bool) -> None:
-    """`plan CLUSTER.toml`: what to choose, what to expect, and why."""
-    cluster = load_cluster(path)
-    made = planning.plan(cluster, seed)
+def plan(
+    cluster_path: Annotated[
+        Path, typer.Argument(metavar="CLUSTER.toml", help="Chips, regions, links, the model.")
+    ],
+    seed: Annotated[int, typer.Option(min=0, help="Of all chance.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """How to train on a cluster, which need not be there: what to choose, what to expect, and why.
+
+    Example: archipelago plan examples/cluster.toml
+    """
+    from archipelago.cli.planning_tables import show_plan
+    from archipelago.lab.planner.plan import plan
+
+    cluster = load_cluster(cluster_path)
+    made = plan(cluster, seed)
     if as_json:
         print(json_text(made.as_json()))
+    else:
+        show_plan(made, cluster, Console())
+
+
+def table1(seed: int, *, full: bool, as_json: bool) -> None:
+    """`simulate --table1`: both layers, and what they say."""
+    from archipelago.cli.planning_tables import show_table1, show_windows
+    from archipelago.lab.planner import layer_agreement as agreement
+    from archipelago.lab.planner import table1 as paper_table
+
+    made = paper_table.table1(seed, paper_table.FULL if full else paper_table.FAST)
+    count = agreement.FULL_ROUNDS if full else agreement.FAST_ROUNDS
+    windows = tuple(agreement.windows(seed, count, made.fitted.recovery))
+    if as_json:
+        rules = {"rounds_each": count, "windows": [asdict(window) for window in windows]}
+        print(json_text({**made.as_json(), "rules": rules}))
         return
-    console, best = Console(), made.best
-    setting, moving = best.setting, best.moving
-    wanted = cluster.objective.minimise
-    console.print(
-        f"{cluster.chips:,} chips, {planning.interruptions_per_day(cluster):.1f} interruptions a "
-        f"day, steps of {made.step_s:.3g} s; least {wanted} to a loss of {made.target_loss:.4f}"
-    )
-    table = _grid("", "chosen", "runner-up")
-    shown = [planning.figures(each) for each in (best, made.runner_up) if each is not None]
-    for name, key, form in PLANNED:
-        table.add_row(name, *(form.format(figures[key]) for figures in shown))
-    console.print(table)
-    console.print(f"the syncer is in {moving.syncer}; M = {setting.total}, {made.tried} settings")
-    for reason in made.reasons:
-        console.print(f"- {reason}")
-    for replay in made.replays:
-        console.print(
-            f"- played with the rules, M = {replay.learners}, H = {replay.every}, {replay.wire}: "
-            f"{replay.events:,} events, {replay.failures} failures, goodput "
-            f"{replay.rounds_goodput:.2f} % (chips layer {replay.chips_goodput:.2f} %)"
-        )
-    for change in made.changes:
-        what = (
-            "the same"
-            if change.same
-            else f"M = {change.learners}, H = {change.every}, {change.wire}"
-        )
-        console.print(f"- if {change.given}: {what}")
-    console.print()
-    console.print(made.toml, markup=False, highlight=False)
+    console = Console()
+    show_table1(made, console)
+    show_windows(windows, count, console)
 
 
-PLANNED = (
-    ("learners, M", "learners", "{}"),
-    ("by group", "learners_by_group", "{}"),
-    ("quorum, K", "quorum", "{}"),
-    ("fragments, P", "fragments", "{}"),
-    ("interval, H", "every", "{}"),
-    ("overlap, τ", "overlap", "{}"),
-    ("wire", "wire", "{}"),
-    ("moments", "moments", "{}"),
-    ("spares of a group", "spares", "{}"),
-    ("nodes of the syncer", "shards", "{}"),
-    ("GB on each", "shard_memory_gb", "{:.0f}"),
-    ("versions stored, every", "store_every", "{}"),
-    ("goodput, %", "goodput", "{:.2f}"),
-    ("uptime, %", "uptime", "{:.2f}"),
-    ("merged, % of tokens", "merged", "{:.2f}"),
-    ("tokens a second", "tokens_per_s", "{:,.0f}"),
-    ("tokens to the loss", "tokens", "{:.3g}"),
-    ("Gbit/s of an island", "gbit_s_per_island", "{:.3g}"),
-    ("egress, GB", "egress_gb", "{:,.0f}"),
-    ("egress, USD", "egress_usd", "{:,.0f}"),
-    ("hours", "hours", "{:,.1f}"),
-    ("USD", "usd", "{:,.0f}"),
-)
-"""What is shown of a setting: its name, its key, its form."""
+def bandwidth(seed: int, *, as_json: bool) -> None:
+    """`simulate --bandwidth`: links for shares of computing, and published figures."""
+    from archipelago.cli.planning_tables import show_bandwidth
+    from archipelago.lab.planner import anchors
+    from archipelago.lab.planner import bandwidth as links
+
+    exchanges = links.shown(anchors.ISLANDS, anchors.H, anchors.P, anchors.TAU)
+    rows, found = links.rows(exchanges), anchors.anchors(seed)
+    if as_json:
+        figures = {
+            "rows": [asdict(row) for row in rows],
+            "not_fitted": [asdict(anchor) for anchor in found],
+            "islands": anchors.ISLANDS,
+            "every": anchors.H,
+            "fragments": anchors.P,
+            "overlap": anchors.TAU,
+        }
+        print(json_text(figures))
+        return
+    show_bandwidth(rows, found, Console())
+
+
+def simulated(path: Path, seed: int, *, full: bool, as_json: bool) -> None:
+    """`simulate CLUSTER.toml`: what each configuration makes of these chips."""
+    from archipelago.cli.planning_tables import show_compared
+    from archipelago.lab.planner.compare import compare
+
+    seeds, failures = COMPARED_FULL if full else COMPARED
+    rows = compare(load_cluster(path), seed, seeds=seeds, failures=failures)
+    if as_json:
+        print(json_text({"cells": [asdict(row) for row in rows]}))
+        return
+    show_compared(rows, Console())
+
+
+def draw(folder: Path, path: Path | None, seed: int, *, as_json: bool) -> None:
+    """`simulate --pictures DIR`: that of the plan is of this cluster, or of the paper's."""
+    from archipelago.lab.planner import pictures
+
+    cluster = PAPERS if path is None else load_cluster(path)
+    made = [str(each) for each in pictures.draw_all(folder, cluster, seed)]
+    print(json_text({"pictures": made}) if as_json else "\n".join(made))

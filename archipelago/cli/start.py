@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from archipelago.cli.bench import Json, Overrides
-from archipelago.cli.options import FAILED
+from archipelago.cli.options import FAILED, Json, Overrides
 from archipelago.cli.train import train
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake

@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.bench import Json, Overrides
 from archipelago.cli.formatting import duration
-from archipelago.cli.options import FAILED, INTERRUPTED
+from archipelago.cli.options import FAILED, INTERRUPTED, Json, Overrides
 from cluster.storage.files import json_text, write_json
 
 
@@ -63,7 +62,7 @@ def study(
         labels = {cell.key: f"{r.label}, seed {cell.seed}" for r in asked.rows for cell in r.cells}
         began_s = time.monotonic()
 
-        def done(key: str, cell: study_cells.Made) -> None:
+        def done(key: str, cell: study_cells.CellResult) -> None:
             made[key] = cell
             passed_s = time.monotonic() - began_s
             count = len(made) - (len(cells) - len(missing))

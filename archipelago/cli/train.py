@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.bench import Json, Overrides
+from archipelago.cli.display import Display
 from archipelago.cli.formatting import WIDTH
-from archipelago.cli.live_table import Display
-from archipelago.cli.options import INTERRUPTED, ConfigPath
+from archipelago.cli.options import INTERRUPTED, ConfigPath, Json, Overrides
 from archipelago.cli.tables import summary_table
 from cluster.storage import runs
 from cluster.storage.files import json_text

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.bench import Json
-from archipelago.cli.live_table import Display, render
-from archipelago.cli.options import Cluster, RunName
+from archipelago.cli.display import Display
+from archipelago.cli.live_table import render
+from archipelago.cli.options import Cluster, Json, RunName
 from cluster.launch.status_stream import looks
 from cluster.storage.files import json_text
 

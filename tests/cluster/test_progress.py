@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from archipelago.cli.display import Display
 from archipelago.cli.formatting import WIDTH, amount, duration, sparkline
-from archipelago.cli.live_table import Display, announce, line, render
+from archipelago.cli.live_table import render
+from archipelago.cli.status_lines import announce, line
 from archipelago.cli.tables import summary_table
 from cluster.status import RunStatus
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import jax
 
-from archipelago.lab.training.compiled_parts import Kit, kit_of
+from archipelago.lab.training.compiled_parts import CompiledParts, kit_of
 from cluster.config.rule import group_of, schedule_of
 from cluster.config.schema import Config
 from cluster.shard.build import first_of, shard_of
@@ -47,7 +47,12 @@ class Marcher:
     """One island's learner: the real arrays and wire, and the bookkeeping written once more."""
 
     def __init__(
-        self, config: Config, island: Island, number: int, kit: Kit, public: dict[Fragment, Flat]
+        self,
+        config: Config,
+        island: Island,
+        number: int,
+        kit: CompiledParts,
+        public: dict[Fragment, Flat],
     ) -> None:
         self._kit, self.life = kit, Life(island, Incarnation(number))
         group, habits, first = group_of(config, island), habits_of(config, island), Version(0, 0)

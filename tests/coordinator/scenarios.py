@@ -39,7 +39,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from archipelago.lab.checks.facts import Truth
-from archipelago.lab.checks.judge import Judge
+from archipelago.lab.checks.judge import InvariantJudge
 from coordinator.advance import advance
 from coordinator.membership import live
 from coordinator.protocol import (
@@ -135,7 +135,7 @@ class Story:
             lease_windows=numbers["lease"],
         )
         self.state: State = initial(self.rule)
-        self.judge = Judge(self.rule, Truth())
+        self.judge = InvariantJudge(self.rule, Truth())
         self.lives: dict[Island, Life] = {}
         self.leases: dict[Life, list[Lease]] = {}
         self.tokens: dict[Island, int] = {}

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import archipelago.lab.bench.stub_learner as stub
 import archipelago.lab.simulation.learner as simulated
 from archipelago.lab.bench.stub_learner import LightLearner
 from archipelago.lab.simulation.plan import draw
-from archipelago.lab.simulation.world import World
+from archipelago.lab.simulation.world import SimWorld
 from coordinator.protocol import (
     Answer,
     Fragment,
@@ -437,7 +438,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     monkeypatch.setattr(simulated, "happen", records)
     for number in range(6):
         print(f"seed {SEED}/{number}")
-        World(draw(f"{SEED}/{number}")).run()
+        SimWorld(draw(f"{SEED}/{number}")).run()
     assert len(lives) > 6
     assert sum(len(told) for _, told in lives.values()) > 200
     return [*lives.values()]
@@ -492,7 +493,7 @@ def test_a_benchs_tasks_do_with_it_what_callbacks_do(
             learner: Any = LightLearner(state.life.island, link, link, link, time.monotonic)
             learner.now, learner._pages = state, Pages()
             learner._asks = Asks()
-            learner._handed_in = lambda word: None
+            learner._material = SimpleNamespace(handed_in=lambda word: None)
             heard.clear()
             fed = iter([each.ahead_windows for each, _ in told if isinstance(each, Fed)])
             for happening, words in told:

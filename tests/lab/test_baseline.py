@@ -9,16 +9,16 @@ import pytest
 
 from archipelago.lab.bench.baseline import (
     TABLE,
-    Setting,
+    RateAndMomentum,
     Sweep,
     Trained,
     at,
     facts_of,
     found,
+    opponent,
     read,
     written,
 )
-from archipelago.lab.bench.parity import opponent
 from archipelago.lab.bench.stats import demo
 
 CONFIG = demo("byte-1m", steps=300, seed=0, overrides=[])
@@ -35,23 +35,23 @@ GRID = sweep(
 
 
 def test_the_best_is_of_the_lowest_loss() -> None:
-    assert GRID.best == Setting(2.0, 0.9)
+    assert GRID.best == RateAndMomentum(2.0, 0.9)
     assert GRID.enclosed
 
 
 def test_what_was_tried_with_more_seeds_outweighs_one_lucky_run() -> None:
     lucky = sweep((1.0, 0.9, 0, 1.0), (2.0, 0.9, 0, 1.2), (2.0, 0.9, 1, 1.2), (4.0, 0.9, 0, 1.4),
                   (4.0, 0.9, 1, 1.1))  # fmt: skip
-    assert lucky.best == Setting(2.0, 0.9)
+    assert lucky.best == RateAndMomentum(2.0, 0.9)
 
 
 @pytest.mark.parametrize("gone", [0, 2, 3, 4])
 def test_a_best_at_the_edge_of_what_was_tried_is_none(gone: int) -> None:
     runs = [run for number, run in enumerate(GRID.runs) if number != gone]
     edge = replace(GRID, runs=runs)
-    assert edge.best == Setting(2.0, 0.9)
+    assert edge.best == RateAndMomentum(2.0, 0.9)
     assert not edge.enclosed
-    assert opponent(CONFIG, [edge]) == (at(CONFIG, Setting(2.0, 0.9)), False)
+    assert opponent(CONFIG, [edge]) == (at(CONFIG, RateAndMomentum(2.0, 0.9)), False)
 
 
 def test_data_parallel_has_its_own_rate_and_momentum_and_all_else_is_the_islands() -> None:

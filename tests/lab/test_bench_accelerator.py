@@ -30,7 +30,8 @@ from archipelago.lab.bench.accelerator_figures import (
     planned_steps,
     row,
 )
-from archipelago.lab.bench.accelerator_step import Loopback, Times, histogram, measure_alone
+from archipelago.lab.bench.accelerator_loopback import Loopback, StepTimes
+from archipelago.lab.bench.accelerator_step import histogram, measure_alone
 from archipelago.lab.training.supported import refused
 from coordinator.codec import Wire, encode
 from coordinator.fragments import take
@@ -177,7 +178,7 @@ def test_the_memory_of_the_formulas() -> None:
 
 
 def test_every_step_is_in_the_histogram() -> None:
-    plain, hooked = [Times(step=[0.010] * 20)], [Times(step=[0.011] * 19 + [0.100])]
+    plain, hooked = [StepTimes(step=[0.010] * 20)], [StepTimes(step=[0.011] * 19 + [0.100])]
     hooked[0].hand_in, hooked[0].adopt = [0.001] * 20, [0.0] * 19 + [0.09]
     told: Any = histogram(plain, hooked)
     assert sum(told["plain"]) == sum(told["with_hooks"]) == 20

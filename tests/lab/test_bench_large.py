@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from archipelago.lab.bench import joiner, joins
-from archipelago.lab.bench.large import Part, parts_of
+from archipelago.lab.bench.large import LargePart, parts_of
 from archipelago.lab.bench.long_tape import WHOLE, config_for, left_by_a_run, prepared
 from archipelago.lab.bench.scale import layout_of
 from archipelago.lab.checks.facts import Truth
-from archipelago.lab.checks.judge import Judge
+from archipelago.lab.checks.judge import InvariantJudge
 from cluster.actors.object_store.publish import PART_S
 from cluster.config.rule import rule_of, schedule_of
 from cluster.storage.folder import Folder
@@ -36,7 +36,7 @@ def test_the_tape_is_of_a_run_that_no_judge_finds_fault_with(folder: Path) -> No
     config = config_for(LEARNERS)
     layout = layout_of(config)
     rule = rule_of(config, layout)
-    judge, played = Judge(rule, Truth()), Playback(Folder(folder), layout.fingerprint)
+    judge, played = InvariantJudge(rule, Truth()), Playback(Folder(folder), layout.fingerprint)
     after = initial(rule)
     for heard in relive(rule, played):
         judge.saw(*heard)
@@ -115,7 +115,7 @@ def test_a_pacer_carries_one_thing_after_another_and_each_once(
 
 
 def test_one_part_can_be_asked_for() -> None:
-    assert parts_of(None) == (Part.TAPE, Part.JOINS)
-    assert parts_of("joins") == (Part.JOINS,)
+    assert parts_of(None) == (LargePart.TAPE, LargePart.JOINS)
+    assert parts_of("joins") == (LargePart.JOINS,)
     with pytest.raises(UserMistake, match="--only all: the parts are tape and joins"):
         parts_of("all")

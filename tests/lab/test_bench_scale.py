@@ -18,7 +18,8 @@ from archipelago.lab.bench.scale import (
     material_of,
     names_of,
 )
-from archipelago.lab.bench.stub_learner import LightLearner, StubLink, StubPace
+from archipelago.lab.bench.stub_learner import LightLearner
+from archipelago.lab.bench.stub_material import StubLink, StubPace
 from cluster.names import seat_of
 from coordinator.codec import Payload, decode, encode
 from coordinator.errors import RunFailed

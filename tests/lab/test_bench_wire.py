@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from archipelago.lab.bench.goals import GOALS
-from archipelago.lab.bench.merge import Workload, _against_roofline, _summing, merge
+from archipelago.lab.bench.merge import _against_roofline, merge
+from archipelago.lab.bench.merge_workload import Workload, _summing
 from archipelago.lab.bench.stats import demo
-from archipelago.lab.bench.wire import Traffic, message_bytes, moments_bytes_per_parameter
+from archipelago.lab.bench.wire import WireTraffic, message_bytes, moments_bytes_per_parameter
 from coordinator.codec import Wire, encode
 from coordinator.tiles import JOB
 
@@ -49,7 +50,7 @@ def test_a_shard_takes_what_it_says_it_takes() -> None:
     """12 bytes a parameter, four differences and two contributions; in a process of its own, since
     memory that others have given back would be used again."""
     script = (
-        "from archipelago.lab.bench.merge import Workload, Wire, memory\n"
+        "from archipelago.lab.bench.merge_memory import Workload, Wire, memory\n"
         "print(json.dumps(memory(Workload(2, 4_000_000, Wire.INT4, 1))))"
     )
     done = subprocess.run(
@@ -112,7 +113,7 @@ def test_a_message_is_its_payload_and_little_more(wire: Wire) -> None:
 )
 def test_less_is_moved_than_gradients_in_every_step(wire: Wire, every: int, ratio: int) -> None:
     """Each of eight members of a ring all-reduce of bf16 sends and receives 2 * 7 / 8 * 2 bytes."""
-    traffic = Traffic.of(np.ones(ELEMENTS, np.float32), wire, wire)
+    traffic = WireTraffic.of(np.ones(ELEMENTS, np.float32), wire, wire)
     told = traffic.all_reduce_ratio(every, 8)
     assert told == pytest.approx(
         every * 2 * (2 * 7 / 8 * 2) * ELEMENTS / (traffic.up_bytes + traffic.down_bytes)
@@ -122,7 +123,7 @@ def test_less_is_moved_than_gradients_in_every_step(wire: Wire, every: int, rati
 
 def test_the_syncers_link_carries_what_all_islands_send_and_get() -> None:
     """At the defaults with eight islands little less than a member of the ring; with 64, more."""
-    traffic = Traffic.of(np.ones(ELEMENTS, np.float32), Wire.BF16, Wire.BF16)
+    traffic = WireTraffic.of(np.ones(ELEMENTS, np.float32), Wire.BF16, Wire.BF16)
     assert traffic.syncer_link_ratio(8, 8) == pytest.approx(14 / 8, rel=0.01)
     assert traffic.syncer_link_ratio(8, 64) < 0.3
 

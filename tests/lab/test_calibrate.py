@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from archipelago.lab.bench.calibrate import PLANS, Times, seen, simulate, steps_by, waits_s
+from archipelago.lab.bench.calibrate import PLANS
+from archipelago.lab.bench.calibrate_simulation import MachineTimes, simulate
+from archipelago.lab.bench.calibrate_tape import seen, steps_by, waits_s
 from archipelago.lab.bench.child_run import FOREVER, VICTIM
 from archipelago.lab.bench.stats import demo
 from archipelago.lab.simulation.plan import SimFault, Trouble
@@ -23,7 +25,7 @@ from coordinator.protocol import (
     Version,
 )
 
-TIMES = Times(step_s=0.5, merge_s=0.02, store_s=0.03, back_s=6.0)
+TIMES = MachineTimes(step_s=0.5, merge_s=0.02, store_s=0.03, back_s=6.0)
 CONFIG = demo("byte-tiny", steps=FOREVER, seed=0, overrides=["islands.0.step_s=0.5"])
 
 

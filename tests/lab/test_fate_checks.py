@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from archipelago.lab.checks.facts import Violation
-from archipelago.lab.simulation.fate_checks import Told
+from archipelago.lab.simulation.fate_checks import FateChecker
 from coordinator.protocol import ContributionId, Fragment, Incarnation, Island, Known, Life
 
 F0, F1 = Fragment(0), Fragment(1)
@@ -16,8 +16,8 @@ def said(life: Life, start: int = 0, p: Fragment = F0) -> ContributionId:
     return ContributionId(life, p, start, start + 1)
 
 
-def told_of(*made: ContributionId) -> Told:
-    judge = Told()
+def told_of(*made: ContributionId) -> FateChecker:
+    judge = FateChecker()
     for one in made:
         judge.made(one)
     return judge

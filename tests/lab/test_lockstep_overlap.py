@@ -10,7 +10,7 @@ import pytest
 from archipelago.lab.simulation.plan import LOSSY, draw
 from archipelago.lab.simulation.ports import SimPorts
 from archipelago.lab.simulation.shards import ShardPlace
-from archipelago.lab.simulation.world import World
+from archipelago.lab.simulation.world import SimWorld
 from cluster.syncer.collect import Handed
 from coordinator.protocol import Contribution, Fragment, Life
 
@@ -31,7 +31,7 @@ def test_whatever_breaks_lock_step_with_an_overlap_comes_to_its_end() -> None:
         rule = replace(plan.rule, min_quorum=len(plan.traits))
         plan = replace(plan, rule=rule, lock_step=overlap)
         print(f"seed {name}, overlap {overlap}")
-        World(plan).run()
+        SimWorld(plan).run()
         played += 1
 
 
@@ -60,5 +60,5 @@ def test_what_is_handed_in_and_lost_on_its_way_holds_nobody_up(
         print(f"seed {name}")
         most = plan.rule.schedule.every - 1
         waits = replace(plan, rule=rule, carry=False, lock_step=min(overlap, most), faults=faults)
-        World(waits).run()
+        SimWorld(waits).run()
     assert lost

@@ -16,7 +16,7 @@ from archipelago.lab.planner import loss_cost as loss
 from archipelago.lab.planner import plan, settings
 from archipelago.lab.planner.compare import compare
 from archipelago.lab.planner.configurations import Configuration
-from archipelago.lab.planner.objective import Effort, Simulator
+from archipelago.lab.planner.objective import SimulationEffort, Simulator
 from cluster.config.load import parse
 from cluster.config.machines import ClusterFile, load_cluster, parse_cluster
 from coordinator.errors import UserMistake
@@ -79,7 +79,7 @@ def test_a_plan_is_within_2_percent_of_the_best_of_a_full_sweep(name: str) -> No
     simulator = Simulator(cluster, 0, plan.PLANNED)
     works = [w for s in settings.settings(cluster) if not (w := simulator.worth(s)).why]
     best = plan.chosen(works)
-    other = Simulator(cluster, 12345, Effort(2, 3_000))
+    other = Simulator(cluster, 12345, SimulationEffort(2, 3_000))
     swept = [other.worth(s) for s in settings.settings(cluster, SWEPT)]
     assert len({worth.setting for worth in swept}) > len(works) / 2
     least = min(worth.objective for worth in swept)
@@ -128,7 +128,7 @@ def test_what_a_setting_sends_and_holds_by_hand() -> None:
     assert holding.count == 3
     thin = cluster_of({**two_regions(10.0, parameters=1e9, step_s=2.0), "syncer": {"gbit_s": 0.5}})
     assert settings.shards(setting, moving, thin).count == 4
-    simulator = Simulator(cluster, 0, Effort(1, 200))
+    simulator = Simulator(cluster, 0, SimulationEffort(1, 200))
     worth = simulator.worth(setting)
     rate = cluster.training.batch_tokens / 2.0
     assert worth.tokens_per_s == pytest.approx(rate * worth.goodput * worth.merged)
@@ -246,8 +246,8 @@ def test_odd_clusters_are_planned_too(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "REPLAY_EVENTS", 1500)
-    monkeypatch.setattr(plan, "PLANNED", Effort(2, 1000))
-    monkeypatch.setattr(plan, "QUICK", Effort(1, 200))
+    monkeypatch.setattr(plan, "PLANNED", SimulationEffort(2, 1000))
+    monkeypatch.setattr(plan, "QUICK", SimulationEffort(1, 200))
     made = plan.plan(cluster_of(given), 1)
     said = made.as_json()
     assert 0 < made.best.goodput <= 1

@@ -24,7 +24,7 @@ from archipelago.lab.planner.cluster_model import (
 )
 from archipelago.lab.planner.configurations import Configuration, Lockstep, play
 from archipelago.lab.planner.learner_timeline import elastic, rigid
-from archipelago.lab.planner.table1 import Effort, table1
+from archipelago.lab.planner.table1 import Table1Effort, table1
 from archipelago.lab.planner.trace import Trace, draw, return_times
 
 RECOVERY = replace(fit.start(), shrink_s=18.0, grow_s=12.0, restart_s=75.0)
@@ -203,7 +203,7 @@ def test_uptime_is_the_time_in_which_anybody_computes() -> None:
     assert outcome.goodput == pytest.approx(1 - 18 / 1000)
 
 
-SMALL = Effort(6, 6_000, 10_000, 1_000, 2, 300)
+SMALL = Table1Effort(6, 6_000, 10_000, 1_000, 2, 300)
 
 
 def test_table_1_in_its_fast_form() -> None:
@@ -243,7 +243,7 @@ def test_a_fit_finds_the_constants_that_were_played() -> None:
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:
-    tiny = Effort(2, 200, 200, 200, 1, 50)
+    tiny = Table1Effort(2, 200, 200, 200, 1, 50)
     one, two = table1(7, tiny), table1(7, tiny)
     assert one.as_json() == two.as_json()
     assert one.as_json() != table1(8, tiny).as_json()

@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 
 from archipelago.cli.main import main
 from archipelago.lab.planner import anchors, bandwidth
-from archipelago.lab.planner.bandwidth import BITS, Exchange, Method, needed_gbit_s, utilisation
+from archipelago.lab.planner.bandwidth import (
+    BITS,
+    Exchange,
+    ExchangeMethod,
+    needed_gbit_s,
+    utilisation,
+)
 from archipelago.lab.planner.mixed_speeds import Paces, share_computing
 
 exchanges = st.builds(
     Exchange,
-    st.sampled_from(Method),
+    st.sampled_from(ExchangeMethod),
     st.integers(2, 64),
     st.sampled_from((24, 48, 96)),
     st.sampled_from((1, 8, 24)),
@@ -46,7 +52,7 @@ def test_each_method_needs_less_than_the_one_before() -> None:
 
 def test_a_step_longer_than_its_all_reduce_hides_it() -> None:
     """A hand-made case: 1 GB each way takes 8 s at 1 Gbit/s."""
-    two = Exchange(Method.DATA_PARALLEL, 2, 24, 24, 2, "bf16")
+    two = Exchange(ExchangeMethod.DATA_PARALLEL, 2, 24, 24, 2, "bf16")
     assert two.bits(5e8) == 8e9
     assert utilisation(two, 5e8, 12.0, 1.0) == 1.0
     assert utilisation(two, 5e8, 6.0, 1.0) == pytest.approx(6 / 10)

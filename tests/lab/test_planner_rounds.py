@@ -14,19 +14,19 @@ from archipelago.lab.planner import layer_agreement as agreement
 from archipelago.lab.planner import published as paper
 from archipelago.lab.planner.cluster_model import Grow
 from archipelago.lab.planner.configurations import Configuration
-from archipelago.lab.planner.layer_agreement import Window, windows
+from archipelago.lab.planner.layer_agreement import ComparedWindow, windows
 
 RECOVERY = replace(fit.start(), shrink_s=17.1, grow_s=11.7, restart_s=76.7)
 ROUNDS = 80
 """A step is 0.42 % of a window, and a step more or less at its end is no disagreement."""
 
 
-def agree(found: list[Window]) -> bool:
+def agree(found: list[ComparedWindow]) -> bool:
     off = np.array([window.difference for window in found])
     return bool(abs(off.mean()) <= 0.2 and abs(off).max() <= 0.5)
 
 
-def some(seed: int, *, fetching: float = 1.0) -> list[Window]:
+def some(seed: int, *, fetching: float = 1.0) -> list[ComparedWindow]:
     """Windows of up to four learners, on the two largest clusters, where most breaks."""
     return list(windows(seed, ROUNDS, RECOVERY, fetching=fetching))
 

@@ -17,17 +17,9 @@ import pytest
 from archipelago.cli.main import main
 from archipelago.lab.checks.coverage import NEVER, PAIRS
 from archipelago.lab.simulation.event_loop import VirtualLoop, running
-from archipelago.lab.simulation.fuzz import (
-    BREAKAGES,
-    ROUND,
-    FuzzResult,
-    Sum,
-    fuzz,
-    new_seed,
-    one_schedule,
-    shortest,
-    violated,
-)
+from archipelago.lab.simulation.fuzz import ROUND, FuzzResult, fuzz, new_seed
+from archipelago.lab.simulation.fuzz_failures import BREAKAGES, shortest, violated
+from archipelago.lab.simulation.fuzz_schedule import Sum, one_schedule
 from archipelago.lab.simulation.plan import (
     EVENTS_WANTED,
     FAULTS_WANTED,
@@ -39,7 +31,7 @@ from archipelago.lab.simulation.plan import (
     Trouble,
     draw,
 )
-from archipelago.lab.simulation.world import World
+from archipelago.lab.simulation.world import SimWorld
 from cluster.shard import shard
 from coordinator import advance as rules
 from coordinator import contributions, lives, recovery, roster, rounds
@@ -94,7 +86,7 @@ def test_a_schedule_is_as_long_as_promised() -> None:
         assert total.schedules == 1
         assert total.events >= EVENTS_WANTED
         assert total.faults >= FAULTS_WANTED
-    world = World(draw(f"{SEED}/0", stretch=2))
+    world = SimWorld(draw(f"{SEED}/0", stretch=2))
     world.run()
     assert world.enough
     assert min(world.judge.memory.rounds_of) >= ROUNDS_WANTED
@@ -165,7 +157,7 @@ def test_learners_that_missed_something_get_it_either_way(monkeypatch: pytest.Mo
 
 
 def test_a_seed_gives_the_same_run() -> None:
-    first, second = World(draw("a seed")), World(draw("a seed"))
+    first, second = SimWorld(draw("a seed")), SimWorld(draw("a seed"))
     first.run()
     second.run()
     assert repr(first.seat.tape) == repr(second.seat.tape), "a norm may be no number"
@@ -208,7 +200,7 @@ def test_an_island_comes_back_whenever_its_layout_is_mended(healed_s: int) -> No
         SimFault(15.0, Trouble.LAYOUT, ISLAND, 1.0),
         SimFault(16.0, Trouble.RUMOUR, ISLAND, 1.0),
     )
-    World(replace(ALONE, traits=traits, healed_s=healed_s, faults=faults)).run()
+    SimWorld(replace(ALONE, traits=traits, healed_s=healed_s, faults=faults)).run()
 
 
 @pytest.mark.parametrize("tenth", range(0, 150, 3))
@@ -216,7 +208,7 @@ def test_an_island_comes_back_whenever_it_was_drained(tenth: int) -> None:
     """That may be when it was barred, and in no life."""
     ill = SimFault(3.0, Trouble.INCURABLE, ISLAND, 1.0)
     drained = SimFault(5 + tenth / 10, Trouble.DRAIN, ISLAND, 1.0)
-    World(replace(ALONE, faults=(ill, drained))).run()
+    SimWorld(replace(ALONE, faults=(ill, drained))).run()
 
 
 def broken(name: str) -> tuple[object, str, Callable[..., object]]:
@@ -278,7 +270,7 @@ def test_a_failure_is_told_by_its_shortest_tape(monkeypatch: pytest.MonkeyPatch)
         one_schedule(f"{SEED}/{number}", total, shrink=False)
         number += 1
     (failure,) = total.failures
-    world = World(draw(failure.seed, stretch=failure.stretch))
+    world = SimWorld(draw(failure.seed, stretch=failure.stretch))
     with pytest.raises(BREAKAGES):
         world.run()
     tape = shortest(world, failure)

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from archipelago.lab.study.cells import Broken, Cell, CellFiles, Made
+from archipelago.lab.study.cells import Broken, Cell, CellFiles, CellResult
 from archipelago.lab.study.paired_statistics import gaps_percent, mean
 from archipelago.lab.study.plan import Study, planned, read
 from archipelago.lab.study.result import Result, summed
 from archipelago.lab.study.text import curves, table
 from archipelago.lab.study.training_jobs import found
-from archipelago.lab.training.evaluations import Look
+from archipelago.lab.training.evaluations import Evaluation
 from archipelago.lab.training.virtual_file import load
 from cluster.config.values import Mode
 from coordinator.errors import UserMistake
@@ -43,9 +43,9 @@ def refused(text: str) -> list[str]:
     return [line.strip() for line in str(refusal.value).splitlines()]
 
 
-def made(loss: float, *, failed: str = "", curve: tuple[Look, ...] = ()) -> Made:
+def made(loss: float, *, failed: str = "", curve: tuple[Evaluation, ...] = ()) -> CellResult:
     figures = {"heldout_loss": loss, "tokens_trained": 100, "wall_s": 2.0, "goodput": loss / 10}
-    return Made(figures, curve, failed, 1.0, "source")
+    return CellResult(figures, curve, failed, 1.0, "source")
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
@@ -211,7 +211,7 @@ def test_a_cells_file_is_found_again_and_its_command_makes_it(tmp_path: Path) ->
     path = files.ask(cell)
     assert files.command(cell.key) == f"python -m archipelago.lab.training {path}"
     assert load(path) == (cell.config, cell.virtual)
-    it = made(1.5, curve=(Look(5, 1.0, 50, 2.0), Look(10, 2.0, 100, math.nan)))
+    it = made(1.5, curve=(Evaluation(5, 1.0, 50, 2.0), Evaluation(10, 2.0, 100, math.nan)))
     files.keep(cell.key, it)
     back = files.find(cell.key)
     assert back is not None
@@ -281,7 +281,7 @@ axes = { sync.every = [8, 24] }
 def result(losses: Mapping[tuple[str, float, int], tuple[float, ...]]) -> Result:
     """Of `TWO_ARMS`; the loss of each seed, by arm, the arm's own axis, and the window."""
     study = asked(TWO_ARMS)
-    there: dict[str, Made] = {}
+    there: dict[str, CellResult] = {}
     for row in study.rows:
         _, own = row.point["data.window"], [v for p, v in row.point.items() if p != "data.window"]
         for cell, loss in zip(
@@ -289,7 +289,7 @@ def result(losses: Mapping[tuple[str, float, int], tuple[float, ...]]) -> Result
             strict=True,
         ):  # fmt: skip
             if not math.isnan(loss):
-                curve = (Look(10, 1.0, 50, loss + 1), Look(20, 2.0, 100, loss))
+                curve = (Evaluation(10, 1.0, 50, loss + 1), Evaluation(20, 2.0, 100, loss))
                 there[cell.key] = made(loss, curve=curve)
     return summed(study, there)
 
@@ -343,7 +343,7 @@ def test_each_mode_is_told_at_its_best_where_there_is_one_place_to_compare_at() 
     """With the keys of `bench parity`."""
     assert "data_parallel_loss" not in result(LOSSES).json(), "two windows: two places"
     study = asked(TWO_ARMS.replace("[axes]\ndata.window = [64, 128]\n", ""))
-    there: dict[str, Made] = {}
+    there: dict[str, CellResult] = {}
     losses = {1e-2: (3.0, 3.1, 3.2), 2e-2: (2.0, 2.2, 2.4), 8: (2.2, 2.42, 2.64), 24: (2.4, 3, 3)}
     for row in study.rows:
         (at,) = row.point.values()

@@ -13,7 +13,7 @@ from archipelago.lab.training.loss_curve import Learned, LossCurve
 from archipelago.lab.training.timing import Timing, Virtual
 from archipelago.lab.training.train import train
 from archipelago.lab.training.virtual_file import enter, load, written
-from archipelago.lab.training.world import World
+from archipelago.lab.training.world import VirtualWorld
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.config.values import Mode
@@ -105,7 +105,7 @@ def test_where_all_wait_rounds_give_what_plain_turns_give_to_the_last_bit(
     """Reports, leases, hand-ins and adoptions through the rules, at whatever pace."""
     up, down = wires
     config = config_of(text, *WAITING[how], f"sync.wire_up={up}", f"sync.wire_down={down}")
-    world = World(config, JITTERY, curve_of(config))
+    world = VirtualWorld(config, JITTERY, curve_of(config))
     free, turned = world.run().figures, by_turns(config)
     assert free["global_sha256"] == fingerprint(turned.public)
     assert (free["merges"], free["tokens_trained"]) == (turned.merges, turned.tokens_trained)
@@ -116,7 +116,7 @@ def test_diloco_is_the_naive_twin(text: Path) -> None:
     config = config_of(
         text, "run.mode=diloco", "sync.fragments=1", "sync.wire_up=f32", "sync.wire_down=f32"
     )
-    world = World(config, JITTERY, curve_of(config))
+    world = VirtualWorld(config, JITTERY, curve_of(config))
     world.run()
     task, outer = task_of(config), outer_of(config)
     assert isinstance(outer, OuterRule)
@@ -143,24 +143,24 @@ def test_a_step_on_the_summed_batch_is_one_of_the_inner_optimizer(text: Path) ->
 
 def test_leases_that_are_given_are_read_whoever_was_granted_which(text: Path) -> None:
     config = config_of(text, "sync.overlap=0", f"sync.quorum={ISLANDS}")
-    first = World(config, AT_ONCE, curve_of(config))
+    first = VirtualWorld(config, AT_ONCE, curve_of(config))
     names = [*reversed(config.island_names)]
     first.run()
     reading = granted(first)
     assert reading[Island("local-0")][:2] == [0, 1]
-    other = World(config, AT_ONCE, curve_of(config), order=names)
+    other = VirtualWorld(config, AT_ONCE, curve_of(config), order=names)
     plain = [other.run().figures["global_sha256"]]
-    same = World(config, AT_ONCE, curve_of(config), order=names, reading=reading)
+    same = VirtualWorld(config, AT_ONCE, curve_of(config), order=names, reading=reading)
     assert same.run().figures["global_sha256"] == digest(first) != plain[0]
 
 
-def digest(world: World) -> object:
+def digest(world: VirtualWorld) -> object:
     return world._curve.ended(world.config, 0, 0.0, {"tokens_trained": 0}, world.public).figures[
         "global_sha256"
     ]
 
 
-def granted(world: World) -> dict[Island, list[int]]:
+def granted(world: VirtualWorld) -> dict[Island, list[int]]:
     """The leases of each island, as the tape has them: the rules deal them out in order."""
     reading, number = dict[Island, list[int]](), 0
     for _, event in world.tape:

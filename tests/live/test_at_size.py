@@ -19,7 +19,7 @@ from archipelago.lab.bench.embedded_core import BenchStage, staged
 from archipelago.lab.bench.joins import Peaks, idle_shard_bytes, killed_shard
 from archipelago.lab.bench.memory import shard_terms, total
 from archipelago.lab.bench.stub_actor import pid_of, start_crew
-from archipelago.lab.bench.stub_learner import Material, StubPace
+from archipelago.lab.bench.stub_material import Material, StubPace
 from cluster.actors.call_errors import answer
 from cluster.config.load import parse
 from cluster.config.rule import schedule_of

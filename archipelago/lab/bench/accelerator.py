@@ -10,18 +10,16 @@ leaves all others as they are. `DIR/accelerator.json` is replaced whenever there
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from archipelago.lab.bench.accelerator_child import Child, begun
 from archipelago.lab.bench.accelerator_figures import (
     ARMS,
     BASE,
@@ -34,23 +32,16 @@ from archipelago.lab.bench.accelerator_figures import (
 )
 from cluster.storage.files import json_bytes, json_text
 
-ROOT = Path(__file__).resolve().parents[2]
 FILE = "accelerator.json"
 BUDGET_S = 520.0
 QUICK_BUDGET_S = 600.0
 """Far more than the quick form needs: it bounds a machine that is busy with other work."""
-QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-"""For XLA: nearly all the time of the quick form is compilation."""
-STUDY_FLAGS = "--xla_gpu_autotune_level=0"
-"""For XLA: trying algorithms takes longer than so few steps could gain."""
 PARTS: Mapping[str, float] = {"bench-125m": 140.0, "bench-1b": 190.0}
 """Presets in their order, and the seconds that each may take at most."""
 QUICK_PARTS: Mapping[str, float] = {"bench-quick": 300.0}
 STUDY = "study"
 LEAST_S = 5.0
 """A part is not begun with less time than that."""
-GRACE_S = 3.0
-"""A part that is asked to end has so long before it is killed."""
 TRIAL_SHARE, QUICK_TRIAL_SHARE = 0.6, 0.9
 """The share of the study's time after which an arm that is still at its trial is given up."""
 LOOK_S = 0.2
@@ -58,54 +49,6 @@ LOOK_S = 0.2
 NOT_YET = "not measured yet"
 
 Say = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class Child:
-    """A part that runs; `figures`: what it has written so far."""
-
-    name: str
-    path: Path
-    log: Path
-    process: subprocess.Popen[bytes]
-    figures: dict[str, Any] = field(default_factory=dict[str, Any])
-    ended: str | None = None
-    """Why it ended, empty if it has done everything; None while it runs."""
-
-    def read(self) -> None:
-        """Read what it has written since."""
-        if self.path.exists():
-            self.figures = json.loads(self.path.read_text(encoding="utf-8"))
-
-    def look(self) -> bool:
-        """Read what there is; return whether it runs on."""
-        if self.ended is not None:
-            return False
-        code = self.process.poll()
-        self.read()
-        if code is None:
-            return True
-        self.ended = "" if code == 0 else f"it ended with {code}: {self.tail}"
-        return False
-
-    @property
-    def tail(self) -> str:
-        """The last lines that it wrote for people."""
-        text = self.log.read_text(encoding="utf-8", errors="replace")
-        return " | ".join(text.strip().splitlines()[-4:])[-800:]
-
-    def stop(self, why: str) -> None:
-        """End it, if it has not ended."""
-        if not self.look():
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.read()
-        self.ended = why
 
 
 class Bench:
@@ -154,21 +97,9 @@ class Bench:
 
     def _start(self, name: str, limit_s: float) -> Child:
         self._say(f"{name}: at most {limit_s:.0f} s")
-        path, log = self._folder / f"{name}.json", self._folder / f"{name}.log"
-        path.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "archipelago.lab.bench.accelerator_parts", name]
-        command += ["--into", str(path), "--for", f"{limit_s:.1f}"]
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                command + ["--quick"] * self._quick,
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                env=environment(quick=self._quick, alone=not name.startswith(STUDY)),
-                cwd=self._folder,
-                process_group=0,
-            )
-        child = self._children[name] = Child(name, path, log, process)
+        shared = name.startswith(STUDY)
+        child = begun(self._folder, name, limit_s, quick=self._quick, alone=not shared)
+        self._children[name] = child
         return child
 
     def _follow(
@@ -274,24 +205,6 @@ class Bench:
             aside = self._folder / f".{FILE}.{os.getpid()}"
             aside.write_bytes(json_bytes(figures))
             aside.replace(self._folder / FILE)
-
-
-def environment(*, quick: bool, alone: bool) -> dict[str, str]:
-    """Return what a part has in its environment; `alone`: no other part shares its device."""
-    env = dict(os.environ)
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
-    env["PYTHONUNBUFFERED"] = "1"
-    if quick:
-        env.setdefault("JAX_PLATFORMS", "cpu")
-        env.setdefault("XLA_FLAGS", QUICK_FLAGS)
-    first = env.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    env["CUDA_VISIBLE_DEVICES"] = first
-    if alone:
-        env.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.90")
-    else:
-        env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-        env.setdefault("XLA_FLAGS", STUDY_FLAGS)
-    return env
 
 
 def accelerator(

@@ -24,7 +24,7 @@ KEPT_FOR_WIRE, KEPT_FOR_HOST = 0.3, 0.1
 EXHAUSTED = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY", "Out of memory")
 
 
-class Report:
+class PartFigures:
     """Figures of a part in a file, as far as they are known."""
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
             into[name] = value
 
 
-def measure_preset(name: str, report: Report, limit_s: float) -> None:
+def measure_preset(name: str, report: PartFigures, limit_s: float) -> None:
     """Measure one preset: its step first, then what leaves it and comes in."""
     from archipelago.lab.bench import accelerator_step, accelerator_wire
     from archipelago.lab.bench.accelerator_device import MODELS, compiled, described
@@ -86,7 +86,7 @@ def _exhausted(error: Exception) -> bool:
     return any(word in str(error) for word in EXHAUSTED)
 
 
-def measure_arm(arm: str, report: Report, *, quick: bool, folder: Path) -> None:
+def measure_arm(arm: str, report: PartFigures, *, quick: bool, folder: Path) -> None:
     """Train one arm of the study; the number of steps comes as a line on the standard input."""
     from archipelago.lab.bench import accelerator_study
     from archipelago.lab.bench.accelerator_device import described
@@ -116,7 +116,7 @@ def main() -> int:
     reader.add_argument("--for", dest="for_s", type=float, required=True)
     reader.add_argument("--quick", action="store_true")
     given = reader.parse_args()
-    report = Report(given.into)
+    report = PartFigures(given.into)
     if given.part.startswith("study-"):
         arm = given.part.removeprefix("study-")
         measure_arm(arm, report, quick=given.quick, folder=given.into.parent)

@@ -17,7 +17,7 @@ from archipelago.lab.bench.accelerator_figures import ARMS, BASE
 from archipelago.lab.training import data_parallel as single
 from archipelago.lab.training.loss_curve import LossCurve
 from archipelago.lab.training.timing import Timing
-from archipelago.lab.training.world import World
+from archipelago.lab.training.world import VirtualWorld
 from cluster.config.load import parse
 from cluster.config.schema import Config
 from cluster.config.values import Mode
@@ -33,7 +33,7 @@ FILES, LINES = 16, 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StudySize:
     """How large the study is."""
 
     options: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Plan:
     heldout_percent: float = 5.0
 
 
-FULL = Plan(
+FULL = StudySize(
     options={"width": 512, "layers": 16, "heads": 8, "hidden": 1376, "compute_dtype": "bfloat16"},
     fragments=8,
     batch_size=8,
@@ -61,7 +61,7 @@ FULL = Plan(
     kind="muon",
     source=STDLIB,
 )
-QUICK = Plan(
+QUICK = StudySize(
     options={"width": 16, "layers": 1, "heads": 1, "hidden": 32},
     fragments=4,
     batch_size=2,
@@ -73,7 +73,7 @@ QUICK = Plan(
 )
 
 
-def config_of(plan: Plan, arm: str, steps: int, folder: Path) -> Config:
+def config_of(plan: StudySize, arm: str, steps: int, folder: Path) -> Config:
     """Return the configuration of an arm, of which nothing but H and the mode differs."""
     source = plan.source
     if source == "generated":
@@ -140,7 +140,7 @@ class TimedCurve(LossCurve):
 
 
 def train_arm(
-    plan: Plan,
+    plan: StudySize,
     arm: str,
     folder: Path,
     tell: Callable[[dict[str, object]], None],
@@ -194,7 +194,7 @@ def _trained(
     if config.run.mode is Mode.DATA_PARALLEL:
         learned = single.train(config, Timing(), curve)
     else:
-        learned = World(config, Timing(), curve).run()
+        learned = VirtualWorld(config, Timing(), curve).run()
     judged_s = curve.evaluator.judged.spent_s
     return time.perf_counter() - began_s - judged_s, learned.figures
 

@@ -33,7 +33,7 @@ HEAD = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Setting:
+class RateAndMomentum:
     """What is swept."""
 
     learning_rate: float
@@ -50,8 +50,8 @@ class Trained:
     heldout_loss: float
 
     @property
-    def setting(self) -> Setting:
-        return Setting(self.learning_rate, self.momentum)
+    def setting(self) -> RateAndMomentum:
+        return RateAndMomentum(self.learning_rate, self.momentum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class Sweep:
     where: str
 
     @property
-    def best(self) -> Setting:
+    def best(self) -> RateAndMomentum:
         """Of the settings that were tried with the most seeds, that of the lowest mean loss."""
-        losses: dict[Setting, list[float]] = {}
+        losses: dict[RateAndMomentum, list[float]] = {}
         for run in self.runs:
             losses.setdefault(run.setting, []).append(run.heldout_loss)
         most = max(map(len, losses.values()))
@@ -91,7 +91,7 @@ class Sweep:
 _TABLE = TypeAdapter(dict[str, list[Sweep]])
 
 
-def _between(best: Setting, line: Sequence[Setting]) -> bool:
+def _between(best: RateAndMomentum, line: Sequence[RateAndMomentum]) -> bool:
     return best in line and 0 < line.index(best) < len(line) - 1
 
 
@@ -139,14 +139,21 @@ def found(config: Config, sweeps: Sequence[Sweep]) -> Sweep | None:
     return None
 
 
-def at(config: Config, setting: Setting) -> Config:
+def at(config: Config, setting: RateAndMomentum) -> Config:
     """The same, with another rate and momentum."""
     optimizer = config.optimizer.model_copy(update=asdict(setting))
     return config.model_copy(update={"optimizer": optimizer})
 
 
-def setting_of(config: Config) -> Setting:
-    return Setting(config.optimizer.learning_rate, config.optimizer.momentum)
+def opponent(config: Config, sweeps: Sequence[Sweep]) -> tuple[Config, bool]:
+    """Return what data-parallel is trained with beside this, and whether that is its best."""
+    if (sweep := found(config, sweeps)) is None:
+        return config, False
+    return at(config, sweep.best), sweep.enclosed
+
+
+def setting_of(config: Config) -> RateAndMomentum:
+    return RateAndMomentum(config.optimizer.learning_rate, config.optimizer.momentum)
 
 
 def trained(config: Config, steps: int) -> float:
@@ -159,7 +166,9 @@ def trained(config: Config, steps: int) -> float:
         ]
 
 
-def main(preset: str, steps: int, settings: Sequence[Setting], seeds: Sequence[int]) -> None:
+def main(
+    preset: str, steps: int, settings: Sequence[RateAndMomentum], seeds: Sequence[int]
+) -> None:
     """Train what is missing; each run is written down when it is over."""
     for seed in seeds:
         config = demo(preset, steps=steps, seed=seed, overrides=[])
@@ -177,5 +186,5 @@ def main(preset: str, steps: int, settings: Sequence[Setting], seeds: Sequence[i
 
 if __name__ == "__main__":
     rates, momenta, numbers = (argument.split(",") for argument in sys.argv[3:6])
-    grid = [Setting(float(rate), float(momentum)) for momentum in momenta for rate in rates]
+    grid = [RateAndMomentum(float(rate), float(momentum)) for momentum in momenta for rate in rates]
     main(sys.argv[1], int(sys.argv[2]), grid, [int(number) for number in numbers])

@@ -42,7 +42,7 @@ class Raylets:
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class ChildRun:
     """A run in processes of its own."""
 
     process: subprocess.Popen[str]
@@ -138,7 +138,7 @@ def going(
     home: Path,
     raylets: Raylets | None = None,
     islands: Sequence[Mapping[str, object]] = FOUR,
-) -> Generator[Going]:
+) -> Generator[ChildRun]:
     """A run that does not end by itself; ended with the block. `raylets`: where it is to be, if not
     in a Ray of its own."""
     config = demo(preset, steps=FOREVER, seed=0, overrides=overrides, islands=islands)
@@ -158,7 +158,7 @@ def going(
             text=True,
             start_new_session=True,
         )
-        run = Going(process, run_dir, len(config.island_names), environment)
+        run = ChildRun(process, run_dir, len(config.island_names), environment)
         try:
             yield run
         finally:

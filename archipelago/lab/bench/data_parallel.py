@@ -1,6 +1,6 @@
-"""The baseline: the same model trained data-parallel in one process, one batch from all islands.
+"""The baseline's process: trains data-parallel, and prints the held-out loss.
 
-`python -m archipelago.lab.bench.data_parallel CONFIG.toml STEPS` prints the held-out loss as JSON.
+`python -m archipelago.lab.bench.data_parallel CONFIG.toml STEPS` prints it as JSON.
 """
 
 from __future__ import annotations
@@ -10,45 +10,30 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import jax
-import numpy as np
-
+from archipelago.lab.training.data_parallel import fragments_of, steps_on_summed_batch
 from cluster.config.load import load
 from cluster.config.schema import Config
 from cluster.storage.files import json_text
 from cluster.workers.assembly import optimizer_of, task_of
 from cluster.workers.evaluator import FINAL_WINDOWS, Evaluator
-from coordinator.fragments import take
-from coordinator.protocol import Fragment, Lease
 from islands.inner import Inner
 
 
 def train(config: Config, steps: int) -> dict[str, float]:
-    """The configured optimizer on a global batch, the sum of the islands', with the schedule ending
-    at `steps`."""
+    """Train on the summed batch of the islands, with the schedule ending at `steps`; return the
+    held-out loss, tokens, and tokens a second of the training alone."""
     task = task_of(config)
-    batch_size = sum(group.count * group.batch_size for group in config.islands)
-    stream = task.stream(batch_size)
-    stream.add(Lease(0))
-    queued = 1
     inner = Inner(task, replace(optimizer_of(config), horizon_steps=steps))
     evaluator = Evaluator(config)
     state = inner.start(task.init(config.run.seed))
     tokens, began_s = 0, time.perf_counter()
-    for clock in range(steps):
-        while stream.remaining < batch_size:
-            stream.add(Lease(queued))
-            queued += 1
-        batch = stream.next()
-        state, measures = inner.step(state, batch, clock)
-        measures.loss.block_until_ready()
-        tokens += task.tokens(batch)
+    for taken in steps_on_summed_batch(config, task, inner, state, steps):
+        taken.measures.loss.block_until_ready()
+        state = taken.state
+        tokens += taken.tokens
     took_s = time.perf_counter() - began_s
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
-    layout = evaluator.layout
-    flats = [take(layout, Fragment(p), leaves) for p in range(len(layout.fragments))]
     return {
-        "heldout_loss": evaluator.loss(flats, FINAL_WINDOWS),
+        "heldout_loss": evaluator.loss(fragments_of(evaluator.layout, state), FINAL_WINDOWS),
         "tokens_trained": tokens,
         "tokens_per_s": tokens / took_s,
     }

@@ -34,7 +34,7 @@ def can_be() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Hosts:
+class NamespaceHosts:
     """Names of the namespaces, and the environment that processes have in both."""
 
     near: str
@@ -70,7 +70,7 @@ def _narrow(host: str, device: str, bits_s: float) -> None:
 @contextmanager
 def two_hosts(
     bits_s: float, near_store_bytes: int, far_store_bytes: int
-) -> Generator[tuple[Hosts, str]]:
+) -> Generator[tuple[NamespaceHosts, str]]:
     """The hosts, and the address of their cluster; both are gone with the block.
 
     Errors: `RunFailed` if they cannot be had.
@@ -78,7 +78,7 @@ def two_hosts(
     tag = f"ab{os.getpid()}"
     with TemporaryDirectory(prefix="al-") as folder:  # sockets have short names
         mine = {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "PYTHONUNBUFFERED": "1"}
-        hosts = Hosts(f"{tag}n", f"{tag}f", {**os.environ, **RAY_SETTINGS, **mine})
+        hosts = NamespaceHosts(f"{tag}n", f"{tag}f", {**os.environ, **RAY_SETTINGS, **mine})
         rays: list[subprocess.Popen[str]] = []
         try:
             for host in (hosts.near, hosts.far):
@@ -111,7 +111,7 @@ def two_hosts(
 
 
 def _ray(
-    hosts: Hosts, host: str, address: str, store_bytes: int, options: Sequence[str]
+    hosts: NamespaceHosts, host: str, address: str, store_bytes: int, options: Sequence[str]
 ) -> subprocess.Popen[str]:
     words = Path(hosts.environment["RAY_TMPDIR"]) / f"{host}.log"
     with words.open("w") as log:
@@ -130,7 +130,7 @@ def _ray(
         )
 
 
-def _until_heard(hosts: Hosts) -> None:
+def _until_heard(hosts: NamespaceHosts) -> None:
     """Return when the head listens: who joins before that gives up."""
     knock = f"import socket; exit(socket.socket().connect_ex(({HEAD!r}, {PORT})) != 0)"
     end_s = time.monotonic() + START_S

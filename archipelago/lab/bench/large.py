@@ -37,7 +37,7 @@ BACK_S = 600.0
 POLL_S = 0.02
 
 
-class Part(StrEnum):
+class LargePart(StrEnum):
     """What is measured, one after the other."""
 
     TAPE = "tape"
@@ -57,16 +57,16 @@ LONG = TapeLengths(64, (1_000, 10_000, 100_000), 10)
 QUICK = TapeLengths(64, (100,), 10)
 
 
-def parts_of(only: str | None) -> tuple[Part, ...]:
+def parts_of(only: str | None) -> tuple[LargePart, ...]:
     """All, or the one that somebody asked for.
 
     Errors: `UserMistake` if there is none of that name.
     """
     if only is None:
-        return tuple(Part)
-    if only not in {*map(str, Part)}:
-        raise UserMistake(f"--only {only}: the parts are {' and '.join(Part)}")
-    return (Part(only),)
+        return tuple(LargePart)
+    if only not in {*map(str, LargePart)}:
+        raise UserMistake(f"--only {only}: the parts are {' and '.join(LargePart)}")
+    return (LargePart(only),)
 
 
 def large(
@@ -76,17 +76,17 @@ def large(
     home: Path,
     plan: JoinPlan,
     say: Callable[[str], None],
-    parts: Sequence[Part] = tuple(Part),
+    parts: Sequence[LargePart] = tuple(LargePart),
 ) -> dict[str, Any]:
     """The figures of all parts; `home`: where the tape is kept for the next time.
 
     Errors: `RunFailed` if somebody who was killed does not come back, or does not join.
     """
     figures, peaks = dict[str, Any](), dict[str, int]()
-    if Part.TAPE in parts:
+    if LargePart.TAPE in parts:
         figures = long_tape(lengths, repeats, home, say)
         peaks = figures["peak_bytes"]
-    if Part.JOINS in parts:
+    if LargePart.JOINS in parts:
         joined = joins(plan, say)
         peaks = joined["peak_bytes"] | peaks
         figures = {"joining": plan.learners} | joined | figures

@@ -7,12 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from archipelago.lab.bench import baseline
+from archipelago.lab.bench.parity_modes import ISLANDS, compared
 from archipelago.lab.bench.stats import child, demo, median, told
 from cluster.config.schema import Config
 from cluster.config.values import Mode
-
-ISLANDS = (Mode.DECOUPLED, Mode.DILOCO, Mode.STREAMING)
-"""The modes that are compared with data-parallel training, the one that is ours first."""
 
 
 def parity(
@@ -36,8 +34,6 @@ def parity(
     always every mode (`archipelago.lab.bench.parity_modes`).
     """
     if lock_step:
-        from archipelago.lab.bench.parity_modes import compared
-
         return compared(preset=preset, steps=steps, seeds=seeds, overrides=overrides, say=say)
     modes = ISLANDS if every_mode else ISLANDS[:1]
     found: dict[str, list[float]] = {}
@@ -45,7 +41,7 @@ def parity(
     for seed in range(seeds):
         rivals: dict[int, float] = {}  # of data-parallel, after so many steps
         plain = demo(preset, steps=steps, seed=seed, overrides=overrides)
-        best, tuned = opponent(plain, baseline.read())
+        best, tuned = baseline.opponent(plain, baseline.read())
         result |= {
             "baseline_tuned": tuned,
             "baseline_learning_rate": best.optimizer.learning_rate,
@@ -87,10 +83,3 @@ def _run(config: Config) -> dict[str, float]:
         return child(
             ["-m", "archipelago", "run", str(path), "--json", "--run-dir", f"{folder}/run"]
         )
-
-
-def opponent(config: Config, sweeps: Sequence[baseline.Sweep]) -> tuple[Config, bool]:
-    """What data-parallel is trained with beside this; and is that known to be its best?"""
-    if (sweep := baseline.found(config, sweeps)) is None:
-        return config, False
-    return baseline.at(config, sweep.best), sweep.enclosed

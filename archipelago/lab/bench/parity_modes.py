@@ -9,14 +9,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from archipelago.lab.bench import baseline
-from archipelago.lab.bench.parity import ISLANDS, opponent
 from archipelago.lab.bench.stats import DEMO_ISLANDS
 from archipelago.lab.study import training_jobs as work
-from archipelago.lab.study.cells import Cell, CellFiles, Made
+from archipelago.lab.study.cells import Cell, CellFiles, CellResult
 from archipelago.lab.study.paired_statistics import CONFIDENCE, METHOD, gaps_percent, mean
-from archipelago.lab.study.plan import Row, planned
+from archipelago.lab.study.plan import StudyRow, planned
 from cluster.config.values import Mode
 from coordinator.errors import RunFailed
+
+ISLANDS = (Mode.DECOUPLED, Mode.DILOCO, Mode.STREAMING)
+"""The modes that are compared with data-parallel training, the one that is ours first."""
 
 
 def compared(
@@ -37,9 +39,9 @@ def compared(
     modes = {mode.value: {"run.mode": mode.value} for mode in ISLANDS}
     rows = _rows(preset, steps, seeds, overrides, modes)
     with TemporaryDirectory(prefix="archipelago-parity-") as folder:
-        files, made = CellFiles(Path(folder)), dict[str, Made]()
+        files, made = CellFiles(Path(folder)), dict[str, CellResult]()
 
-        def done(key: str, each: Made) -> None:
+        def done(key: str, each: CellResult) -> None:
             made[key] = each
             if each.failed:
                 raise RunFailed(f"{files.config_path(key).read_text()}\n{each.failed}")
@@ -47,9 +49,9 @@ def compared(
         jobs = os.cpu_count() or 1
         work.make(files, {cell.key: cell for row in rows for cell in row.cells}, jobs, done)
         (free,) = (row for row in rows if row.arm == Mode.DECOUPLED)
-        rivals, tuned, at = list[Cell](), True, baseline.Setting(0, 0)
+        rivals, tuned, at = list[Cell](), True, baseline.RateAndMomentum(0, 0)
         for cell in free.cells:
-            best, swept = opponent(cell.config, baseline.read())
+            best, swept = baseline.opponent(cell.config, baseline.read())
             batch = sum(group.count * group.batch_size for group in cell.config.islands)
             windows = made[cell.key].figure("tokens_trained") / cell.config.data.window
             tuned, at = tuned and swept, baseline.setting_of(best)
@@ -88,7 +90,7 @@ def _rows(
     seeds: int | list[int],
     overrides: Sequence[str],
     arms: Mapping[str, Mapping[str, object]],
-) -> Sequence[Row]:
+) -> Sequence[StudyRow]:
     """A row for each arm, with a cell for each seed; `arms`: what each one sets."""
     tables = {
         "study": {"seeds": seeds},
@@ -100,7 +102,7 @@ def _rows(
     return planned(tables, origin="bench", name="parity", overrides=overrides).rows
 
 
-def _more(free: Row, made: Mapping[str, Made]) -> dict[str, object]:
+def _more(free: StudyRow, made: Mapping[str, CellResult]) -> dict[str, object]:
     """Of the decoupled islands: what they sent for it, and how long their overlap was."""
     names = ("up_bytes_per_token", "down_bytes_per_token", "effective_overlap")
     cells = [made[cell.key] for cell in free.cells]

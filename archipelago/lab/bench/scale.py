@@ -18,8 +18,8 @@ import numpy as np
 
 from archipelago.lab.bench import procfs
 from archipelago.lab.bench.embedded_core import BenchStage, staged
-from archipelago.lab.bench.stub_actor import CrewActor, Taken, start_crew
-from archipelago.lab.bench.stub_learner import Material, StubPace
+from archipelago.lab.bench.stub_actor import CrewActor, CrewFigures, start_crew
+from archipelago.lab.bench.stub_material import Material, StubPace
 from cluster.actors.call_errors import answer
 from cluster.config.load import parse
 from cluster.config.rule import schedule_of
@@ -235,7 +235,7 @@ def _window(
     syncer_s, shard_s = (
         after - before for after, before in zip(stage.cpu_s(), (syncer_s, shard_s), strict=True)
     )
-    taken: list[Taken] = _all(crew.take.remote() for crew in crews)
+    taken: list[CrewFigures] = _all(crew.take.remote() for crew in crews)
     return LoadWindow(
         seconds,
         rate,

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import ray
 
-from archipelago.lab.bench.stub_learner import LightLearner, Material, StubPace
+from archipelago.lab.bench.stub_learner import LightLearner
+from archipelago.lab.bench.stub_material import Material, StubPace
 from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.object_store.publish import Boxed, Encoded, Shared
 from cluster.actors.start import Home, find_actor
@@ -51,7 +52,7 @@ from coordinator.protocol import (
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CrewFigures:
     """What the learners of a process did since they were asked last; `cpu_s`: of the process."""
 
     steps: int
@@ -133,7 +134,7 @@ class CrewActor:
     async def pace(self, pace: StubPace) -> None:
         self._pace.step_s, self._pace.resting = pace.step_s, pace.resting
 
-    async def take(self) -> Taken:
+    async def take(self) -> CrewFigures:
         """Errors: what broke one of the learners."""
         if self._broken is not None:
             raise self._broken
@@ -146,7 +147,7 @@ class CrewActor:
             each.latencies_s.clear()
         cpu_s, cpu_before_s = time.process_time(), self._cpu_s
         self._steps, self._cpu_s = steps, cpu_s
-        return Taken(steps - before, latencies_s, cpu_s - cpu_before_s)
+        return CrewFigures(steps - before, latencies_s, cpu_s - cpu_before_s)
 
     async def part(self) -> None:
         """Let all of them go."""

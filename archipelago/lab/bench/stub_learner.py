@@ -9,38 +9,28 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
 
-import numpy as np
-
+from archipelago.lab.bench.stub_material import Material, StubLink, StubPace
 from archipelago.lab.simulation.lease_reader import Pages
 from cluster.tasks import Tasks
-from coordinator.codec import Payload, Wire, decode, encode
+from coordinator.codec import Payload, decode
 from coordinator.errors import RunFailed
-from coordinator.fragments import Flat, Layout
 from coordinator.protocol import (
-    Adopted,
-    Answer,
     Fragment,
     Granted,
     HandIn,
     Island,
     Join,
     Lease,
-    LeaseGranted,
-    LeaseWanted,
     Life,
     Progress,
     Publication,
     Refused,
-    Report,
     Version,
     Vitals,
     Void,
 )
-from coordinator.schedule import Schedule
 from islands.learner_life import LearnerState, begun
 from islands.learner_messages import (
     Adopt,
@@ -61,54 +51,11 @@ from islands.learner_messages import (
     Step,
     Stepped,
     Take,
-    Terms,
     Want,
 )  # fmt: skip
 from islands.learner_state import happen
 
 GROUP = "crew"
-
-
-class StubLink(Protocol):
-    """The way to the coordinator; each call waits for its answer."""
-
-    async def join(self, event: Join) -> Granted | Refused: ...
-    async def report(
-        self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
-    ) -> Answer | Void: ...
-    async def lease(self, event: LeaseWanted) -> LeaseGranted | Void: ...
-    async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]: ...
-    async def missed(
-        self, p: Fragment, older: Version, newer: Version
-    ) -> list[Payload] | tuple[Version, Flat]: ...
-
-
-@dataclass(slots=True)
-class StubPace:
-    """How fast all learners of a process step, in seconds; may change while they do.
-
-    `resting`: they report as often, and do not step.
-    """
-
-    step_s: float
-    resting: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What the learners of a process have in common; constant over the run.
-
-    `deltas`: what one step adds to each fragment. `windows`, `tokens`: of a step; `lease_windows`:
-    of a lease. `schedule`: when fragments are due.
-    """
-
-    layout: Layout
-    schedule: Schedule
-    wire: Wire
-    deltas: tuple[Flat, ...]
-    windows: int
-    tokens: int
-    lease_windows: int
 
 
 class LightLearner:
@@ -153,17 +100,8 @@ class LightLearner:
                 versions = await self._versions()
         material = self._material
         self._known, self._pages = versions, Pages(material.lease_windows, granted.leases)
-        terms = Terms(
-            material.schedule,
-            overlap=1,
-            carries=False,
-            keeps=False,
-            batch_windows=material.windows,
-            lease_windows=material.lease_windows,
-            until=None,
-        )
         cursor, ahead = self._pages.cursor, self._pages.remaining
-        self.now = begun(terms, granted, versions, cursor, ahead)
+        self.now = begun(material.terms, granted, versions, cursor, ahead)
         self._happens(Ready(ahead) if self._staying else LetGo())
         talker = Tasks().spawn(self._talk())
         talker.add_done_callback(lambda _: self.leave())  # nobody steps on unheard
@@ -195,7 +133,7 @@ class LightLearner:
                 case Step():
                     self._steps.set()
                 case HandOver(p):
-                    self._asks.pop(p).set_result(self._handed_in(word))
+                    self._asks.pop(p).set_result(self._material.handed_in(word))
                 case Adopt() | Keep():
                     pass  # there are no parameters
                 case Take(lease):
@@ -276,15 +214,6 @@ class LightLearner:
                 self._happens(Rested(self._pace.step_s))
             self._happens(Beat())
             due_s = max(due_s + self._pace.step_s, now_s)
-
-    def _handed_in(self, word: HandOver) -> tuple[HandIn, Payload] | None:
-        if word.said is None:
-            return None
-        track, material = word.track, self._material
-        _, p, start, stop = word.said
-        fingerprint = material.layout.fingerprint
-        facts = HandIn(word.said, track.base, start, word.tokens, fingerprint, word.progress)
-        return facts, encode(material.wire, material.deltas[p] * np.float32(stop - start))
 
     # --- words ------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ def wire(
     every = config.sync.lasting_every
     values = np.random.Generator(np.random.PCG64(0)).standard_normal(elements, np.float32)
     speeds = _speeds(values, repeats)
-    default = Traffic.of(values, shipped.sync.wire_up, shipped.sync.wire_down)
+    default = WireTraffic.of(values, shipped.sync.wire_up, shipped.sync.wire_down)
     rows: list[dict[str, object]] = []
     losses: dict[Wire, list[float]] = {each: [] for each in Wire}
     for seed in range(seeds):
@@ -67,7 +67,7 @@ def wire(
             losses[each].append(_loss(preset, steps, seed, each, overrides))
             say(f"seed {seed}, {each}: held-out loss {losses[each][-1]:.4f}")
     for each in Wire:
-        traffic = Traffic.of(values, each, each)
+        traffic = WireTraffic.of(values, each, each)
         encoding, decoding = speeds[each]
         over_f32 = [a - b for a, b in zip(losses[each], losses[Wire.F32], strict=True)]
         rows.append(
@@ -101,7 +101,7 @@ def wire(
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class WireTraffic:
     """Bytes that an island sends and receives in one round of all fragments, `elements` in all;
     against those of a member of a ring all-reduce of bf16 gradients, in the H steps of a round."""
 
@@ -110,10 +110,10 @@ class Traffic:
     down_bytes: int
 
     @staticmethod
-    def of(values: np.ndarray, wire_up: Wire, wire_down: Wire) -> Traffic:
+    def of(values: np.ndarray, wire_up: Wire, wire_down: Wire) -> WireTraffic:
         up, _ = message_bytes(encode(wire_up, values))
         _, down = message_bytes(encode(wire_down, values))
-        return Traffic(values.size, up, down)
+        return WireTraffic(values.size, up, down)
 
     def all_reduce_ratio(self, every: int, learners: int) -> float:
         """So many times less on an island's link than on that of the ring's member."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from archipelago.lab.checks.facts import Violation
-from archipelago.lab.checks.history import ALMOST, CREDIT_S, CREDIT_STEPS, HURRY, Memory
+from archipelago.lab.checks.history import ALMOST, CREDIT_S, CREDIT_STEPS, HURRY, JudgeMemory
 from coordinator.membership import SPEAKING, Member
 from coordinator.protocol import Effect, Event, Granted, Lease, LeaseGranted, Life, Report
 from coordinator.state import State
 
 
 def look(
-    memory: Memory,
+    memory: JudgeMemory,
     before: State,
     event: Event,
     after: State,
@@ -50,12 +50,12 @@ def look(
             raise Violation("no word moves the ledger too far", f"{words}, by {event}")
 
 
-def _grants(memory: Memory, life: Life, leases: Sequence[Lease]) -> None:
+def _grants(memory: JudgeMemory, life: Life, leases: Sequence[Lease]) -> None:
     windows = sum(memory.rule.lease_windows - lease.start for lease in leases)
     memory.windows_of[life] = memory.windows_of.get(life, 0) + windows
 
 
-def _advances(memory: Memory, old: Member, new: Member, event: Event, now_s: float) -> None:
+def _advances(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s: float) -> None:
     batch = dict(memory.rule.batches).get(new.group, 1)
     if new.progress.steps * batch > memory.windows_of.get(new.life, 0):
         words = f"{new.life} has {new.progress.steps} steps of {batch} windows"
@@ -73,7 +73,7 @@ def _advances(memory: Memory, old: Member, new: Member, event: Event, now_s: flo
         raise Violation("no word moves t too far", f"{words}, by {event}")
 
 
-def believed(memory: Memory, life: Life, why: str) -> None:
+def believed(memory: JudgeMemory, life: Life, why: str) -> None:
     """A life was ended for what it said: it has said something that is not true."""
     if not memory.truth.lied(life):
         raise Violation("the honest are believed", f"{life}: {why}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archipelago.lab.checks.facts import Violation
-from archipelago.lab.checks.history import ALMOST, SILENCE_S, SILENCE_STEPS, Memory
+from archipelago.lab.checks.history import ALMOST, SILENCE_S, SILENCE_STEPS, JudgeMemory
 from coordinator.membership import Member, Status
 from coordinator.protocol import (
     Event,
@@ -13,7 +13,7 @@ from coordinator.protocol import (
 from coordinator.state import Phase, State
 
 
-def look(memory: Memory, before: State, event: Event, after: State, now_s: float) -> None:
+def look(memory: JudgeMemory, before: State, event: Event, after: State, now_s: float) -> None:
     """t never falls, and is the K-th largest clock of the live learners; none is silent. A clock
     that leaps to the end of the run does not count until its learner has said so twice."""
     k = memory.rule.min_quorum
@@ -41,14 +41,14 @@ def look(memory: Memory, before: State, event: Event, after: State, now_s: float
                 raise Violation("what is due is done", f"f{p} at t = {after.t}")
 
 
-def _believed(memory: Memory, before: State, after: State, clock: int) -> int:
+def _believed(memory: JudgeMemory, before: State, after: State, clock: int) -> int:
     """Where t is at the K-th largest clock of those that are believed: never below where it was, to
     which somebody may have brought it who is doubted now."""
     t = min(clock, memory.rule.steps)
     return max(t, before.t) if any(m.doubted for m in after.members.values()) else t
 
 
-def _leaps(memory: Memory, before: State, event: Event, member: Member) -> None:
+def _leaps(memory: JudgeMemory, before: State, event: Event, member: Member) -> None:
     """A clock that passes T and a whole H at once is doubted, and until it is said again only."""
     old, steps = before.members.get(member.life.island), member.progress.steps
     if old is member or memory.rule.edition == 0:
@@ -68,7 +68,7 @@ def _leaps(memory: Memory, before: State, event: Event, member: Member) -> None:
         raise Violation("who is doubted has leapt", f"{member} by {event}")
 
 
-def is_due(memory: Memory, p: int, before: State, after: State) -> bool:
+def is_due(memory: JudgeMemory, p: int, before: State, after: State) -> bool:
     """By the formula, one step after the other."""
     schedule = memory.rule.schedule
     for t in range(before.t + 1, after.t + 1):

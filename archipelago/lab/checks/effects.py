@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from archipelago.lab.checks.clock import is_due
 from archipelago.lab.checks.facts import Violation
-from archipelago.lab.checks.history import ALMOST, Memory
+from archipelago.lab.checks.history import ALMOST, JudgeMemory
 from archipelago.lab.checks.merges import discarded, merged, published
 from coordinator.membership import SPEAKING, Status
 from coordinator.protocol import (
@@ -39,7 +39,7 @@ from coordinator.state import Phase, State
 
 
 def look(
-    memory: Memory,
+    memory: JudgeMemory,
     before: State,
     event: Event,
     after: State,
@@ -107,7 +107,9 @@ def look(
         raise Violation("everyone is answered", f"{event}: {effects}")
 
 
-def _refuses(memory: Memory, before: State, refused: Refused, event: Event, now_s: float) -> None:
+def _refuses(
+    memory: JudgeMemory, before: State, refused: Refused, event: Event, now_s: float
+) -> None:
     """Nobody is kept out without a reason, or for longer than it is barred."""
     if refused.retry_s is None:
         fits = isinstance(event, Join) and event.fingerprint == memory.rule.fingerprint
@@ -117,7 +119,7 @@ def _refuses(memory: Memory, before: State, refused: Refused, event: Event, now_
         raise Violation("the barred wait", f"{refused} at {now_s}")
 
 
-def _asks(memory: Memory, p: Fragment, before: State, after: State, life: Life) -> None:
+def _asks(memory: JudgeMemory, p: Fragment, before: State, after: State, life: Life) -> None:
     """Each once in a round, and once more when it is due again."""
     round_ = after.fragments[p].round
     opened_s = round_.opened_s if round_ else math.nan
@@ -130,7 +132,7 @@ def _asks(memory: Memory, p: Fragment, before: State, after: State, life: Life) 
 
 
 def _lives(
-    memory: Memory, effect: Effect, after: State, life: Life, status: Status | None = None
+    memory: JudgeMemory, effect: Effect, after: State, life: Life, status: Status | None = None
 ) -> None:
     member = after.members.get(life.island)
     fits = SPEAKING if status is None else (status,)
@@ -139,7 +141,7 @@ def _lives(
 
 
 def _follows(
-    memory: Memory,
+    memory: JudgeMemory,
     effect: Effect,
     p: Fragment,
     version: Version,

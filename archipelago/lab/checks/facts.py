@@ -39,7 +39,7 @@ TokenWindow = tuple[Region | None, int]
 """One window of one region's corpus."""
 
 
-class Made(NamedTuple):
+class ContributionTruth(NamedTuple):
     """The truth about one contribution: what is wrong with it, and which windows it was made of."""
 
     poison: Poison | None
@@ -57,7 +57,7 @@ class Truth:
     that is not known.
     """
 
-    made: Callable[[ContributionId], Made | None] = lambda said: None
+    made: Callable[[ContributionId], ContributionTruth | None] = lambda said: None
     excused: Callable[[Life, float, float], bool] = lambda life, from_s, to_s: True
     lied: Callable[[Life], bool] = lambda life: True
     fastest_s: Callable[[Life], float] = lambda life: 0.0

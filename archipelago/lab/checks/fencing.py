@@ -16,7 +16,7 @@ from archipelago.lab.checks.history import (
     PASSING,
     REFUSALS,
     REMEMBERED,
-    Memory,
+    JudgeMemory,
 )
 from coordinator.advance import advance
 from coordinator.membership import SPEAKING, Member, Status
@@ -46,7 +46,7 @@ NEVER_OF_THE_HEALTHY = (Cause.NOT_FINITE, Cause.COUNTERS, Cause.LAYOUT)
 
 
 def look(
-    memory: Memory,
+    memory: JudgeMemory,
     before: State,
     event: Event,
     after: State,
@@ -83,7 +83,7 @@ def look(
         raise Violation("everyone is answered", f"{event}: {effects}")
 
 
-def _ends(memory: Memory, event: Event, life: Life, member: Member, void: Void) -> None:
+def _ends(memory: JudgeMemory, event: Event, life: Life, member: Member, void: Void) -> None:
     """A living learner is answered that its life is over only for a word that cannot be true."""
     over = Status.LOST if isinstance(event, LeaseWanted) else Status.QUARANTINED
     distrusted = void.distrusted == (over is Status.QUARANTINED)
@@ -95,7 +95,7 @@ def _ends(memory: Memory, event: Event, life: Life, member: Member, void: Void) 
 
 
 def _gate(
-    memory: Memory,
+    memory: JudgeMemory,
     before: State,
     c: Contribution,
     after: State,
@@ -141,7 +141,7 @@ def _gate(
         memory.norms[p].append((c.norm, poison is not Poison.LOUD))
 
 
-def _bars(memory: Memory, old: Member, new: Member, now_s: float) -> None:
+def _bars(memory: JudgeMemory, old: Member, new: Member, now_s: float) -> None:
     count, bar_s = old.quarantines + 1, 0.0
     for _ in range(count - 1):
         bar_s = min(2 * bar_s or BARRED_S, LONGEST_BARRED_S)

@@ -43,7 +43,7 @@ ALMOST = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MergeRecord:
     """One merge: when its round was opened and closed, who was in it, and who was live then."""
 
     opened_s: float
@@ -52,7 +52,7 @@ class Seen:
     live: frozenset[Life]
 
 
-class Memory:
+class JudgeMemory:
     """What went before, of one run; `rule` and `truth` are what it is judged by."""
 
     def __init__(self, rule: Rule, truth: Truth) -> None:
@@ -75,7 +75,7 @@ class Memory:
         self.trial: dict[Island, int] = {}
         self.pace: list[float | None] = [None] * 3  # to the quorum; closing to public; the way down
         self.live_since: dict[Life, float] = {}
-        self.last: list[Seen | None] = [None] * count
+        self.last: list[MergeRecord | None] = [None] * count
         self.durable: list[Version] = [Version(0, 0)] * count
         self.asked: list[tuple[float, frozenset[Life]]] = [(math.nan, frozenset())] * count
         self.void = [0] * count  # versions that have died with their shard since the last one

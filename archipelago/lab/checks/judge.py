@@ -16,7 +16,7 @@ from archipelago.lab.checks import fencing as hearing
 from archipelago.lab.checks import merges as merging
 from archipelago.lab.checks import termination as ending
 from archipelago.lab.checks.facts import Truth, Violation
-from archipelago.lab.checks.history import Memory
+from archipelago.lab.checks.history import JudgeMemory
 from coordinator.errors import BrokenInvariant
 from coordinator.protocol import (
     Effect,
@@ -30,11 +30,11 @@ from coordinator.protocol import (
 from coordinator.state import Phase, Rule, Stage, State, validate
 
 
-class Judge:
+class InvariantJudge:
     """Told of every event by `saw`; raises `Violation`."""
 
     def __init__(self, rule: Rule, truth: Truth) -> None:
-        self.memory = Memory(rule, truth)
+        self.memory = JudgeMemory(rule, truth)
 
     def saw(
         self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float

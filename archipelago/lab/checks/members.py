@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from archipelago.lab.checks.facts import Violation
-from archipelago.lab.checks.history import ALMOST, SILENCE_S, Memory
+from archipelago.lab.checks.history import ALMOST, SILENCE_S, JudgeMemory
 from coordinator.membership import SPEAKING, Member, Status
 from coordinator.protocol import (
     Adopted,
@@ -22,7 +22,7 @@ from coordinator.protocol import (
 from coordinator.state import State
 
 
-def look(memory: Memory, before: State, event: Event, after: State, now_s: float) -> None:
+def look(memory: JudgeMemory, before: State, event: Event, after: State, now_s: float) -> None:
     """Nobody is given up without a reason, and nobody comes back from the dead."""
     moved = False
     for island, member in after.members.items():
@@ -50,7 +50,7 @@ def look(memory: Memory, before: State, event: Event, after: State, now_s: float
         leases(memory, after)
 
 
-def _changes(memory: Memory, old: Member, new: Member, event: Event, now_s: float) -> None:
+def _changes(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s: float) -> None:
     if old.status not in SPEAKING:
         raise Violation("the dead stay dead", f"{old.life} from {old.status} to {new.status}")
     if new.status is not Status.LOST or isinstance(event, Resume):
@@ -66,7 +66,7 @@ def _changes(memory: Memory, old: Member, new: Member, event: Event, now_s: floa
         raise Violation("silence takes its time", f"{new.life}: {new.why} at {now_s}")
 
 
-def leases(memory: Memory, after: State) -> None:
+def leases(memory: JudgeMemory, after: State) -> None:
     """Each piece of a region's corpus is in one hand there, or in the pool."""
     for region, pool in after.leases.items():
         numbers = [lease.number for lease in pool.returned]

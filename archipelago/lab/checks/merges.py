@@ -15,7 +15,7 @@ from archipelago.lab.checks.history import (
     PASSING,
     REFUSALS,
     SIGMAS,
-    Memory,
+    JudgeMemory,
 )
 from archipelago.lab.checks.rounds import closes
 from coordinator.membership import SPEAKING, Status
@@ -38,7 +38,7 @@ from coordinator.state import Round, Stage, State
 
 
 def merged(
-    memory: Memory, before: State, after: State, merge: Merge, event: Event, now_s: float
+    memory: JudgeMemory, before: State, after: State, merge: Merge, event: Event, now_s: float
 ) -> None:
     """Over the quorum, in order, of nothing merged, freed or poisoned; each window once."""
     p, version = merge.fragment, merge.version
@@ -72,7 +72,7 @@ def merged(
         raise Violation("a window is merged once", f"f{p} {version}: {windows}")
 
 
-def _shares(memory: Memory, contributions: Sequence[Contribution]) -> list[float]:
+def _shares(memory: JudgeMemory, contributions: Sequence[Contribution]) -> list[float]:
     """Return tokens^2/steps of each, as shares; none of them over MOST_SHARE times its share of the
     steps. Those over it are found from the most excessive one on, one at a time."""
     steps = [c.id.to_step - c.id.from_step for c in contributions]
@@ -89,7 +89,7 @@ def _shares(memory: Memory, contributions: Sequence[Contribution]) -> list[float
     return shares
 
 
-def _item(memory: Memory, p: Fragment, onto: Version, c: Contribution) -> None:
+def _item(memory: JudgeMemory, p: Fragment, onto: Version, c: Contribution) -> None:
     if c.id in memory.merged:
         raise Violation("nothing is merged twice", f"{c.id}")
     if c.reference in memory.freed or c.id.fragment != p:
@@ -107,7 +107,7 @@ def _item(memory: Memory, p: Fragment, onto: Version, c: Contribution) -> None:
         raise Violation("a window is merged once", f"f{p}: {again} of {c.id}")
 
 
-def published(memory: Memory, after: State, publish: Publish, event: Event) -> None:
+def published(memory: JudgeMemory, after: State, publish: Publish, event: Event) -> None:
     p = publish.fragment
     for id_ in publish.merged:
         if (made := memory.truth.made(id_)) is not None:
@@ -125,7 +125,7 @@ def published(memory: Memory, after: State, publish: Publish, event: Event) -> N
     memory.rounds_of[p] += 1
 
 
-def discarded(memory: Memory, after: State, discard: Discard) -> None:
+def discarded(memory: JudgeMemory, after: State, discard: Discard) -> None:
     c, fragment = discard.contribution, after.fragments[discard.contribution.id.fragment]
     merging = fragment.round is not None and fragment.round.stage is Stage.MERGING
     items = fragment.round.items if fragment.round and merging else ()
@@ -142,7 +142,7 @@ def discarded(memory: Memory, after: State, discard: Discard) -> None:
 
 
 def undone(
-    memory: Memory, before: State, event: Unsound, after: State, effects: Sequence[Effect]
+    memory: JudgeMemory, before: State, event: Unsound, after: State, effects: Sequence[Effect]
 ) -> None:
     """What is spoiled is dropped, or else the loudest one, and that counts as a refusal; the
     others are merged, or wait."""
@@ -167,7 +167,7 @@ def undone(
                 raise Violation("quarantine", f"{life} after {count} refusals")
 
 
-def directions(memory: Memory, before: State, event: Merged, after: State) -> None:
+def directions(memory: JudgeMemory, before: State, event: Merged, after: State) -> None:
     """Who points away from the others so many times in a row is quarantined, nobody else is,
     and what is on trial is never merged."""
     round_ = before.fragments[event.fragment].round

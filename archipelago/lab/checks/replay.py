@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from archipelago.lab.checks.facts import Truth, Violation
-from archipelago.lab.checks.judge import Judge
+from archipelago.lab.checks.judge import InvariantJudge
 from cluster.config.load import load
 from cluster.config.rule import rule_of
 from cluster.config.schema import Config
@@ -73,7 +73,7 @@ def replay(run_dir: Path) -> dict[str, object]:
     arrays = _Arrays(config, layout, depot) if config.durability.keep_contributions else None
     kept = load_snapshot(depot, layout.fingerprint)
     checks: dict[str, bool] = {}
-    judge, violated = Judge(rule, Truth()), None
+    judge, violated = InvariantJudge(rule, Truth()), None
     state, differs, events = initial(rule) if first is None else first.state, None, began
     try:
         for heard in relive(rule, played, state):
@@ -107,7 +107,7 @@ def replay(run_dir: Path) -> dict[str, object]:
     }
 
 
-def _violated(judge: Judge, heard: Heard) -> str | None:
+def _violated(judge: InvariantJudge, heard: Heard) -> str | None:
     """Which invariant this event broke."""
     try:
         judge.saw(*heard)

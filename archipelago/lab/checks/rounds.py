@@ -14,8 +14,8 @@ from archipelago.lab.checks.history import (
     IN_PACE,
     SILENCE_S,
     STALENESS_OF_PACE,
-    Memory,
-    Seen,
+    JudgeMemory,
+    MergeRecord,
     averaged,
 )
 from coordinator.membership import SPEAKING, Status
@@ -35,7 +35,7 @@ from coordinator.state import FragmentState, Phase, Round, Stage, State
 
 
 def look(
-    memory: Memory,
+    memory: JudgeMemory,
     before: State,
     event: Event,
     after: State,
@@ -81,7 +81,7 @@ def look(
             _stays_open(memory, p, after, round_, now_s)
 
 
-def _resumed(memory: Memory, before: State, event: Resume, after: State) -> None:
+def _resumed(memory: JudgeMemory, before: State, event: Resume, after: State) -> None:
     """No published version is lost; nobody is alive, no round is open that was not due."""
     for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
         if new.version < memory.durable[p]:
@@ -92,7 +92,7 @@ def _resumed(memory: Memory, before: State, event: Resume, after: State) -> None
         raise Violation("a new generation", "somebody lived on")
 
 
-def _is_away(memory: Memory, p: int, before: State, after: State) -> None:
+def _is_away(memory: JudgeMemory, p: int, before: State, after: State) -> None:
     """Nothing is under way for a dead shard's fragment, and nothing of it counts as merged.
 
     A silence may be noticed in the same moment: what those had not handed in is lost as well.
@@ -109,7 +109,7 @@ def _is_away(memory: Memory, p: int, before: State, after: State) -> None:
         raise Violation("what died is lost", f"f{p}: not {gone} tokens, of {items} and others")
 
 
-def _opens(memory: Memory, p: int, before: State, event: Event, after: State) -> None:
+def _opens(memory: JudgeMemory, p: int, before: State, event: Event, after: State) -> None:
     due = is_due(memory, p, before, after)
     ends = before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING
     if ends and not isinstance(event, Stop) and after.t != memory.rule.steps:
@@ -121,7 +121,7 @@ def _opens(memory: Memory, p: int, before: State, event: Event, after: State) ->
         raise Violation("the last round", f"f{p} in {after.phase}: {round_}")
 
 
-def _stays_open(memory: Memory, p: int, after: State, round_: Round, now_s: float) -> None:
+def _stays_open(memory: JudgeMemory, p: int, after: State, round_: Round, now_s: float) -> None:
     """A round with its quorum waits for somebody, and not past the grace."""
     fragment = after.fragments[p]
     if len(who_counts(memory, after, fragment, round_)) < memory.rule.min_quorum:
@@ -135,7 +135,7 @@ def _stays_open(memory: Memory, p: int, after: State, round_: Round, now_s: floa
 
 
 def who_counts(
-    memory: Memory, state: State, fragment: FragmentState, round_: Round
+    memory: JudgeMemory, state: State, fragment: FragmentState, round_: Round
 ) -> AbstractSet[Island]:
     """Who counts for the quorum; in a last round also whoever came too late before."""
     oldest = fragment.version.number - memory.rule.max_staleness
@@ -145,7 +145,7 @@ def who_counts(
 
 
 def still_awaited(
-    memory: Memory, state: State, fragment: FragmentState, round_: Round
+    memory: JudgeMemory, state: State, fragment: FragmentState, round_: Round
 ) -> AbstractSet[Island]:
     """Who was asked and has not answered; a last round waits for those that drain as well."""
     drain = [i for i, m in state.members.items() if m.status is Status.DRAINING]
@@ -153,7 +153,7 @@ def still_awaited(
 
 
 def no_round_is_stuck(
-    memory: Memory, state: State, now_s: float, since_s: float, patience_s: float
+    memory: JudgeMemory, state: State, now_s: float, since_s: float, patience_s: float
 ) -> None:
     """Liveness, looked at from time to time: with K learners alive every round closes."""
     since_s = max(since_s, *(m.barred_s for m in state.members.values()), 0.0)
@@ -165,7 +165,7 @@ def no_round_is_stuck(
                 raise Violation("due rounds close", words)
 
 
-def _grace_s(memory: Memory, after: State) -> float:
+def _grace_s(memory: JudgeMemory, after: State) -> float:
     """The grace window as docs/protocol.md has it, from what was seen here."""
     if memory.rule.grace_s is not None:
         return memory.rule.grace_s
@@ -187,7 +187,7 @@ def _slowest_s(edition: int, state: State) -> float:
     return max(step_s for step_s in steps if step_s <= IN_PACE * middle)
 
 
-def reached(memory: Memory, before: State, event: Reached) -> None:
+def reached(memory: JudgeMemory, before: State, event: Reached) -> None:
     """How long the way down takes to the last learner that keeps pace."""
     slowest_s, last_s = _slowest_s(memory.rule.edition, before), -1.0
     for life, after_s in event.after_s:
@@ -200,7 +200,7 @@ def reached(memory: Memory, before: State, event: Reached) -> None:
         memory.pace[2] = averaged(memory.pace[2], last_s)
 
 
-def closes(memory: Memory, p: Fragment, after: State, now_s: float) -> None:
+def closes(memory: JudgeMemory, p: Fragment, after: State, now_s: float) -> None:
     """Not before the grace is over, unless all have delivered; and nobody starves."""
     fragment, round_ = after.fragments[p], after.fragments[p].round
     if round_ is None:
@@ -217,7 +217,7 @@ def closes(memory: Memory, p: Fragment, after: State, now_s: float) -> None:
         raise Violation("the grace is kept", words)
     lives = frozenset(c.id.life for c in (*round_.items, *round_.trial))
     live = frozenset(m.life for m in after.members.values() if m.status is Status.LIVE)
-    seen = Seen(round_.opened_s, now_s, lives, live)
+    seen = MergeRecord(round_.opened_s, now_s, lives, live)
     last, memory.last[p] = memory.last[p], seen
     if last is None or memory.rule.max_staleness < STALENESS_OF_PACE:
         return
@@ -229,6 +229,6 @@ def closes(memory: Memory, p: Fragment, after: State, now_s: float) -> None:
             raise Violation("nobody starves", words)
 
 
-def waited_for_s(memory: Memory, round_: Round) -> float:
+def waited_for_s(memory: JudgeMemory, round_: Round) -> float:
     """Until then at least a last round waits for whoever was asked."""
     return max(round_.opened_s, memory.ending_s) + SILENCE_S

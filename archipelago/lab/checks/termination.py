@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from archipelago.lab.checks.facts import Violation
-from archipelago.lab.checks.history import ALMOST, IN_PACE, LEARNT_S, SILENCE_S, Memory
+from archipelago.lab.checks.history import ALMOST, IN_PACE, LEARNT_S, SILENCE_S, JudgeMemory
 from archipelago.lab.checks.rounds import still_awaited, waited_for_s, who_counts
 from coordinator.membership import Status
 from coordinator.protocol import (
@@ -19,7 +19,7 @@ from coordinator.state import FragmentState, Phase, Round, Stage, State
 
 
 def look(
-    memory: Memory,
+    memory: JudgeMemory,
     before: State,
     event: Event,
     after: State,
@@ -52,7 +52,7 @@ def look(
 
 
 def _does_not_wait_for_ever(
-    memory: Memory, p: int, after: State, fragment: FragmentState, round_: Round, now_s: float
+    memory: JudgeMemory, p: int, after: State, fragment: FragmentState, round_: Round, now_s: float
 ) -> None:
     """A last round waits neither for ever for a straggler nor for nobody; one that had its quorum
     has its usual grace."""
@@ -72,7 +72,7 @@ def _does_not_wait_for_ever(
         raise Violation("rounds close", f"f{p} waits at {now_s}, the end of it was {over_s}")
 
 
-def ended(memory: Memory, after: State, effects: Sequence[Effect]) -> None:
+def ended(memory: JudgeMemory, after: State, effects: Sequence[Effect]) -> None:
     """A run ends once, with nothing under way."""
     if after.phase is not Phase.FINISHED:
         raise Violation("a run ends once", f"{after.phase}")

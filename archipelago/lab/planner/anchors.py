@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archipelago.lab.planner.bandwidth import Exchange, Method, needed_gbit_s
+from archipelago.lab.planner.bandwidth import Exchange, ExchangeMethod, needed_gbit_s
 from archipelago.lab.planner.mixed_speeds import Paces, share_computing
 
 NEARLY_ALL = 0.9999
@@ -25,7 +25,7 @@ CLOSE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class PublishedFigure:
     """One published figure. `chosen`: what was chosen so that a figure comes out."""
 
     figure: str
@@ -37,30 +37,32 @@ class Anchor:
     chosen: str = ""
 
 
-def anchors(seed: int) -> list[Anchor]:
+def anchors(seed: int) -> list[PublishedFigure]:
     """All of them."""
     return [*_links(), *_speeds(seed), *_regions()]
 
 
 def _anchor(
     figure: str, unit: str, paper: float, ours: float, assumptions: str, chosen: str = ""
-) -> Anchor:
-    return Anchor(figure, unit, paper, ours, abs(ours / paper - 1) <= CLOSE, assumptions, chosen)
+) -> PublishedFigure:
+    return PublishedFigure(
+        figure, unit, paper, ours, abs(ours / paper - 1) <= CLOSE, assumptions, chosen
+    )
 
 
-def _exchange(method: Method, wire: str, islands: int) -> Exchange:
+def _exchange(method: ExchangeMethod, wire: str, islands: int) -> Exchange:
     return Exchange(method, islands, H, P, TAU, wire)
 
 
-def _links() -> list[Anchor]:
-    found: list[Anchor] = []
+def _links() -> list[PublishedFigure]:
+    found: list[PublishedFigure] = []
     cases = ((TWO_HALF_B, "bf16", 104.0, 1.7), (FOUR_SEVEN_B, "int4", 198.0, 0.84))
     for parameters, wire, ring, decoupled in cases:
         all_reduce = needed_gbit_s(
-            _exchange(Method.DATA_PARALLEL, wire, ISLANDS), parameters, 1.0, NEARLY_ALL
+            _exchange(ExchangeMethod.DATA_PARALLEL, wire, ISLANDS), parameters, 1.0, NEARLY_ALL
         )
         ours = needed_gbit_s(
-            _exchange(Method.DECOUPLED, wire, ISLANDS), parameters, 1.0, NEARLY_ALL
+            _exchange(ExchangeMethod.DECOUPLED, wire, ISLANDS), parameters, 1.0, NEARLY_ALL
         )
         told = (
             f"{parameters / 1e9:g}B parameters, {ISLANDS} islands, steps of 1 s; a ring all-reduce "
@@ -76,7 +78,7 @@ def _links() -> list[Anchor]:
     return found
 
 
-def _speeds(seed: int) -> list[Anchor]:
+def _speeds(seed: int) -> list[PublishedFigure]:
     slowest = 1.0 / (1.0 - SLOWER)
     paces = Paces((*[1.0] * (ISLANDS - 1), slowest), JITTER)
     rng = np.random.default_rng(seed)
@@ -102,17 +104,17 @@ def _speeds(seed: int) -> list[Anchor]:
     ]
 
 
-def _regions() -> list[Anchor]:
+def _regions() -> list[PublishedFigure]:
     """12B over four regions: between which step times is it more than 20 times faster?
 
     A step that exchanges in the open takes T + c - hidden, one of ours max(T, fragment).
     """
-    found: list[Anchor] = []
+    found: list[PublishedFigure] = []
     for gbit_s in (2.0, 5.0):
         shortest_s, longest_s = steps_of_speedup(gbit_s, TIMES_FASTER)
         best = speedup(gbit_s, shortest_s)
         found.append(
-            Anchor(
+            PublishedFigure(
                 f"12B, {REGIONS} regions, {gbit_s:g} Gbit/s: times faster",
                 "more than",
                 TIMES_FASTER,
@@ -128,8 +130,8 @@ def _regions() -> list[Anchor]:
 
 def speedup(gbit_s: float, step_s: float) -> float:
     """Steps a second of decoupled learners over those of data-parallel, 12B over four regions."""
-    ring = _exchange(Method.DATA_PARALLEL, "bf16", REGIONS)
-    ours = _exchange(Method.DECOUPLED, "bf16", REGIONS)
+    ring = _exchange(ExchangeMethod.DATA_PARALLEL, "bf16", REGIONS)
+    ours = _exchange(ExchangeMethod.DECOUPLED, "bf16", REGIONS)
     sends_s = ring.bits(TWELVE_B) / gbit_s / 1e9
     conventional_s = step_s + max(0.0, sends_s - ring.hidden_steps() * step_s)
     fragment_s = ours.bits(TWELVE_B) / gbit_s / 1e9 / ours.gap
@@ -138,8 +140,8 @@ def speedup(gbit_s: float, step_s: float) -> float:
 
 def steps_of_speedup(gbit_s: float, times: float) -> tuple[float, float]:
     """The shortest step that hides a fragment, and the longest with such a speedup."""
-    ring = _exchange(Method.DATA_PARALLEL, "bf16", REGIONS)
-    ours = _exchange(Method.DECOUPLED, "bf16", REGIONS)
+    ring = _exchange(ExchangeMethod.DATA_PARALLEL, "bf16", REGIONS)
+    ours = _exchange(ExchangeMethod.DECOUPLED, "bf16", REGIONS)
     shortest_s = ours.bits(TWELVE_B) / gbit_s / 1e9 / ours.gap
     longest_s = ring.bits(TWELVE_B) / gbit_s / 1e9 / (times - 1.0 + ring.hidden_steps())
     return shortest_s, longest_s

@@ -26,7 +26,7 @@ PARAMETERS = (1e9, 12e9, 100e9)
 STEPS_S = (1.0, 3.0, 10.0)
 
 
-class Method(StrEnum):
+class ExchangeMethod(StrEnum):
     DATA_PARALLEL = "data-parallel"
     DILOCO = "diloco"
     STREAMING = "streaming"
@@ -41,7 +41,7 @@ class Exchange:
     data-parallel always sends bf16.
     """
 
-    method: Method
+    method: ExchangeMethod
     islands: int
     every: int
     fragments: int
@@ -52,9 +52,9 @@ class Exchange:
     def gap(self) -> float:
         """Steps between two exchanges."""
         match self.method:
-            case Method.DATA_PARALLEL:
+            case ExchangeMethod.DATA_PARALLEL:
                 return 1.0
-            case Method.DILOCO:
+            case ExchangeMethod.DILOCO:
                 return float(self.every)
             case _:
                 return self.every / self.fragments
@@ -63,25 +63,25 @@ class Exchange:
         """Of one exchange, one way, on one island's link."""
         ring = 2.0 * (1.0 - 1.0 / self.islands)
         match self.method:
-            case Method.DATA_PARALLEL:
+            case ExchangeMethod.DATA_PARALLEL:
                 return ring * parameters * BITS["bf16"]
-            case Method.DILOCO:
+            case ExchangeMethod.DILOCO:
                 return ring * parameters * BITS[self.wire]
-            case Method.STREAMING:
+            case ExchangeMethod.STREAMING:
                 return ring * parameters / self.fragments * BITS[self.wire]
-            case Method.DECOUPLED:
+            case ExchangeMethod.DECOUPLED:
                 return parameters / self.fragments * BITS[self.wire]
 
     def hidden_steps(self) -> float:
         """Behind so many steps' time an exchange costs nothing."""
         match self.method:
-            case Method.DATA_PARALLEL:
+            case ExchangeMethod.DATA_PARALLEL:
                 return BACKWARD
-            case Method.DILOCO:
+            case ExchangeMethod.DILOCO:
                 return 0.0
-            case Method.STREAMING:
+            case ExchangeMethod.STREAMING:
                 return min(float(self.overlap), self.gap)
-            case Method.DECOUPLED:
+            case ExchangeMethod.DECOUPLED:
                 return self.gap
 
 
@@ -104,16 +104,19 @@ def needed_gbit_s(exchange: Exchange, parameters: float, step_s: float, wanted: 
 def shown(islands: int, every: int, fragments: int, overlap: int) -> list[Exchange]:
     """The methods side by side, with bf16; and decoupled with int4."""
     return [
-        *(Exchange(method, islands, every, fragments, overlap, "bf16") for method in Method),
-        Exchange(Method.DECOUPLED, islands, every, fragments, overlap, "int4"),
+        *(
+            Exchange(method, islands, every, fragments, overlap, "bf16")
+            for method in ExchangeMethod
+        ),
+        Exchange(ExchangeMethod.DECOUPLED, islands, every, fragments, overlap, "int4"),
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NeededLink:
     """The link that a method needs; `utilisation` in per cent."""
 
-    method: Method
+    method: ExchangeMethod
     wire: str
     parameters: float
     step_s: float
@@ -121,12 +124,12 @@ class Row:
     gbit_s: float
 
 
-def rows(exchanges: list[Exchange]) -> list[Row]:
+def rows(exchanges: list[Exchange]) -> list[NeededLink]:
     """For each model and step time, the link for each utilisation."""
     return [
-        Row(
+        NeededLink(
             exchange.method,
-            "bf16" if exchange.method is Method.DATA_PARALLEL else exchange.wire,
+            "bf16" if exchange.method is ExchangeMethod.DATA_PARALLEL else exchange.wire,
             parameters,
             step_s,
             wanted,

@@ -76,7 +76,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TraceOutcome:
     """What a configuration made of a trace, as shares of 1.
 
     `goodput`: chip-seconds in steps that were completed, over all chip-seconds. `uptime`: share of

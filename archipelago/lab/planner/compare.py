@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archipelago.lab.planner.cluster_model import Outcome
+from archipelago.lab.planner.cluster_model import TraceOutcome
 from archipelago.lab.planner.configurations import (
     Configuration,
     Lockstep,
@@ -16,7 +16,7 @@ from archipelago.lab.planner.configurations import (
     together,
 )
 from archipelago.lab.planner.learner_timeline import elastic, rigid
-from archipelago.lab.planner.objective import LONGEST_S, SHORTEST_S, Effort, Simulator
+from archipelago.lab.planner.objective import LONGEST_S, SHORTEST_S, SimulationEffort, Simulator
 from archipelago.lab.planner.settings import Setting, shared
 from archipelago.lab.planner.trace import Trace
 from cluster.config.machines import ClusterFile
@@ -29,7 +29,7 @@ MOST_STEPS = 40_000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedConfiguration:
     """One configuration, in per cent; `interval`: half of the 95 % interval over seeds."""
 
     configuration: Configuration
@@ -39,15 +39,17 @@ class Row:
     uptime: float
 
 
-def compare(cluster: ClusterFile, seed: int, *, seeds: int, failures: int) -> list[Row]:
+def compare(
+    cluster: ClusterFile, seed: int, *, seeds: int, failures: int
+) -> list[ComparedConfiguration]:
     """All configurations on the same traces; `uptime` is NaN for learners that meet."""
     learners = tuple(shared(group, LEARNERS, cluster) for group in cluster.groups)
     setting = Setting(learners, LOCKSTEP.every, "bf16", 0)
-    simulator = Simulator(cluster, seed, Effort(seeds, failures))
+    simulator = Simulator(cluster, seed, SimulationEffort(seeds, failures))
     step_s = simulator.step_s
     lasts_s = min(LONGEST_S, max(SHORTEST_S, failures / simulator.failures_per_s()))
     lasts_s = min(lasts_s, MOST_STEPS * step_s)
-    found: dict[Configuration, list[Outcome]] = {each: [] for each in Configuration}
+    found: dict[Configuration, list[TraceOutcome]] = {each: [] for each in Configuration}
     for number in range(seeds):
         groups = simulator.traces(setting, number, lasts_s)
         parts = [trace for group in groups for trace in group]
@@ -66,12 +68,14 @@ def compare(cluster: ClusterFile, seed: int, *, seeds: int, failures: int) -> li
         ):
             found[configuration].append(outcome)
     one = (Configuration.NOT_ELASTIC, Configuration.ELASTIC)
-    rows: list[Row] = []
+    rows: list[ComparedConfiguration] = []
     for configuration, outcomes in found.items():
         mean, half = mean_and_interval(np.array([each.goodput for each in outcomes]))
         uptime = float(np.mean([each.uptime for each in outcomes]))
         count = 1 if configuration in one else sum(learners)
-        rows.append(Row(configuration, count, 100 * mean, 100 * half, 100 * uptime))
+        rows.append(
+            ComparedConfiguration(configuration, count, 100 * mean, 100 * half, 100 * uptime)
+        )
     return rows
 
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from archipelago.lab.planner.cluster_model import Outcome, Recovery
+from archipelago.lab.planner.cluster_model import Recovery, TraceOutcome
 from archipelago.lab.planner.learner_timeline import Course, elastic, rigid
 from archipelago.lab.planner.trace import Floats, Trace
 
@@ -55,7 +55,7 @@ def play(
     recovery: Recovery,
     step_s: float,
     lockstep: Lockstep,
-) -> Outcome:
+) -> TraceOutcome:
     """What a configuration makes of a trace; `lockstep` is read by those that meet."""
     if configuration is Configuration.NOT_ELASTIC:
         return together([rigid(trace, recovery.restart_s, step_s)], trace.lasts_s)
@@ -70,7 +70,7 @@ def play(
             return together(courses, trace.lasts_s)
 
 
-def together(courses: list[Course], lasts_s: float) -> Outcome:
+def together(courses: list[Course], lasts_s: float) -> TraceOutcome:
     """Learners that never wait: the mean of their goodput, and the union of their uptimes."""
     goodput = float(np.mean([course.goodput(lasts_s) for course in courses]))
     begins = np.concatenate([course.from_s[course.share > 0] for course in courses])
@@ -80,10 +80,12 @@ def together(courses: list[Course], lasts_s: float) -> Outcome:
     first = float(begins[0]) if len(begins) else lasts_s
     last = float(ends[-1]) if len(ends) else lasts_s
     gaps_s = np.maximum(begins[1:] - ends[:-1], 0.0).sum() + first + (lasts_s - last)
-    return Outcome(goodput, 1.0 - float(gaps_s) / lasts_s)
+    return TraceOutcome(goodput, 1.0 - float(gaps_s) / lasts_s)
 
 
-def meeting(courses: list[Course], lasts_s: float, step_s: float, lockstep: Lockstep) -> Outcome:
+def meeting(
+    courses: list[Course], lasts_s: float, step_s: float, lockstep: Lockstep
+) -> TraceOutcome:
     """Learners that wait for the last one, meeting after meeting.
 
     Nobody begins the step that is `overlap` after a meeting's before all have reached the meeting.
@@ -95,7 +97,7 @@ def meeting(courses: list[Course], lasts_s: float, step_s: float, lockstep: Lock
         if max(reached_s) >= lasts_s:
             break
         count += lockstep.gap
-    return Outcome(count * step_s / lasts_s * float(np.mean(shares)), float("nan"))
+    return TraceOutcome(count * step_s / lasts_s * float(np.mean(shares)), float("nan"))
 
 
 def meetings(

@@ -21,7 +21,7 @@ MARGIN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ComparedWindow:
     """One window, goodput in per cent; `difference`: rounds less chips, in points.
 
     `merged`, `chips_merged`: of the tokens trained, what is in the model at the end, by each layer.
@@ -43,7 +43,7 @@ class Window:
 
 def windows(
     seed: int, rounds_each: int, recovery: Recovery, *, fetching: float = 1.0
-) -> Iterator[Window]:
+) -> Iterator[ComparedWindow]:
     """One window of so many rounds for each cell of table 1 that has learners which shrink."""
     lasts_s = rounds_each * SYNC.every / SYNC.fragments * fit.STEP_S
     for configuration, learners in paper.TABLE_1:
@@ -61,7 +61,7 @@ def _window(
     lasts_s: float,
     recovery: Recovery,
     fetching: float,
-) -> Window:
+) -> ComparedWindow:
     chance = np.random.default_rng([seed, chips, learners])
     failures = int((lasts_s + MARGIN_S) * chips / YEAR_S)
     long = fit.one_trace(
@@ -75,7 +75,7 @@ def _window(
     merged = merged_share(courses, SYNC.every * fit.STEP_S)
     seeded = f"{seed}/{chips}/{learners}"
     played = rounds.play(parts, recovery, fit.STEP_S, SYNC, seeded, fetching=fetching)
-    return Window(
+    return ComparedWindow(
         configuration,
         learners,
         chips,

@@ -14,8 +14,8 @@ from archipelago.lab.planner.learner_timeline import Course, elastic, merged_sha
 from archipelago.lab.planner.settings import (
     SLACK,
     Setting,
-    Shards,
-    Traffic,
+    SettingTraffic,
+    ShardNodes,
     shards,
     step_s,
     tokens_per_s,
@@ -29,12 +29,12 @@ SHORTEST_S = DAY_S / 4
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class SimulationEffort:
     seeds: int
     failures: int
 
 
-PLANNED, QUICK = Effort(3, 6_000), Effort(1, 2_000)
+PLANNED, QUICK = SimulationEffort(3, 6_000), SimulationEffort(1, 2_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Worth:
     tokens: float
     hours: float
     usd: float
-    moving: Traffic
-    holding: Shards
+    moving: SettingTraffic
+    holding: ShardNodes
     objective: float
     why: str
 
@@ -81,7 +81,7 @@ def target_loss(cluster: ClusterFile) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedSetting:
     """What the chips layer made of one number of learners; `courses` of each seed and group."""
 
     goodput: float
@@ -94,10 +94,10 @@ class Played:
 class Simulator:
     """The chips layer on one cluster; every number of learners is played once."""
 
-    def __init__(self, cluster: ClusterFile, seed: int, effort: Effort) -> None:
+    def __init__(self, cluster: ClusterFile, seed: int, effort: SimulationEffort) -> None:
         self.cluster, self._seed, self._effort = cluster, seed, effort
         self.recovery, self.step_s = recovery_of(cluster), step_s(cluster)
-        self._played: dict[tuple[tuple[int, ...], int], Played] = {}
+        self._played: dict[tuple[tuple[int, ...], int], PlayedSetting] = {}
 
     def traces(self, setting: Setting, seed: int, lasts_s: float) -> list[list[Trace]]:
         """By group and learner. Slices that cannot be shared evenly, or are spare, are left out."""
@@ -121,7 +121,7 @@ class Simulator:
     def failures_per_s(self) -> float:
         return sum(group.chips / group.mtbi_years / YEAR_S for group in self.cluster.groups)
 
-    def played(self, setting: Setting) -> Played:
+    def played(self, setting: Setting) -> PlayedSetting:
         key = setting.learners, setting.spares
         if key not in self._played:
             self._played[key] = self._play(setting)
@@ -137,7 +137,7 @@ class Simulator:
                 total += chips
         return weighted / total
 
-    def _play(self, setting: Setting) -> Played:
+    def _play(self, setting: Setting) -> PlayedSetting:
         lasts_s = self._effort.failures / self.failures_per_s()
         lasts_s = min(LONGEST_S, max(SHORTEST_S, lasts_s))
         rates = [tokens_per_s(group, self.cluster) for group in self.cluster.groups]
@@ -160,7 +160,7 @@ class Simulator:
             kept.append(tuple(everybody))
         mean, half = mean_and_interval(np.array(goodputs))
         whole = float(np.average(used, weights=rates))
-        return Played(mean, half, float(np.mean(uptimes)), whole, tuple(kept))
+        return PlayedSetting(mean, half, float(np.mean(uptimes)), whole, tuple(kept))
 
     def _used(self, setting: Setting) -> list[float]:
         """The share of each group's chips that learners have."""
@@ -215,7 +215,12 @@ class Simulator:
         )
 
     def _why_not(
-        self, setting: Setting, moving: Traffic, holding: Shards, tokens: float, hours: float
+        self,
+        setting: Setting,
+        moving: SettingTraffic,
+        holding: ShardNodes,
+        tokens: float,
+        hours: float,
     ) -> str:
         """What makes a setting impossible; nothing if it works."""
         training = self.cluster.training

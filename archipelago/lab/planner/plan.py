@@ -58,7 +58,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     best: Worth
     runner_up: Worth | None
     tried: int
@@ -117,7 +117,7 @@ def figures(worth: Worth) -> dict[str, object]:
     }
 
 
-def plan(cluster: ClusterFile, seed: int) -> Plan:
+def plan(cluster: ClusterFile, seed: int) -> TrainingPlan:
     """Choose; refuses with the nearest that can, where nothing works (`UserMistake`)."""
     simulator = Simulator(cluster, seed, PLANNED)
     worths = sorted((simulator.worth(s) for s in settings(cluster)), key=lambda w: w.objective)
@@ -128,7 +128,7 @@ def plan(cluster: ClusterFile, seed: int) -> Plan:
     others = [worth for worth in works if worth.setting.learners != best.setting.learners]
     runner_up = others[0] if others else None
     three = [best, *(worth for worth in works if worth is not best)][:REPLAYED]
-    return Plan(
+    return TrainingPlan(
         best,
         runner_up,
         len(worths),

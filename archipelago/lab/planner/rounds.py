@@ -15,14 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from archipelago.lab.checks.facts import Truth
-from archipelago.lab.checks.judge import Judge
+from archipelago.lab.checks.judge import InvariantJudge
 from archipelago.lab.planner.cluster_model import Grow, Recovery
 from archipelago.lab.planner.trace import Trace
 from archipelago.lab.simulation.event_loop import running
-from archipelago.lab.simulation.network import NOTICED_S, Machine, Network, Site
+from archipelago.lab.simulation.network import NOTICED_S, SimNetwork
 from archipelago.lab.simulation.plan import LAYOUT, SimPlan, Trait
 from archipelago.lab.simulation.ports import SimPorts
 from archipelago.lab.simulation.process import SimProcess
+from archipelago.lab.simulation.site import Machine, Site
 from archipelago.lab.simulation.syncer import SyncerSlot
 from archipelago.lab.simulation.world import quiet
 from coordinator.direction_gate import Watch
@@ -60,7 +61,7 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedRounds:
     """What was counted in one window.
 
     `goodput`: share of 1. `merged`: of all tokens trained, with the warm-up, the share that is in
@@ -74,7 +75,7 @@ class Played:
     rebuilds: int
 
 
-class _Fetching(Network):
+class _Fetching(SimNetwork):
     """The simulator's network, where fetching the model takes a while."""
 
     def __init__(self, site: Site, fetch_s: float, rebuilt: dict[Island, _Slices]) -> None:
@@ -113,7 +114,7 @@ def play(
     *,
     weights: Sequence[int] | None = None,
     fetching: float = 1.0,
-) -> Played:
+) -> PlayedRounds:
     """Play a window that begins with all slices sound; one trace for each learner.
 
     `weights`: what a slice of each learner counts, in chips say; 1 by default. `fetching`: a
@@ -151,12 +152,12 @@ class _Window:
             for (island, trace), weight in zip(self._traces.items(), weights, strict=True)
         }
         self._network = network = _Fetching(site, fetching * fetch_s, self._slices)
-        judge = Judge(plan.rule, Truth(site.made_of.get, lambda life, from_s, to_s: True))
+        judge = InvariantJudge(plan.rule, Truth(site.made_of.get, lambda life, from_s, to_s: True))
         self._seat = SyncerSlot(site, SimPorts(site, network), judge)
         self._done = 0  # tokens of lives that are over, less those from before the window
         self._rebuilds = 0
 
-    def play(self) -> Played:
+    def play(self) -> PlayedRounds:
         site, loop = self._site, self._site.loop
         for island, machine in site.machines.items():
             trace = self._traces[island]
@@ -182,7 +183,7 @@ class _Window:
         tokens = self._done + sum(map(_tokens, site.machines.values()))
         last = self._seat.states[-1]
         merged = sum(row.merged for row in last.ledger.rows) / len(last.ledger.rows)
-        return Played(
+        return PlayedRounds(
             goodput=tokens * self._step_s / (sum(self._whole.values()) * self._lasts_s),
             merged=merged / max(1, tokens + warm_up),
             events=len(self._seat.tape),

@@ -52,7 +52,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class SettingTraffic:
     """What a setting sends.
 
     `syncer`: its region. `gbit_s`: by region, each way, at most. `island_gbit_s`: of one island.
@@ -121,13 +121,13 @@ def shared(group: GroupTable, total: int, cluster: ClusterFile) -> int:
     )
 
 
-def traffic(setting: Setting, cluster: ClusterFile) -> Traffic:
+def traffic(setting: Setting, cluster: ClusterFile) -> SettingTraffic:
     """Of the placement of the syncer that works best, then costs least."""
     found = [_traffic(setting, cluster, region.name) for region in cluster.regions]
     return min(found, key=lambda t: (t.busiest > SLACK, t.egress_usd_per_hour, t.busiest))
 
 
-def _traffic(setting: Setting, cluster: ClusterFile, syncer: str) -> Traffic:
+def _traffic(setting: Setting, cluster: ClusterFile, syncer: str) -> SettingTraffic:
     fragment_bits = cluster.training.parameters / setting.fragments * BITS[setting.wire]
     gap_s = setting.every / setting.fragments * step_s(cluster)
     one = fragment_bits / gap_s / 1e9
@@ -147,7 +147,7 @@ def _traffic(setting: Setting, cluster: ClusterFile, syncer: str) -> Traffic:
             carried = fragment_bits * members[region.name] / (region.gbit_s * 1e9)
             longest_s = max(longest_s, 2 * (latency_s + carried))
     overlap = max(LEAST_OVERLAP, math.ceil(longest_s / step_s(cluster) + MERGE_STEPS))
-    return Traffic(
+    return SettingTraffic(
         syncer,
         gbit_s,
         one if away else 0.0,
@@ -160,7 +160,7 @@ def _traffic(setting: Setting, cluster: ClusterFile, syncer: str) -> Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Shards:
+class ShardNodes:
     """Processes that hold the model; each on a node of its own. `why`: what asks for so many."""
 
     count: int
@@ -170,7 +170,7 @@ class Shards:
     why: str
 
 
-def shards(setting: Setting, moving: Traffic, cluster: ClusterFile) -> Shards:
+def shards(setting: Setting, moving: SettingTraffic, cluster: ClusterFile) -> ShardNodes:
     """How many nodes syncer and shards need, and how often a version can be stored.
 
     Memory is 12 bytes a parameter, the differences kept, and contributions in flight (the shard's
@@ -190,7 +190,7 @@ def shards(setting: Setting, moving: Traffic, cluster: ClusterFile) -> Shards:
     stored_gb_s = cluster.training.parameters / setting.fragments * FIXED_BYTES / gap_s / 1e9
     disk = DISK_SHARE * cluster.syncer.disk_gb_s * count
     why = "their memory" if by_memory >= by_link else "their links"
-    return Shards(
+    return ShardNodes(
         count,
         memory_gb,
         gbit_s,

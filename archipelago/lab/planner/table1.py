@@ -25,7 +25,7 @@ YEARS, SLICES, RETURNS_S = (1.0, paper.LLAMA_3_YEARS), (16, 256, 9216), (20.0, 6
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class Table1Effort:
     """How much is played: seeds, and failures of each trace, 30 days at most."""
 
     seeds: int
@@ -36,12 +36,12 @@ class Effort:
     sensitivity_failures: int
 
 
-FAST = Effort(8, 16_000, 20_000, 5_000, 2, 3_000)
-FULL = Effort(8, 200_000, 200_000, 20_000, 4, 20_000)
+FAST = Table1Effort(8, 16_000, 20_000, 5_000, 2, 3_000)
+FULL = Table1Effort(8, 200_000, 200_000, 20_000, 4, 20_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Table1Cell:
     """One cell, in per cent; `interval`: half of the 95 % interval of `goodput` over seeds.
 
     `closed_form`: 1 / (1 + λd). `within`: this differs less from the paper than that.
@@ -73,7 +73,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Table1:
-    cells: tuple[Cell, ...]
+    cells: tuple[Table1Cell, ...]
     fitted: fit.Fitted
     one_constant: dict[Configuration, float]
     profiles: tuple[fit.Profile, ...]
@@ -123,7 +123,7 @@ class Table1:
         }
 
 
-def table1(seed: int, effort: Effort) -> Table1:
+def table1(seed: int, effort: Table1Effort) -> Table1:
     """Fit, play all cells, and what else is printed; the same seed gives the same bits."""
     fitted = fit.fit(seed, effort.fit_failures)
     constant = fit.one_constant()
@@ -146,10 +146,10 @@ def table1(seed: int, effort: Effort) -> Table1:
 def _column(
     place: int,
     seed: int,
-    effort: Effort,
+    effort: Table1Effort,
     recovery: Recovery,
     constant: dict[Configuration, float],
-) -> list[Cell]:
+) -> list[Table1Cell]:
     """The cells of one size of cluster, all on the same traces."""
     chips = paper.CHIPS[place]
     played = {row: list[tuple[float, float]]() for row in paper.TABLE_1}
@@ -161,7 +161,7 @@ def _column(
         for configuration, learners in paper.TABLE_1:
             outcome = play(configuration, learners, trace, recovery, fit.STEP_S, LOCKSTEP)
             played[configuration, learners].append((outcome.goodput, outcome.uptime))
-    cells: list[Cell] = []
+    cells: list[Table1Cell] = []
     for (configuration, learners), outcomes in played.items():
         mean, half = mean_and_interval(np.array([goodput for goodput, _ in outcomes]))
         costs_s = constant[
@@ -172,7 +172,7 @@ def _column(
         told = paper.TABLE_1[configuration, learners][place]
         difference = 100 * mean - told
         cells.append(
-            Cell(
+            Table1Cell(
                 configuration,
                 learners,
                 chips,
@@ -193,7 +193,7 @@ def _another(seed: int, number: int) -> int:
     return (seed + 1) * 1000 + number
 
 
-def _sensitivity(seed: int, effort: Effort, recovery: Recovery) -> list[Sensitivity]:
+def _sensitivity(seed: int, effort: Table1Effort, recovery: Recovery) -> list[Sensitivity]:
     base = (1.0, paper.SLICE_CHIPS, recovery.return_s)
     settings = [
         *((years, *base[1:]) for years in YEARS),
@@ -209,7 +209,7 @@ def _sensitivity(seed: int, effort: Effort, recovery: Recovery) -> list[Sensitiv
 
 def _under(
     seed: int,
-    effort: Effort,
+    effort: Table1Effort,
     recovery: Recovery,
     years: float,
     slice_chips: int,

@@ -15,7 +15,7 @@ from archipelago.lab.checks.facts import Violation
 from coordinator.protocol import ContributionId, Fragment, Island, Known, Life
 
 
-class Told:
+class FateChecker:
     """What each life believes of what it has handed in; judged against what is published."""
 
     def __init__(self) -> None:

@@ -1,34 +1,19 @@
-"""What breaks in a simulated cluster, when its plan says so, and how all of it is mended."""
+"""The faults of a simulated cluster: each strikes when the plan says so, and all are mended."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from archipelago.lab.checks.facts import Poison
-from archipelago.lab.simulation.network import BACK_S, NOTICED_S, Machine, Network, Site
+from archipelago.lab.simulation.network import BACK_S, NOTICED_S, SimNetwork
 from archipelago.lab.simulation.plan import EVERYWHERE, LAYOUT, SimFault, Trouble
 from archipelago.lab.simulation.process import SimProcess
-from archipelago.lab.simulation.shards import ShardPlace
+from archipelago.lab.simulation.shard_faults import ShardFaults
+from archipelago.lab.simulation.site import Machine, Site
+from archipelago.lab.simulation.stray_words import echo, stray
 from archipelago.lab.simulation.syncer import SyncerSlot
 from coordinator.membership import Status
-from coordinator.protocol import (
-    Anchor,
-    Event,
-    Fragment,
-    Island,
-    Join,
-    LeaseWanted,
-    Left,
-    Lost,
-    Missing,
-    Resume,
-    ShardBack,
-    ShardLost,
-    Stop,
-    Tick,
-    Version,
-)
+from coordinator.protocol import LeaseWanted, Lost
 
 UNNOTICED_S = 40.0
 """So long after its end a process is known to be dead, where nobody notices."""
@@ -40,16 +25,17 @@ DRAINING_STEPS = 2.0
 """What happens to an island that is about to leave happens within so many of its steps."""
 STRAYS = 3
 """So often somebody says something of an island that no new life mends."""
-ECHOES, RECENT = 4, 40
-"""Words that an echo repeats, each of the last so many of its kind."""
+ECHOES = 4
+"""Words that an echo repeats."""
 
 
 class FaultInjector:
     """Strikes, and heals; `struck` counts, `met` says of which kinds."""
 
-    def __init__(self, site: Site, network: Network, seat: SyncerSlot) -> None:
+    def __init__(self, site: Site, network: SimNetwork, seat: SyncerSlot) -> None:
         self.site, self.network, self.seat = site, network, seat
         self.struck, self.met = 0, set[Trouble]()
+        self._shards = ShardFaults(site, seat)
         self.healed_now_s = math.inf
 
     def strike(self, fault: SimFault) -> None:
@@ -97,7 +83,7 @@ class FaultInjector:
             case Trouble.DELAY:
                 machine.slow_s = until_s
             case Trouble.ECHO:
-                self.echo(ECHOES)
+                echo(self.site, self.seat.tape, ECHOES)
             case (
                 Trouble.NAN
                 | Trouble.LOUD
@@ -115,7 +101,7 @@ class FaultInjector:
                     process.poison, process.incurable = Poison.NAN, True
                 for _ in range(STRAYS if site.plan.unruly else 0):
                     at_s = site.rng.uniform(site.loop.now_s, site.plan.healed_s)
-                    site.loop.at(at_s, self._stray, fault.island)
+                    site.loop.at(at_s, stray, site, fault.island)
             case Trouble.LAYOUT:
                 if process is not None:
                     process.poison, process.layout = Poison.LAYOUT, "another"
@@ -141,45 +127,12 @@ class FaultInjector:
             case Trouble.DOUBLE:
                 self._double(machine, process, until_s)
             case Trouble.STRAY:
-                self._stray(fault.island)
+                stray(site, fault.island)
             case Trouble.RESTART:
                 self.seat.die()
                 site.loop.at(until_s, self.seat.resume)
             case Trouble.SHARD:
-                self._shard_dies(until_s)
-
-    def _shard_dies(self, until_s: float) -> None:
-        """One shard of some, and comes back then; with it the syncer, if learners cannot go on
-        without what it had."""
-        site = self.site
-        there = [place for place in site.shards.places if place.process is not None]
-        if site.syncer is None or not there:
-            return
-        place = site.rng.choice(there)
-        site.shards.die(place)
-        if site.plan.anchor is Anchor.CURRENT:
-            self._start_over()
-            return
-        wanted = site.syncer.shard_lost(place.fragments)
-        site.loop.at(until_s, self._shard_is_back, place, wanted, site.syncer.state.generation)
-
-    def _shard_is_back(
-        self, place: ShardPlace, wanted: Mapping[Fragment, Version], generation: int
-    ) -> None:
-        """Bring the shard back, unless a new generation has it already; the syncer begins one if
-        the shard has less than was asked for."""
-        syncer = self.site.syncer
-        if syncer is None or syncer.state.generation != generation:
-            return
-        if self.site.shards.come_back(place, wanted, generation):
-            syncer.shard_back([*wanted])
-        else:
-            self._start_over()
-
-    def _start_over(self) -> None:
-        """The syncer ends itself, and is brought back."""
-        self.seat.die()
-        self.site.loop.at(self.site.loop.now_s + NOTICED_S, self.seat.resume)
+                self._shards.strike(until_s)
 
     def _double(self, machine: Machine, process: SimProcess | None, until_s: float) -> None:
         """Another process joins under the name of this one, which dies then."""
@@ -208,35 +161,6 @@ class FaultInjector:
             case _:
                 self._double(machine, process, site.loop.now_s + BACK_S)
 
-    def _stray(self, island: Island) -> None:
-        """Words that mean nothing, or come too late."""
-        if self.site.syncer is None:
-            return
-        member, rng = self.site.syncer.state.members.get(island), self.site.rng
-        if member is not None and rng.random() < 0.5:
-            self.site.syncer.left(Left(member.life, member.progress))  # by itself
-        if member is not None and member.status not in (Status.JOINING, Status.LIVE):
-            self.site.syncer.drain(island, "too late")
-            self.site.syncer.feed(Missing(member.life, Fragment(0), "too late"))
-            self.site.syncer.lease(LeaseWanted(member.life))
-        self.site.syncer.drain(Island("nobody"), "a mistake")
-        self.site.syncer.join(Join(Island("stranger"), "group", "another"))
-
-    def echo(self, times: int) -> None:
-        """Words said long ago come again; each kind of them is as likely as any other."""
-        kinds: dict[str, list[Event]] = {}
-        for _, event in self.seat.tape:
-            if not isinstance(event, (Tick, Stop, Resume, ShardLost, ShardBack)):
-                kinds.setdefault(type(event).__name__, []).append(event)
-        for _ in range(times):
-            if self.site.syncer is None or not kinds:
-                return
-            said = kinds[self.site.rng.choice(sorted(kinds))]
-            event = self.site.rng.choice(said[-RECENT:])
-            if isinstance(event, (Join, Lost)):
-                self.site.suspect(event.island if isinstance(event, Join) else event.life.island)
-            self.site.syncer.feed(event)
-
     def disturb(self) -> None:
         """Something happens that does not matter any more: the run is ending, or has ended."""
         island = self.site.rng.choice(self.site.plan.traits).island
@@ -252,7 +176,7 @@ class FaultInjector:
             case 3 if self.site.plan.rule.overlap > 0:
                 now_s, slack_s = self.site.now_s(), self.site.plan.aftermath_s
                 self.site.everywhere.append((now_s - slack_s, now_s + slack_s))
-                self._shard_dies(self.site.loop.now_s + 1)
+                self._shards.strike(self.site.loop.now_s + 1)
             case 4 if (process := self.site.machines[island].process) is not None:
                 lasts_s = self.site.rng.uniform(0, STUCK_S)
                 process.stuck_s = self.site.loop.now_s + lasts_s
@@ -260,7 +184,7 @@ class FaultInjector:
                 span = (now_s - slack_s, now_s + lasts_s + slack_s)
                 self.site.machines[island].troubles.append(span)
             case _:
-                self.echo(ECHOES)
+                echo(self.site, self.seat.tape, ECHOES)
 
     def heal(self) -> None:
         """From here on nothing breaks any more."""

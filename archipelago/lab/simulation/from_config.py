@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archipelago.lab.simulation.fuzz import BREAKAGES
+from archipelago.lab.simulation.fuzz_failures import BREAKAGES
 from archipelago.lab.simulation.plan import (
     LAYOUT,
     LOSSY,
@@ -24,7 +24,7 @@ from archipelago.lab.simulation.plan import (
     Trouble,
 )
 from archipelago.lab.simulation.poison import LOUDER
-from archipelago.lab.simulation.world import World
+from archipelago.lab.simulation.world import SimWorld
 from cluster.config.fault_kinds import FAULTS, SERVICES, FaultKind
 from cluster.config.rule import group_of, rule_for, shards_come_back_alone
 from cluster.config.schema import Config, Harm
@@ -74,7 +74,7 @@ def simulate(config: Config, seed: int) -> Simulated:
         )
     told = [(each, counterpart(each, config)) for each in config.faults.plan]
     known = [(each, fault) for each, fault in told if isinstance(fault, SimFault)]
-    world = World(plan_of(config, [fault for _, fault in known], seed))
+    world = SimWorld(plan_of(config, [fault for _, fault in known], seed))
     world.site.loop.at(0.0, _Watch(world, known, config.monitor.refresh_s).look)
     violated: str | None = None
     try:
@@ -173,7 +173,7 @@ class _Watch:
     """Who looks from time to time whether a fault is due, as the fleet does on Ray."""
 
     def __init__(
-        self, world: World, known: Sequence[tuple[Planned, SimFault]], every_s: float
+        self, world: SimWorld, known: Sequence[tuple[Planned, SimFault]], every_s: float
     ) -> None:
         self._world, self._every_s = world, every_s
         self._plan = FaultPlan([planned for planned, _ in known])

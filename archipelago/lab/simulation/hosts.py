@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from archipelago.lab.checks.facts import Violation
 from archipelago.lab.simulation.learner import SimLearner
-from archipelago.lab.simulation.network import Machine, Network
+from archipelago.lab.simulation.network import SimNetwork
 from archipelago.lab.simulation.process import SimProcess
+from archipelago.lab.simulation.site import Machine
 from cluster.failures import Failure, Reason
 from coordinator.codec import BLOCK
 from coordinator.parts import mismatch
@@ -33,7 +34,7 @@ class SimPart(NamedTuple):
 
 
 async def parts_of(
-    first: HandIn, life: Life, process: SimProcess, machine: Machine, network: Network
+    first: HandIn, life: Life, process: SimProcess, machine: Machine, network: SimNetwork
 ) -> Sequence[SimPart] | Failure | str:
     """What all hosts hand in, once the first one has; or why there is nothing."""
     count, plan = machine.trait.hosts, network.site.plan

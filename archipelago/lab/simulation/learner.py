@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import random
+from collections.abc import Sequence
+from typing import Protocol
 
-from archipelago.lab.checks.facts import Made, TokenWindow
-from archipelago.lab.simulation.event_loop import settle
+from archipelago.lab.checks.facts import ContributionTruth, Poison, TokenWindow
+from archipelago.lab.simulation.event_loop import VirtualLoop, settle
 from archipelago.lab.simulation.lease_reader import Pages
 from archipelago.lab.simulation.payloads import Parcel, SimDifference
-from archipelago.lab.simulation.plan import LAYOUT
+from archipelago.lab.simulation.plan import LAYOUT, Trait
 from archipelago.lab.simulation.poison import spoiled
-from coordinator.protocol import ContributionId, Fragment, Granted, HandIn, Publication, Version
+from coordinator.protocol import (
+    Adopted,
+    ContributionId,
+    Fragment,
+    Granted,
+    HandIn,
+    LeaseWanted,
+    Publication,
+    Report,
+    Version,
+)
 from islands.learner_life import LearnerState, begun
 from islands.learner_messages import (
     Adopt,
@@ -28,21 +40,51 @@ from islands.learner_messages import (
     Step,
     Stepped,
     Take,
+    Terms,
     Want,
 )  # fmt: skip
 from islands.learner_state import happen
 
-if TYPE_CHECKING:
-    from archipelago.lab.simulation.process import SimProcess
-
 HandedIn = tuple[HandIn, Parcel]
+
+
+class LearnerLink(Protocol):
+    """What a learner reaches of the simulated world without a message to the syncer."""
+
+    def follow(
+        self, known: tuple[Version, int], said: Publication, payload: SimDifference
+    ) -> tuple[Version, int]: ...
+    def made(self, id_: ContributionId, made: ContributionTruth) -> None: ...
+    def kept(self, keeps: Sequence[ContributionId]) -> None: ...
+
+
+class SimLearnerProcess(Protocol):
+    """The process of a learner, as far as the learner knows it; `SimProcess` is one."""
+
+    loop: VirtualLoop
+    terms: Terms
+    trait: Trait
+    rng: random.Random
+    poison: Poison | None
+    dead: bool
+    frozen_s: float
+    stuck_s: float
+
+    @property
+    def link(self) -> LearnerLink: ...
+    @property
+    def learner(self) -> SimLearner | None: ...
+    def takes_s(self) -> float: ...
+    def report(self, event: Report, adopted: Sequence[Adopted]) -> None: ...
+    def lease(self, event: LeaseWanted) -> None: ...
+    def ends(self, learner: SimLearner, *, distrusted: bool) -> None: ...
 
 
 class SimLearner:
     """The learner of a life: it does each word at once, by a callback where it takes time."""
 
     def __init__(
-        self, process: SimProcess, granted: Granted, public: list[tuple[Version, int]]
+        self, process: SimLearnerProcess, granted: Granted, public: list[tuple[Version, int]]
     ) -> None:
         """`public`: each fragment's version and value, to be followed from there."""
         self.process, self.life = process, granted.life
@@ -75,9 +117,9 @@ class SimLearner:
                     self.pages.add(lease)
                     self.happens(Fed(self.pages.remaining))
                 case Say(report, adopted):
-                    link.report(process, report, adopted)
+                    process.report(report, adopted)
                 case Want(event):
-                    link.lease(process, event)
+                    process.lease(event)
                 case End(distrusted):
                     process.ends(self, distrusted=distrusted)
 
@@ -106,7 +148,7 @@ class SimLearner:
         said = HandIn(word.said, track.base, start, word.tokens, LAYOUT, word.progress)
         handed = spoiled(process.poison, said, norm, process.rng)
         made = tuple(self.read[start * windows : stop * windows])
-        process.link.made(handed[0].id, Made(process.poison, made))
+        process.link.made(handed[0].id, ContributionTruth(process.poison, made))
         p = word.said.fragment
         self.cut[p] = [*self.cut.get(p, ())[-1:], handed[0]]
         return handed

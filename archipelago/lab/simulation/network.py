@@ -1,4 +1,4 @@
-"""The islands' places and the links between them and the rest, with all that links do to messages.
+"""The links between islands and the rest of a simulated cluster, with all that they do to messages.
 
 Also the processes' beginnings and ends, as the one who starts them and watches over them sees them.
 """
@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from archipelago.lab.checks.facts import Made, Poison, Violation
+from archipelago.lab.checks.facts import ContributionTruth, Poison, Violation
 from archipelago.lab.simulation import lies
-from archipelago.lab.simulation.event_loop import VirtualLoop, settle
-from archipelago.lab.simulation.fate_checks import Told
+from archipelago.lab.simulation.event_loop import settle
 from archipelago.lab.simulation.payloads import SimDifference
-from archipelago.lab.simulation.plan import SimPlan, Span, Trait
 from archipelago.lab.simulation.process import SimProcess
-from archipelago.lab.simulation.shards import Shards
-from cluster.shard.shard import Keeping
+from archipelago.lab.simulation.site import Machine, Site
 from cluster.syncer.shell import Syncer
 from coordinator.protocol import (
     Adopted,
@@ -49,56 +44,7 @@ SLOWNESS = 25.0
 """So many times longer everything takes that is said to be slow."""
 
 
-@dataclass(slots=True)
-class Machine:
-    """One island's place: its link, and the process that is there.
-
-    `..._s`: until then the link is cut in that direction, loses messages, says them twice, is slow.
-    `troubles`: when something was wrong with it, in seconds of the syncer's clock. `retired`: it is
-    not wanted any more, and no process begins.
-    """
-
-    trait: Trait
-    process: SimProcess | None = None
-    started: int = 0
-    up_cut_s: float = 0.0
-    down_cut_s: float = 0.0
-    loss_s: float = 0.0
-    twice_s: float = 0.0
-    slow_s: float = 0.0
-    retired: bool = False
-    troubles: list[Span] = field(default_factory=list[Span])
-
-
-class Site:
-    """What all parts of a simulated cluster share."""
-
-    def __init__(self, plan: SimPlan) -> None:
-        self.plan, self.rng = plan, random.Random(f"{plan.seed}/world")
-        self.loop = VirtualLoop()
-        keeping = Keeping(plan.anchor, plan.rule.max_staleness, plan.store_every)
-        rng = random.Random(f"{plan.seed}/shard")
-        self.shards = Shards(self.loop, plan.rule.schedule.fragments, keeping, rng)
-        self.machines = {trait.island: Machine(trait) for trait in plan.traits}
-        self.made_of: dict[ContributionId, Made] = {}
-        self.lied: set[Life] = set()  # lives that may have said something untrue
-        self.told = Told()
-        self.syncer: Syncer | None = None  # while it is alive
-        self.everywhere: list[Span] = []
-        self.jump_s = self.disk_fails_s = self.disk_slow_s = self.shard_slow_s = 0.0
-
-    def now_s(self) -> float:
-        """The syncer's clock."""
-        return self.loop.now_s + self.jump_s
-
-    def suspect(self, island: Island) -> None:
-        """What is said of this island now may cost it its life."""
-        now_s, slack_s = self.now_s(), self.plan.aftermath_s
-        if island in self.machines:
-            self.machines[island].troubles.append((now_s - slack_s, now_s + slack_s))
-
-
-class Network:
+class SimNetwork:
     """Carries words between processes and the syncer; it is every process's `Link`."""
 
     def __init__(self, site: Site) -> None:
@@ -285,7 +231,7 @@ class Network:
             lambda: who.unheard(life),
         )
 
-    def made(self, id_: ContributionId, made: Made) -> None:
+    def made(self, id_: ContributionId, made: ContributionTruth) -> None:
         self.site.made_of[id_] = made
         if made.poison is Poison.LYING:
             self.site.lied.add(id_.life)

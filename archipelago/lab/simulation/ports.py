@@ -9,8 +9,9 @@ from archipelago.lab.simulation import lies
 from archipelago.lab.simulation.hosts import parts_of
 from archipelago.lab.simulation.integer_shard import SimShard
 from archipelago.lab.simulation.learner import HandedIn
-from archipelago.lab.simulation.network import CALL_TIMEOUT_S, NOTICED_S, SLOWNESS, Network, Site
+from archipelago.lab.simulation.network import CALL_TIMEOUT_S, NOTICED_S, SLOWNESS, SimNetwork
 from archipelago.lab.simulation.shards import ShardPlace
+from archipelago.lab.simulation.site import Site
 from cluster.failures import Answered, Failure
 from cluster.syncer.collect import Handed
 from cluster.syncer.ports import Ports
@@ -32,9 +33,9 @@ RESTARTED_S = 3.0
 
 
 class SimPorts(Ports):
-    """As `cluster.actors.syncer.ray_ports.RayPorts`, through a `Network`."""
+    """As `cluster.actors.syncer.ray_ports.RayPorts`, through a `SimNetwork`."""
 
-    def __init__(self, site: Site, network: Network) -> None:
+    def __init__(self, site: Site, network: SimNetwork) -> None:
         self.site, self.network = site, network
         self.loop, self.machines, self.shards = site.loop, site.machines, site.shards
 

@@ -38,7 +38,7 @@ class ShardPlace:
     died: int = 0
 
 
-class Shards:
+class SimShards:
     """All shards of a run, their disk, and the syncer's knowledge of what was merged.
 
     `history`: the value of each version that was ever public.

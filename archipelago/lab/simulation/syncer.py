@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from archipelago.lab.checks.facts import Violation
-from archipelago.lab.checks.judge import Judge
-from archipelago.lab.simulation.network import Site
+from archipelago.lab.checks.judge import InvariantJudge
+from archipelago.lab.simulation.site import Site
 from cluster.failures import Failure
 from cluster.syncer.measures import Measures
 from cluster.syncer.ports import Log, Ports
@@ -21,7 +21,7 @@ class SyncerSlot(Log):
     `hearing`: the event that is being taken in, or that has raised. `states`: after each event.
     """
 
-    def __init__(self, site: Site, ports: Ports, judge: Judge) -> None:
+    def __init__(self, site: Site, ports: Ports, judge: InvariantJudge) -> None:
         self.site, self.ports, self.judge = site, ports, judge
         self.tape: list[tuple[float, Event]] = []
         self.states: list[State] = []
@@ -91,7 +91,7 @@ class Witnessed(Syncer):
 class JudgedMeasures(Measures):
     """Where the shell reports every event: to the judge, and to nobody else."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: InvariantJudge) -> None:
         self._judge = judge
 
     def saw(

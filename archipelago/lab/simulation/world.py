@@ -2,7 +2,7 @@
 
 Around `cluster.syncer.Syncer`, which runs unchanged on a `VirtualLoop`, stand learners, a shard, a
 disk and a network that are made of integers. A `SimPlan` says what breaks and when. After every
-event the `Judge` looks at what the rules have done.
+event the `InvariantJudge` looks at what the rules have done.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from archipelago.lab.checks.facts import Truth, Violation
-from archipelago.lab.checks.judge import Judge
+from archipelago.lab.checks.judge import InvariantJudge
 from archipelago.lab.simulation.event_loop import running
 from archipelago.lab.simulation.faults import FaultInjector
-from archipelago.lab.simulation.network import BACK_S, Network, Site
+from archipelago.lab.simulation.network import BACK_S, SimNetwork
 from archipelago.lab.simulation.plan import (
     EVENTS_WANTED,
     FAULTS_WANTED,
@@ -25,6 +25,7 @@ from archipelago.lab.simulation.plan import (
     Trouble,
 )
 from archipelago.lab.simulation.ports import SimPorts
+from archipelago.lab.simulation.site import Site
 from archipelago.lab.simulation.syncer import SyncerSlot
 from coordinator.protocol import Life
 from coordinator.state import Phase
@@ -33,13 +34,13 @@ AFTERMATH_S = 3.0
 """So long after its end a run is watched."""
 
 
-class World:
+class SimWorld:
     """Everything around the rules; `run` plays a plan to its end."""
 
     def __init__(self, plan: SimPlan) -> None:
         self.plan, self.site = plan, Site(plan)
-        self.network = Network(self.site)
-        self.judge = Judge(plan.rule, self._truth())
+        self.network = SimNetwork(self.site)
+        self.judge = InvariantJudge(plan.rule, self._truth())
         self.seat = SyncerSlot(self.site, SimPorts(self.site, self.network), self.judge)
         self.faults = FaultInjector(self.site, self.network, self.seat)
 

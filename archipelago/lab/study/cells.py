@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archipelago.lab.training.evaluations import Look
+from archipelago.lab.training.evaluations import Evaluation
 from archipelago.lab.training.timing import Virtual
 from archipelago.lab.training.virtual_file import written
 from cluster.config.schema import Config, DurabilityConfig, MonitorConfig
@@ -53,12 +53,12 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CellResult:
     """What a cell has come to. `failed`: why it came to nothing, empty if it did not; `source`: of
     the code that made it."""
 
     figures: Mapping[str, Any]
-    curve: Sequence[Look]
+    curve: Sequence[Evaluation]
     failed: str
     took_s: float
     source: str
@@ -95,7 +95,7 @@ class CellFiles:
         write(path, written(cell.config, cell.virtual).encode())
         return path
 
-    def keep(self, key: str, made: Made) -> None:
+    def keep(self, key: str, made: CellResult) -> None:
         """Write down what it has come to, as a whole."""
         told = {
             "format": FORMAT,
@@ -109,7 +109,7 @@ class CellFiles:
         }
         write(self.result_path(key), json_bytes(told))
 
-    def find(self, key: str) -> Made | None:
+    def find(self, key: str) -> CellResult | None:
         """What it has come to; None if it was not made yet.
 
         Errors: `Broken` if there is a file that does not say it.
@@ -119,9 +119,11 @@ class CellFiles:
             told = json.loads(path.read_text(encoding="utf-8"))
             if told["format"] != FORMAT or told["key"] != key:
                 raise Broken(f"{path} is of cell {told['key']} in format {told['format']}")
-            curve = [Look(t, s, n, math.nan if x is None else x) for t, s, n, x in told["curve"]]
+            curve = [
+                Evaluation(t, s, n, math.nan if x is None else x) for t, s, n, x in told["curve"]
+            ]
             figures, failed = dict(told["figures"]), str(told["failed"])
-            return Made(figures, curve, failed, float(told["took_s"]), str(told["source"]))
+            return CellResult(figures, curve, failed, float(told["took_s"]), str(told["source"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

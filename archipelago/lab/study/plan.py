@@ -63,7 +63,7 @@ class StudyFile(Table):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StudyRow:
     """One point of one arm: a cell for each seed, in their order.
 
     `shared`: what of the point is on the axes of all arms.
@@ -90,7 +90,7 @@ class Study:
     seeds: tuple[int, ...]
     against: str | None
     measure: str
-    rows: tuple[Row, ...]
+    rows: tuple[StudyRow, ...]
 
     @property
     def cells(self) -> dict[str, Cell]:
@@ -152,7 +152,7 @@ def planned(
     common, wrong = _axes(file.axes, "axes")
     problems += wrong
     folder = Path(study.dir) / (study.name or name)
-    rows, impossible = list[Row](), dict[str, list[str]]()
+    rows, impossible = list[StudyRow](), dict[str, list[str]]()
     for arm in arms:
         own, wrong = _axes(arm.axes, f"arms.{arm.name}.axes")
         given = _flat(arm.set)
@@ -253,7 +253,7 @@ def _rows(
     own: Mapping[str, list[Any]],
     overrides: Sequence[str],
     seeds: Sequence[int],
-) -> Iterator[tuple[Row, Iterable[str]]]:
+) -> Iterator[tuple[StudyRow, Iterable[str]]]:
     """All points of an arm, each as a row with what is wrong with it."""
     seen = set[tuple[str, ...]]()
     for values in product(*common.values(), *own.values()):
@@ -274,7 +274,7 @@ def _rows(
             problems += entry.problems
             cells.append(Cell.of(entry.config, entry.virtual))
         shared = {path: value for path, value in point.items() if path in common}
-        row = Row(arm, point, shared, tuple(cells))
+        row = StudyRow(arm, point, shared, tuple(cells))
         if (keys := tuple(cell.key for cell in cells)) not in seen:
             seen.add(keys)  # an axis that the mode has no use for makes the same again
             yield row, dict.fromkeys(problems)

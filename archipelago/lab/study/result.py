@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from archipelago.lab.study.cells import Made
+from archipelago.lab.study.cells import CellResult
 from archipelago.lab.study.paired_statistics import METHOD, Mean, gaps_percent, mean
-from archipelago.lab.study.plan import Row, Study
+from archipelago.lab.study.plan import Study, StudyRow
 from archipelago.lab.training.average import PREFIX
 from cluster.config.values import Mode
 
@@ -23,7 +23,7 @@ ALSO = (
 """Figures of a line beside its measure: means over its seeds."""
 
 
-class LookMean(NamedTuple):
+class EvaluationMean(NamedTuple):
     """Means over seeds: of virtual seconds, tokens trained and held-out loss at a step."""
 
     t: int
@@ -41,10 +41,10 @@ class Line:
     of its arm; `enclosed`: no value of it is at the end of an axis of its arm.
     """
 
-    row: Row
+    row: StudyRow
     measured: Mean
     figures: Mapping[str, float]
-    curve: Sequence[LookMean]
+    curve: Sequence[EvaluationMean]
     missing: Sequence[int]
     failed: Mapping[int, str]
     gap: Mean | None
@@ -104,7 +104,7 @@ class Result:
         return told
 
 
-def summed(study: Study, made: Mapping[str, Made]) -> Result:
+def summed(study: Study, made: Mapping[str, CellResult]) -> Result:
     """Sum up what was made of it so far."""
     samples = {row.label: _samples(row, study.measure, made) for row in study.rows}
     means = {label: mean([x for x in each if math.isfinite(x)]) for label, each in samples.items()}
@@ -136,18 +136,18 @@ def summed(study: Study, made: Mapping[str, Made]) -> Result:
     return Result(study, lines)
 
 
-def _samples(row: Row, measure: str, made: Mapping[str, Made]) -> list[float]:
+def _samples(row: StudyRow, measure: str, made: Mapping[str, CellResult]) -> list[float]:
     """Of each seed; NaN where there is no figure."""
     found = [made.get(cell.key) for cell in row.cells]
     return [math.nan if each is None or each.failed else each.figure(measure) for each in found]
 
 
-def _alike(one: Row, other: Row) -> bool:
+def _alike(one: StudyRow, other: StudyRow) -> bool:
     """Are they at the same place of all axes that both have from the study?"""
     return all(other.shared[p] == v for p, v in one.shared.items() if p in other.shared)
 
 
-def _best(rows: Sequence[Row], means: Mapping[str, Mean], measure: str) -> Row | None:
+def _best(rows: Sequence[StudyRow], means: Mapping[str, Mean], measure: str) -> StudyRow | None:
     """Of those with the most figures, the one with the best mean."""
     most = max((means[row.label].samples for row in rows), default=0)
     tried = [row for row in rows if means[row.label].samples == most > 0]
@@ -155,7 +155,7 @@ def _best(rows: Sequence[Row], means: Mapping[str, Mean], measure: str) -> Row |
     return min(tried, key=lambda row: sign * means[row.label].value, default=None)
 
 
-def _enclosed(row: Row, peers: Sequence[Row]) -> bool:
+def _enclosed(row: StudyRow, peers: Sequence[StudyRow]) -> bool:
     """Lies it between others on each axis of its arm on which there are numbers?"""
     for path, value in row.point.items():
         line = {each.point[path] for each in peers if path in each.point}
@@ -169,18 +169,18 @@ def _mean_of(values: Sequence[float]) -> float:
     return fmean(values) if values else math.nan
 
 
-def _told(made: Sequence[Made]) -> list[str]:
+def _told(made: Sequence[CellResult]) -> list[str]:
     """Return the names of the figures of a line: the usual ones and all averages."""
     averages = dict.fromkeys(n for each in made for n in each.figures if n.startswith(PREFIX))
     return [*ALSO, *averages]
 
 
-def _curve(made: Sequence[Made]) -> list[LookMean]:
+def _curve(made: Sequence[CellResult]) -> list[EvaluationMean]:
     """Over the looks that all seeds have had."""
     looks = [{look[0]: look for look in each.curve} for each in made]
     steps = set[int].intersection(*(set(each) for each in looks)) if looks else set[int]()
     return [
-        LookMean(t, *(fmean([each[t][i] for each in looks]) for i in (1, 2, 3)))
+        EvaluationMean(t, *(fmean([each[t][i] for each in looks]) for i in (1, 2, 3)))
         for t in sorted(steps)
     ]
 

@@ -14,20 +14,20 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from archipelago.lab.study.cells import Broken, Cell, CellFiles, Made
-from archipelago.lab.training.evaluations import Look
+from archipelago.lab.study.cells import Broken, Cell, CellFiles, CellResult
+from archipelago.lab.training.evaluations import Evaluation
 from archipelago.lab.training.virtual_file import load, refuse
 from cluster.source import source_sha256
 from cluster.workers.environment import take_one_thread
 from coordinator.errors import ArchipelagoError
 
 
-def found(files: CellFiles, cells: Mapping[str, Cell], *, retry: bool) -> dict[str, Made]:
+def found(files: CellFiles, cells: Mapping[str, Cell], *, retry: bool) -> dict[str, CellResult]:
     """What was made before; `retry`: without those that came to nothing.
 
     Errors: `UserMistake` with every file that is broken.
     """
-    made, problems = dict[str, Made](), list[str]()
+    made, problems = dict[str, CellResult](), list[str]()
     for key in cells:
         try:
             each = files.find(key)
@@ -41,7 +41,7 @@ def found(files: CellFiles, cells: Mapping[str, Cell], *, retry: bool) -> dict[s
 
 
 def make(
-    files: CellFiles, cells: Mapping[str, Cell], jobs: int, done: Callable[[str, Made], None]
+    files: CellFiles, cells: Mapping[str, Cell], jobs: int, done: Callable[[str, CellResult], None]
 ) -> None:
     """Train these cells; `done` is told of each one once its file is there.
 
@@ -124,17 +124,17 @@ def nothing(figures: Mapping[str, object]) -> str:
     return ""
 
 
-def trained(path: Path) -> Made:
+def trained(path: Path) -> CellResult:
     """Train what this file says, in this process."""
     from archipelago.lab.training.train import train
 
     began_s = time.monotonic()
     config, virtual = load(path)
-    figures, curve, failed = dict[str, object](), list[Look](), ""
+    figures, curve, failed = dict[str, object](), list[Evaluation](), ""
     try:
         learned = train(config, virtual, virtual.look_every, virtual.average_shares)
         figures, curve = learned.figures, [*learned.curve]
         failed = nothing(figures)
     except ArchipelagoError as error:
         failed = str(error)
-    return Made(figures, curve, failed, time.monotonic() - began_s, source_sha256())
+    return CellResult(figures, curve, failed, time.monotonic() - began_s, source_sha256())

@@ -20,6 +20,6 @@ those of a run on Ray. Only time, machines and the network between them are numb
     learner         one life: `islands.learner_state`, carried by callbacks, with a model
     ports           what the syncer reaches: the real shard, and learners
     faults          a fault plan, as far as it has a meaning here
-    data_parallel   one process, the summed batch: the mode "data-parallel"
+    data_parallel   one process, the summed batch: the mode "data-parallel", and its steps alone
     lease_source    which data an island reads, if a tape says so
 """

@@ -27,7 +27,7 @@ _ports: dict[tuple[str, AdoptRule, float], FragmentPort] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
+class CompiledParts:
     """Of all islands: `inner` compiles the step for each shape of batch, `port` cuts fragments."""
 
     task: Task
@@ -38,14 +38,14 @@ class Kit:
     structure: Any
 
 
-def kit_of(config: Config) -> Kit:
+def kit_of(config: Config) -> CompiledParts:
     """Errors: `UserMistake` if there is no such task."""
     sync, task = config.sync, task_of(config)
     shapes = jax.eval_shape(lambda: task.init(0))
     layout = layout_of(task, sync.fragments, shapes)
     rule, blend = AdoptRule(sync.adopt), sync.blend or 0.0
     inner = inner_of(config, task)
-    return Kit(
+    return CompiledParts(
         task,
         layout,
         inner,

@@ -1,13 +1,15 @@
-"""Data-parallel in virtual time: one process takes each step on the summed batch of all islands.
+"""Data-parallel in one process, which takes each step on the summed batch of all islands.
 
-What that computes is what islands with all-reduced gradients would, as nobody drops out; its time
-is that of the slowest island of each step, and of a ring of bf16 gradients after it, which nothing
-hides.
+What that computes is what islands with all-reduced gradients would, as nobody drops out. In virtual
+time (`train`) a step takes as long as the slowest island of it, and a ring of bf16 gradients after
+it, which nothing hides.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,19 +21,51 @@ from archipelago.lab.training.timing import Timing
 from cluster.config.schema import Config
 from cluster.workers.assembly import habits_of, task_of
 from coordinator.codec import Wire
-from coordinator.fragments import Flat, take
+from coordinator.fragments import Flat, Layout, take
 from coordinator.protocol import Fragment, Lease
-from islands.inner import InnerState
+from islands.inner import Inner, InnerState, Measures
+from islands.task import Task
+
+
+class StepTaken(NamedTuple):
+    """One step on the summed batch.
+
+    `state`: after the step; the next step uses it up. `measures`: what is still being computed.
+    `tokens`: those of the batch.
+    """
+
+    state: InnerState
+    measures: Measures
+    tokens: int
+
+
+def steps_on_summed_batch(
+    config: Config, task: Task, inner: Inner, state: InnerState, steps: int
+) -> Iterator[StepTaken]:
+    """Train for so many steps from a state, on the leases 0, 1, 2 and so on, one after another."""
+    batch_size = sum(group.count * group.batch_size for group in config.islands)
+    stream, leases = task.stream(batch_size), 0
+    for clock in range(steps):
+        while not leases or stream.remaining < batch_size:
+            stream.add(Lease(leases))
+            leases += 1
+        batch = stream.next()
+        state, measures = inner.step(state, batch, clock)
+        yield StepTaken(state, measures, int(task.tokens(batch)))
+
+
+def fragments_of(layout: Layout, state: InnerState) -> list[Flat]:
+    """Return a state's parameters as fragments on the host."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
+    return [take(layout, Fragment(p), leaves) for p in range(len(layout.fragments))]
 
 
 def train(config: Config, timing: Timing, curve: LossCurve) -> Learned:
-    """The configured optimizer on the summed batch for T steps.
+    """Train the configured optimizer for T steps in virtual time.
 
     Errors: `UserMistake` if there is no such task.
     """
     task, layout = task_of(config), curve.evaluator.layout
-    batch_size = sum(group.count * group.batch_size for group in config.islands)
-    stream, leases = task.stream(batch_size), 0
     inner = inner_of(config, task)
     state = inner.start(task.init(config.run.seed))
     islands = [habits_of(config, island) for island in config.island_names]
@@ -40,24 +74,14 @@ def train(config: Config, timing: Timing, curve: LossCurve) -> Learned:
     ring_s = timing.passes_s(ring_bytes) + 2 * timing.latency_s if len(islands) > 1 else 0.0
     now_s = computed_s = 0.0
     tokens, steps = 0, config.run.steps
-
-    def fragments(state: InnerState) -> list[Flat]:
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
-        return [take(layout, Fragment(p), leaves) for p in range(len(layout.fragments))]
-
-    for t in range(1, steps + 1):
-        while not leases or stream.remaining < batch_size:
-            stream.add(Lease(leases))
-            leases += 1
-        batch = stream.next()
-        state, _ = inner.step(state, batch, t - 1)
-        tokens += int(task.tokens(batch))
+    for t, taken in enumerate(steps_on_summed_batch(config, task, inner, state, steps), 1):
+        state = taken.state
+        tokens += taken.tokens
         took_s = [step_s(timing, *each) for each in zip(islands, chance, strict=True)]
         now_s, computed_s = now_s + max(took_s) + ring_s, computed_s + sum(took_s)
-        now = state
-        curve.averages.see(t, lambda now=now: fragments(now))
+        curve.averages.see(t, lambda now=state: fragments_of(layout, now))
         if t < steps and curve.due(t):
-            curve.look(t, now_s, tokens, fragments(state))
+            curve.look(t, now_s, tokens, fragments_of(layout, state))
     measured: dict[str, object] = {
         "tokens_trained": tokens,
         "tokens_merged": tokens,
@@ -77,4 +101,4 @@ def train(config: Config, timing: Timing, curve: LossCurve) -> Learned:
         "rejected_contributions": 0,
         "effective_overlap": 0.0,
     }
-    return curve.ended(config, steps, now_s, measured, fragments(state))
+    return curve.ended(config, steps, now_s, measured, fragments_of(layout, state))

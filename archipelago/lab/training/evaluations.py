@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Look(NamedTuple):
+class Evaluation(NamedTuple):
     """The global model at a syncer step: virtual seconds, tokens trained by then, and its held-out
     loss over a sample, nats per token."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from archipelago.lab.training.network import Network, Place
+from archipelago.lab.training.network import IslandPlace, VirtualNetwork
 from archipelago.lab.training.timing import Timing
 from cluster.config.fault_kinds import FaultKind
 from cluster.config.schema import PlannedFault
@@ -23,10 +23,10 @@ class Faults:
     def __init__(
         self,
         plan: Sequence[PlannedFault],
-        network: Network,
+        network: VirtualNetwork,
         measures: Measures,
         timing: Timing,
-        start: Callable[[Place], None],
+        start: Callable[[IslandPlace], None],
     ) -> None:
         """`start`: begin a process at this place."""
         self._plan, self._left = FaultPlan(plan), len(plan)

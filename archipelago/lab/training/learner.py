@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from archipelago.lab.simulation.event_loop import settle
+from archipelago.lab.simulation.event_loop import VirtualLoop, settle
+from archipelago.lab.training.compiled_parts import CompiledParts
 from coordinator.codec import Sent
 from coordinator.fragments import Flat
 from coordinator.protocol import (
+    Adopted,
     ContributionId,
     Fragment,
     Granted,
     HandIn,
     Known,
+    LeaseWanted,
     Publication,
+    Report,
     Version,
     Vitals,
 )
 from islands.corpus import Starved
-from islands.exchange import Downlink, Public, Uplink
+from islands.encoder import Encoder
+from islands.exchange import Downlink, Missed, Public, Uplink
 from islands.learner_life import LearnerState, begun
 from islands.learner_messages import (
     Adopt,
@@ -39,15 +44,38 @@ from islands.learner_messages import (
     Step,
     Stepped,
     Take,
+    Terms,
     Want,
 )
 from islands.learner_state import happen
+from islands.link import Habits
+from islands.replica import Replica
 from islands.task import StreamLike
 
-if TYPE_CHECKING:
-    from archipelago.lab.training.process import VirtualProcess
-
 HandedIn = tuple[HandIn, Sent]
+
+
+class VirtualLearnerProcess(Protocol):
+    """The process of a learner, as far as the learner knows it; `VirtualProcess` is one."""
+
+    loop: VirtualLoop
+    kit: CompiledParts
+    habits: Habits
+    terms: Terms
+    encoder: Encoder
+    moments_encoder: Encoder | None
+    replica: Replica
+    spoil: float
+    dead: bool
+    frozen_s: float
+
+    @property
+    def learner(self) -> VirtualLearner | None: ...
+    def takes_s(self) -> float: ...
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
+    def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> None: ...
+    def lease(self, event: LeaseWanted) -> None: ...
+    def ends(self, learner: VirtualLearner, *, distrusted: bool) -> None: ...
 
 
 class VirtualLearner:
@@ -55,7 +83,7 @@ class VirtualLearner:
 
     def __init__(
         self,
-        process: VirtualProcess,
+        process: VirtualLearnerProcess,
         granted: Granted,
         public: dict[Fragment, Public],
         stream: StreamLike,
@@ -100,9 +128,9 @@ class VirtualLearner:
                     self.happens(Fed(self.stream.remaining))
                 case Say(report, adopted):
                     vitals = Vitals(math.nan, computing_s=self.computing_s)
-                    process.network.report(process, report, vitals, adopted)
+                    process.report(report, vitals, adopted)
                 case Want(event):
-                    process.network.lease(process, event)
+                    process.lease(event)
                 case End(distrusted):
                     process.ends(self, distrusted=distrusted)
 

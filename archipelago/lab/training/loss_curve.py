@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from archipelago.lab.training.average import Averages
-from archipelago.lab.training.evaluations import Look
+from archipelago.lab.training.evaluations import Evaluation
 from cluster.config.schema import Config
 from cluster.storage.model_file import fingerprint
 from cluster.workers.evaluator import Evaluator
@@ -19,7 +19,7 @@ class Learned:
     `curve`: the looks on the way."""
 
     figures: dict[str, object]
-    curve: list[Look]
+    curve: list[Evaluation]
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class LossCurve:
     evaluator: Evaluator
     every: int
     averages: Averages = field(default_factory=lambda: Averages([]))
-    looks: list[Look] = field(default_factory=list[Look])
+    looks: list[Evaluation] = field(default_factory=list[Evaluation])
 
     def due(self, t: int) -> bool:
         """Has it been so long since the last look?"""
@@ -39,7 +39,7 @@ class LossCurve:
         )
 
     def look(self, t: int, time_s: float, tokens: int, flats: Sequence[Flat]) -> None:
-        self.looks.append(Look(t, time_s, tokens, self.evaluator.sample(flats)))
+        self.looks.append(Evaluation(t, time_s, tokens, self.evaluator.sample(flats)))
 
     def ended(
         self,

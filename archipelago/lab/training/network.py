@@ -51,7 +51,7 @@ class Direction:
 
 
 @dataclass(slots=True)
-class Place:
+class IslandPlace:
     """Where one island is: its link, its batches, and the process that is there.
 
     `cut_s`: until then nothing comes through. `retired`: it is not wanted any more.
@@ -67,7 +67,7 @@ class Place:
     retired: bool = False
 
 
-class Network:
+class VirtualNetwork:
     """Carries words between processes and the syncer; it is every process's way."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Network:
         task: Task,
         layout: Layout,
         shard: ArrayShard,
-        places: Sequence[Place],
+        places: Sequence[IslandPlace],
         reading: Reading | None,
     ) -> None:
         """`reading`: instead of the leases that the rules grant."""
@@ -92,7 +92,7 @@ class Network:
 
     # --- processes --------------------------------------------------------------------------------
 
-    def crash(self, place: Place) -> None:
+    def crash(self, place: IslandPlace) -> None:
         """The process that is there dies, which is known a moment later."""
         if (process := place.process) is None:
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archipelago.lab.training.network import NOTICED_S, Network
+from archipelago.lab.training.network import NOTICED_S, VirtualNetwork
 from cluster.failures import Answered
 from cluster.shard.arrivals import Arrivals
 from cluster.shard.fates import Fates
@@ -23,9 +23,9 @@ from coordinator.protocol import (
 
 
 class VirtualPorts(Ports):
-    """As `cluster.actors.syncer.ray_ports.RayPorts` and the shard's process, over a `Network`."""
+    """The syncer's ports over a `VirtualNetwork`: the shard, and learners with real arrays."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: VirtualNetwork) -> None:
         self._network, self._loop, self._shard = network, network.loop, network.shard
         self._fates, self._arrivals, self._free_s = Fates(), Arrivals(), 0.0
 

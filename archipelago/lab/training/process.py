@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from optax import OptState
 
 from archipelago.lab.simulation.event_loop import VirtualLoop
-from archipelago.lab.simulation.process import Process
-from archipelago.lab.training.compiled_parts import Kit
+from archipelago.lab.simulation.island_process import IslandProcess
+from archipelago.lab.training.compiled_parts import CompiledParts
 from archipelago.lab.training.learner import HandedIn, VirtualLearner
 from archipelago.lab.training.timing import Timing
 from cluster.config.rule import group_of
@@ -61,7 +61,7 @@ class Way(Protocol):
     def left(self, who: VirtualProcess) -> None: ...
 
 
-class VirtualProcess(Process[VirtualLearner]):
+class VirtualProcess(IslandProcess[VirtualLearner]):
     """One process of one island.
 
     `spoil`: what it hands in is multiplied by it.
@@ -71,7 +71,7 @@ class VirtualProcess(Process[VirtualLearner]):
         self,
         config: Config,
         island: Island,
-        kit: Kit,
+        kit: CompiledParts,
         timing: Timing,
         loop: VirtualLoop,
         network: Way,
@@ -169,6 +169,16 @@ class VirtualProcess(Process[VirtualLearner]):
     def refused(self, said: ContributionId) -> None:
         if (learner := self.learner_of(said.life)) is not None:
             learner.refused(said)
+
+    # --- called by its learner --------------------------------------------------------------------
+
+    def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> None:
+        """Send a report to the syncer."""
+        self.network.report(self, event, vitals, adopted)
+
+    def lease(self, event: LeaseWanted) -> None:
+        """Ask the syncer for data."""
+        self.network.lease(self, event)
 
 
 def step_s(timing: Timing, habits: Habits, rng: random.Random) -> float:

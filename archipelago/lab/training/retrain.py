@@ -7,7 +7,7 @@ from pathlib import Path
 from archipelago.lab.training.lease_source import reading_of
 from archipelago.lab.training.loss_curve import Learned, LossCurve
 from archipelago.lab.training.timing import Virtual
-from archipelago.lab.training.world import World
+from archipelago.lab.training.world import VirtualWorld
 from cluster.config.load import load
 from cluster.config.rule import rule_of
 from cluster.storage.layout import load_layout
@@ -29,4 +29,6 @@ def train_again(run_dir: Path, virtual: Virtual) -> Learned:
     edition = edition_of(depot)
     reading = reading_of(rule_of(config, layout, edition), tape.events)
     curve = LossCurve(Evaluator(config), virtual.look_every)
-    return World(config, virtual, curve, reading=reading, order=[*reading], edition=edition).run()
+    return VirtualWorld(
+        config, virtual, curve, reading=reading, order=[*reading], edition=edition
+    ).run()

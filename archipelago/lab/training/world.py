@@ -10,7 +10,7 @@ from archipelago.lab.training.compiled_parts import kit_of
 from archipelago.lab.training.faults import Faults
 from archipelago.lab.training.lease_source import Reading
 from archipelago.lab.training.loss_curve import Learned, LossCurve
-from archipelago.lab.training.network import Direction, Network, Place
+from archipelago.lab.training.network import Direction, IslandPlace, VirtualNetwork
 from archipelago.lab.training.ports import VirtualPorts
 from archipelago.lab.training.process import VirtualProcess
 from archipelago.lab.training.timing import Timing
@@ -33,7 +33,7 @@ PATIENCE_S = 1000.0
 own."""
 
 
-class World(Log):
+class VirtualWorld(Log):
     """Everything of one run; it is its own tape. `tape`: each event, with its time."""
 
     def __init__(
@@ -59,10 +59,14 @@ class World(Log):
         self.shard = shard_of(config, kit.layout, arrays)
         names = config.island_names if order is None else order
         places = [
-            Place(island, group_of(config, island).batch_size, Direction(timing), Direction(timing))
+            IslandPlace(
+                island, group_of(config, island).batch_size, Direction(timing), Direction(timing)
+            )
             for island in names
         ]
-        self.network = Network(self.loop, timing, kit.task, kit.layout, self.shard, places, reading)
+        self.network = VirtualNetwork(
+            self.loop, timing, kit.task, kit.layout, self.shard, places, reading
+        )
         rule = rule_of(config, kit.layout, edition)
         if reading is not None:  # the cursors are in leases that these rules have not granted
             rule = replace(rule, batches=tuple((name, 0) for name, _ in rule.batches))
@@ -146,7 +150,7 @@ class World(Log):
         slowest_s = max(max(self.timing.step_s / each.speed, each.step_s) for each in groups)
         return LEEWAY * self.config.run.steps * slowest_s + PATIENCE_S
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: IslandPlace) -> None:
         """A process begins, unless the island is not wanted any more."""
         if place.retired or place.process is not None:
             return

@@ -1,4 +1,4 @@
-"""The commands that prove: replay a run, simulate many."""
+"""The command `archipelago simulate`: a run in virtual time, many at random, or a cluster."""
 
 from __future__ import annotations
 
@@ -11,31 +11,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from archipelago.cli.bench import Json, Overrides
-from archipelago.cli.options import FAILED
+from archipelago.cli import planning
+from archipelago.cli.options import FAILED, Json, Overrides
 from archipelago.cli.tables import figures_table
 from cluster.config.machines import is_cluster
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
-
-
-def replay(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR")], as_json: Json = False
-) -> None:
-    """Rebuild a run from its tape, compare with what it left to the last bit, and judge it: every
-    invariant after every event.
-
-    Example: archipelago replay runs/demo
-    """
-    from archipelago.lab.checks.replay import replay
-
-    result = replay(run_dir)
-    if as_json:
-        print(json_text(result))
-    else:
-        Console().print(figures_table(result))
-    if not result["exact"] or result["violations"]:
-        raise typer.Exit(FAILED)
 
 
 def simulate(
@@ -93,28 +74,22 @@ def simulate(
     if pictures is not None:
         if table1 or bandwidth or not (config_path is None or of_chips):
             raise UserMistake("--pictures takes a cluster file and --seed only")
-        from archipelago.cli import planning as clusters
-
-        clusters.draw(pictures, config_path, seed or 0, as_json=as_json)
+        planning.draw(pictures, config_path, seed or 0, as_json=as_json)
         return
     if table1 or bandwidth:
         if config_path is not None or overrides or not (schedules is for_s is schedule is None):
             raise UserMistake("--table1 and --bandwidth take --seed, --full and --json only")
         if table1 and bandwidth:
             raise UserMistake("either --table1 or --bandwidth says what to print")
-        from archipelago.cli import planning as clusters
-
         if table1:
-            clusters.table1(seed or 0, full=full, as_json=as_json)
+            planning.table1(seed or 0, full=full, as_json=as_json)
         else:
-            clusters.bandwidth(seed or 0, as_json=as_json)
+            planning.bandwidth(seed or 0, as_json=as_json)
         return
     if config_path is not None and of_chips:
         if overrides or not (schedules is for_s is schedule is None):
             raise UserMistake("a cluster file takes --seed, --full and --json only")
-        from archipelago.cli import planning as clusters
-
-        clusters.simulated(config_path, seed or 0, full=full, as_json=as_json)
+        planning.simulated(config_path, seed or 0, full=full, as_json=as_json)
         return
     if config_path is None:
         if overrides:
@@ -141,9 +116,10 @@ def _fuzz(
     """Random schedules; which seed they are of, and how to repeat those that fail, is said at once
     on standard error."""
     from archipelago.lab.simulation import fuzz
+    from archipelago.lab.simulation.fuzz_failures import FuzzFailure, keep
 
-    def found(failure: fuzz.FuzzFailure) -> None:
-        typer.echo(f"{failure.seed}: {failure.words}\n{fuzz.keep(failure)}", err=True)
+    def found(failure: FuzzFailure) -> None:
+        typer.echo(f"{failure.seed}: {failure.words}\n{keep(failure)}", err=True)
 
     if schedule is not None:
         if not (schedules is for_s is seed is None):
@@ -160,19 +136,3 @@ def _fuzz(
         for_s = math.inf if for_s is None else for_s
         result = fuzz.fuzz(schedules, seed, jobs=jobs, for_s=for_s, found=found)
     return asdict(result)
-
-
-def plan(
-    cluster_path: Annotated[
-        Path, typer.Argument(metavar="CLUSTER.toml", help="Chips, regions, links, the model.")
-    ],
-    seed: Annotated[int, typer.Option(min=0, help="Of all chance.")] = 0,
-    as_json: Json = False,
-) -> None:
-    """How to train on a cluster, which need not be there: what to choose, what to expect, and why.
-
-    Example: archipelago plan examples/cluster.toml
-    """
-    from archipelago.cli import planning as clusters
-
-    clusters.plan(cluster_path, seed, as_json=as_json)

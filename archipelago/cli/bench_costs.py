@@ -1,0 +1,164 @@
+"""The commands `bench merge`, `scale`, `overhead`, `large` and `accelerator`: what parts cost."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from archipelago.cli.bench_output import tell
+from archipelago.cli.options import Json, Overrides
+from archipelago.cli.tables import figures_table, rows_table
+from cluster.storage.files import json_text
+from coordinator.codec import Wire
+from coordinator.errors import UserMistake
+
+
+def merge(
+    contributions: Annotated[int, typer.Option("--m", min=1, help="That are merged.")] = 8,
+    elements: Annotated[int, typer.Option("--n", min=1, help="Of each of them.")] = 16_000_000,
+    wire: Annotated[Wire, typer.Option(help="Measured beside f32.")] = Wire.INT4,
+    threads: Annotated[int, typer.Option(min=0, help="0: all that may be used here.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1)] = 15,
+    pieces: Annotated[int, typer.Option(min=1, help="Of the fragment beside one tensor.")] = 4000,
+    quick: Annotated[bool, typer.Option("--quick", help="A rough figure.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How near does a merge come to the speed at which memory can be copied, and read?
+
+    Example: archipelago bench merge --threads 2 --json
+    """
+    from archipelago.lab.bench import merge as bench_merge
+    from archipelago.lab.bench.merge_workload import Workload, threads_here
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    if quick:  # pieces of the same size, of fewer elements
+        elements, pieces, repeats = 2_000_000, -(-pieces * 2_000_000 // elements), 5
+    workload = Workload(contributions, elements, wire, threads or threads_here(), pieces)
+    figures = bench_merge.merge(workload, repeats=repeats, say=talk.print)
+    tell("merge", figures, talk, as_json=as_json)
+
+
+def scale(
+    learners: Annotated[
+        str, typer.Option(metavar="M,N", help="How many; each a row.")
+    ] = "8,64,256",
+    for_s: Annotated[float, typer.Option("--for", min=1.0, metavar="S", help="Each rate.")] = 10.0,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What does one syncer cost, and how fast does it answer, by number of learners?
+
+    Example: archipelago bench scale --learners 8,64,256 --json
+    """
+    from archipelago.lab.bench import scale as bench_scale
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    figures = bench_scale.scale(
+        learners=[8] if quick else _numbers(learners),
+        for_s=3.0 if quick else for_s,
+        rates=bench_scale.QUICK if quick else bench_scale.LADDER,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell("scale", figures, talk, as_json=as_json)
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(number.isdecimal() and int(number) for number in numbers):
+        raise UserMistake(f"--learners {text!r}: that is not a list of numbers, such as 8,64,256")
+    return [int(number) for number in numbers]
+
+
+def overhead(
+    islands: Annotated[int, typer.Option(min=1, help="One CPU each.")] = 2,
+    for_s: Annotated[float, typer.Option("--for", min=1.0, metavar="S", help="A window.")] = 20.0,
+    pairs: Annotated[int, typer.Option(min=1, help="Of windows, with and without.")] = 6,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What does the system cost islands that train anyway, in wall time and in CPU seconds?
+
+    Example: archipelago bench overhead --pairs 6 --for 20 --json
+    """
+    from archipelago.lab.bench import overhead as bench_overhead
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    figures = bench_overhead.overhead(
+        preset="byte-tiny" if quick else "byte-1m",
+        islands=islands,
+        pairs=1 if quick else pairs,
+        for_s=3.0 if quick else for_s,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell("overhead", figures, talk, as_json=as_json)
+
+
+def large(
+    repeats: Annotated[int, typer.Option(min=1, help="Kills at each length of the tape.")] = 6,
+    only: Annotated[str | None, typer.Option(help="One part: tape, or joins.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What does a killed syncer cost a run of a million steps, and 16 learners who join a model of
+    a gigabyte over 200 Mbit/s?
+
+    Before its first measurement it plays a tape of 100,000 steps, which takes half an hour and
+    0.5 GB in ~/.cache/archipelago/bench; later ones find it there. The link is one of two network
+    namespaces, which needs root; else the learners are paced.
+
+    Example: archipelago bench large --json
+    """
+    from archipelago.lab.bench import joins as bench_joins
+    from archipelago.lab.bench import large as bench_large
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    figures = bench_large.large(
+        lengths=bench_large.QUICK if quick else bench_large.LONG,
+        repeats=1 if quick else repeats,
+        home=bench_large.CACHE,
+        plan=bench_joins.QUICK if quick else bench_joins.LARGE,
+        say=talk.print,
+        parts=bench_large.parts_of(only),
+    )
+    tell("large", figures, talk, as_json=as_json)
+
+
+def accelerator(
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep accelerator.json there, rewritten after each part."),
+    ] = None,
+    budget_s: Annotated[
+        float | None,
+        typer.Option("--budget", min=0.0, metavar="S", help="Seconds for everything; 520."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, on the CPU.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure one accelerator: steps with our hooks and without, kernels, memory, a small study.
+
+    Without Ray: python -m archipelago.lab.bench.accelerator --json
+
+    Example: archipelago bench accelerator --out runs/accelerator --json
+    """
+    from archipelago.lab.bench import accelerator as bench_accelerator
+
+    talk = Console(stderr=True, soft_wrap=True)
+    figures = bench_accelerator.accelerator(
+        quick=quick, out=out, budget_s=budget_s, say=lambda line: talk.print(line, markup=False)
+    )
+    if as_json:
+        print(json_text(figures))
+        return
+    talk = Console(soft_wrap=True)
+    shown = {key: each for key, each in figures.items() if not isinstance(each, dict | list)}
+    talk.print(figures_table(shown))
+    talk.print(rows_table(bench_accelerator.plain_rows(figures)))

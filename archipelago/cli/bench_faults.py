@@ -1,0 +1,88 @@
+"""The commands `bench recovery`, `faults` and `calibrate`: runs that are broken on purpose."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from archipelago.cli.bench_output import tell
+from archipelago.cli.options import Json, Overrides
+
+
+def recovery(
+    repeats: Annotated[int, typer.Option(min=1, help="Kills of each kind.")] = 3,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """How long does it take until who was killed is back, and what do the others notice?
+
+    Example: archipelago bench recovery --json
+    """
+    from archipelago.lab.bench import recovery as bench_recovery
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    figures = bench_recovery.recovery(
+        preset="byte-tiny" if quick else "byte-1m",
+        repeats=1 if quick else repeats,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell("recovery", figures, talk, as_json=as_json)
+
+
+def faults(
+    islands: Annotated[int, typer.Option(min=2, help="On this machine.")] = 8,
+    every_s: Annotated[float, typer.Option("--kill-every", min=1.0, metavar="S")] = 15.0,
+    for_s: Annotated[float, typer.Option("--for", min=30.0, metavar="S", help="A window.")] = 100.0,
+    pairs: Annotated[int, typer.Option(min=1, help="Of windows, with kills and without.")] = 6,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What is left of the merged tokens per second when something is killed every so often?
+
+    First islands only, then syncer and shard too. The defaults take some 40 minutes.
+
+    Example: archipelago bench faults --islands 8 --kill-every 15 --pairs 6 --for 100 --json
+    """
+    from archipelago.lab.bench import faults as bench_faults
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout)
+    figures = bench_faults.faults(
+        preset="byte-tiny",
+        islands=2 if quick else islands,
+        kill_every_s=5.0 if quick else every_s,
+        for_s=12.0 if quick else for_s,
+        pairs=1 if quick else pairs,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell("faults", figures, talk, as_json=as_json)
+
+
+def calibrate(
+    for_s: Annotated[float, typer.Option("--for", min=10.0, metavar="S", help="A window.")] = 60.0,
+    step_s: Annotated[float, typer.Option(min=0.05, help="Of an island's step.")] = 0.5,
+    overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it
+    quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Does the simulator say of this machine what real runs do? Three plans of faults, both ways.
+
+    Example: archipelago bench calibrate --for 60 --json
+    """
+    from archipelago.lab.bench import calibrate as bench_calibrate
+
+    talk = Console(file=sys.stderr if as_json else sys.stdout, soft_wrap=True)
+    figures = bench_calibrate.calibrate(
+        preset="byte-tiny",
+        step_s=0.25 if quick else step_s,
+        for_s=15.0 if quick else for_s,
+        overrides=overrides,
+        say=talk.print,
+    )
+    tell("calibrate", figures, talk, as_json=as_json)

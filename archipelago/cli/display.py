@@ -1,0 +1,52 @@
+"""The display of a run that goes on: the live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+
+from archipelago.cli.live_table import render
+from archipelago.cli.status_lines import announce, line
+from cluster.status import RunStatus
+
+LINE_EVERY_S = 5.0  # between two plain lines, where there is no terminal
+
+
+class Display:
+    """Shows each status that it is given: live on a terminal, else a plain line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._last: RunStatus | None = None
+        self._line_due_s = 0.0
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, status: RunStatus) -> None:
+        for text in announce(self._last, status):
+            self._say(text)
+        if self._live:
+            self._live.update(render(status), refresh=True)
+        elif status["elapsed_s"] >= self._line_due_s:
+            self._say(line(status))
+            self._line_due_s = status["elapsed_s"] + LINE_EVERY_S
+        self._last = status
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,139 @@
+"""The lines of text that say how a run stands, and what has happened in it.
+
+All functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from archipelago.cli.formatting import amount, duration, number
+from cluster.status import IslandStatus, PhaseName, RunStatus
+
+NAMES = 3  # islands named in one announcement before they are only counted
+
+
+def line(status: RunStatus) -> str:
+    """Return how a run stands, in one line of ASCII for a log."""
+    heldout = status["heldout"]
+    parts = [
+        duration(status["elapsed_s"]),
+        status["phase"],
+        f"t {status['t']}/{status['steps']}",
+        f"held-out {number(heldout[-1][1], 3) if heldout else '-'}",
+        f"merges {status['merges']}",
+        f"participants {status['participants']:.1f}, {status['alive']} alive",
+        f"tokens {amount(status['tokens_trained'])}, {amount(status['tokens_per_s'])}/s",
+        "left -" if status["left_s"] is None else f"left {duration(status['left_s'])}",
+    ]
+    if judging := judging_progress(status):
+        parts.append(judging)
+    if away := [f"{i['island']} {i['state']}" for i in status["islands"] if i["state"] != "live"]:
+        parts.append(", ".join(away))
+    parts.extend(f"ALERT {alert}" for alert in status.get("alerts", ()))
+    return "  ".join(parts)
+
+
+def announce(before: RunStatus | None, after: RunStatus) -> list[str]:
+    """What happened between two looks at a run, a line each, stamped with the run's own time."""
+    stamp = duration(after["elapsed_s"])
+    happened = [*_of_the_run(before, after), *_of_the_islands(before, after)]
+    return [f"{stamp}  {text}" for text in happened]
+
+
+def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
+    phases: dict[PhaseName, str] = {
+        "starting": f"{after['run']} is starting {after['wanted']} islands",
+        "running": f"{after['run']} is running",
+        "stopping": "stopping: each fragment has its last round",
+        "finished": _end(after),
+    }
+    if before is None or before["phase"] != after["phase"]:
+        yield phases[after["phase"]]
+    known = before is not None and before.get("evaluation") is not None
+    if (told := after.get("evaluation")) is not None and not known:
+        look, last = duration(told["look_s"]), duration(told["last_s"])
+        yield f"judging the model takes {look} at each look and {last} at the end"
+    yield from _of_the_alerts(before, after)
+    was, now = why_not_durable(before), why_not_durable(after)
+    if was != now:
+        yield f"not durable: {now}" if now else "durable again"
+    if (damage := damage_of(after)) and damage != damage_of(before):
+        yield f"damaged when the run came back: {damage}"
+
+
+def _end(status: RunStatus) -> str:
+    """How the run ended: by itself, or because somebody asked for it."""
+    where = f"at t {status['t']} after {status['merges']} merges"
+    if (asked := status.get("asked")) is None:
+        return f"finished {where}"
+    return f"stopped {where}, before t {status['steps']}: {asked}"
+
+
+def _of_the_alerts(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
+    """What somebody must see to, once each; and that it is over."""
+    was, now = (before or {}).get("alerts", []), after.get("alerts", [])
+    for alert in now:
+        if alert not in was:
+            yield f"ALERT: {alert}"
+    if was and not now:
+        yield "what the alerts were about is over"
+
+
+def why_not_durable(status: RunStatus | None) -> str:
+    """Return why nothing can be made durable at present; empty if it can."""
+    return status["figures"]["not_durable"] if status and status["figures"] else ""
+
+
+def damage_of(status: RunStatus | None) -> str:
+    """Return what was damaged when the run came back; empty if nothing was."""
+    return status["figures"].get("damage", "") if status and status["figures"] else ""
+
+
+def _of_the_islands(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
+    known = {i["island"]: i for i in before["islands"]} if before else {}
+    now = {i["island"]: i for i in after["islands"]}
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name, island in now.items():
+        for text in _changes(known.get(name), island):
+            alike[text].append(name)
+    for name in known:
+        if name not in now:
+            alike["gone from the run"].append(name)
+    for text, names in alike.items():
+        yield f"{_who(names)} {text}"
+
+
+def _who(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"island {names[0]} is"
+    if len(names) <= NAMES:
+        return f"islands {', '.join(names)} are"
+    return f"{len(names)} islands are"
+
+
+def _changes(was: IslandStatus | None, now: IslandStatus) -> Iterator[str]:
+    if was and was["state"] == now["state"] and was["life"] == now["life"]:
+        return
+    because = f": {now['why']}" if now["why"] else ""
+    match now["state"]:
+        case "live":
+            yield "live" if now["life"] <= 1 else f"back as life {now['life']}"
+        case "lost" | "quarantined" | "draining" | "waiting" | "set aside":
+            yield f"{now['state']}{because}"
+        case "left":
+            yield "drained and gone"
+        case "starting" | "joining":
+            if was and was["state"] == "live":
+                yield f"{now['state']} again{because}"
+
+
+def judging_progress(status: RunStatus) -> str:
+    """Return how far the last model is judged; empty before that."""
+    told = status.get("evaluation")
+    if told is None or told["wanted"] == 0:
+        return ""
+    left_s = told["last_s"] * (1 - told["done"] / told["wanted"])
+    of = f"{told['done']} of {told['wanted']} batches"
+    return f"judging the last model: {of}, left {duration(left_s)}"

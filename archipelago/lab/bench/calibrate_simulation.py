@@ -1,0 +1,103 @@
+"""The simulated half of `bench calibrate`: a window in virtual time, with a machine's times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from archipelago.lab.bench.calibrate_tape import WindowFigures, seen
+from archipelago.lab.checks.facts import Truth
+from archipelago.lab.checks.judge import InvariantJudge
+from archipelago.lab.simulation.event_loop import running
+from archipelago.lab.simulation.faults import FaultInjector
+from archipelago.lab.simulation.network import SimNetwork
+from archipelago.lab.simulation.plan import LAYOUT, SimFault, SimPlan, Trait
+from archipelago.lab.simulation.ports import SimPorts
+from archipelago.lab.simulation.site import Site
+from archipelago.lab.simulation.syncer import SyncerSlot
+from archipelago.lab.simulation.world import quiet
+from cluster.config.rule import rule_for
+from cluster.config.schema import Config
+from coordinator.protocol import Anchor
+
+SETTLES_S = 3.0
+"""After everybody has contributed, until a window begins."""
+LATENCY_S = 0.003
+"""Of a message, one way: `bench scale` has a report answered within some milliseconds."""
+JITTER = 0.05
+"""Of a paced step: the islands idle until it is over."""
+ENOUGH_EVENTS = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class MachineTimes:
+    """Of this machine, in seconds: a step, a merge and storing it, and from a kill to a step."""
+
+    step_s: float
+    merge_s: float
+    store_s: float
+    back_s: float
+
+
+def simulate(
+    config: Config, times: MachineTimes, for_s: float, faults: Sequence[SimFault]
+) -> WindowFigures:
+    """The same window in virtual time, with the real rules; faults as the real run had them."""
+    site = Site(_plan(config, times))
+    network = SimNetwork(site)
+    judge = InvariantJudge(site.plan.rule, Truth(site.made_of.get, lambda life, from_s, to_s: True))
+    seat = SyncerSlot(site, SimPorts(site, network), judge)
+    injector = FaultInjector(site, network, seat)
+    islands, loop = len(site.machines), site.loop
+    from_s = SETTLES_S + 2 * config.sync.lasting_every * times.step_s
+    for machine in site.machines.values():
+        loop.at(machine.trait.joins_s, network.start, machine)
+    for fault in faults:
+        struck = fault._replace(at_s=from_s + fault.at_s)
+        loop.at(struck.at_s, injector.strike, struck)
+    with running(loop), quiet():
+        try:
+            loop.run(from_s + for_s, lambda: site.syncer is None or site.syncer.failure is not None)
+            if site.syncer is not None and site.syncer.failure is not None:
+                raise site.syncer.failure
+        finally:
+            if site.syncer is not None:
+                site.syncer.close()
+            site.shards.close()
+            loop.finish()
+    return seen(seat.tape, from_s, from_s + for_s, islands, times.step_s)
+
+
+def _plan(config: Config, times: MachineTimes) -> SimPlan:
+    rule = rule_for(config, LAYOUT)
+    traits = [
+        Trait(
+            island,
+            joins_s=times.step_s * number / len(config.island_names),
+            step_s=times.step_s,
+            jitter=JITTER,
+            tokens=group.batch_size * config.data.window,
+            windows=group.batch_size,
+            latency_s=LATENCY_S,
+            group=group.group,
+        )
+        for group in config.islands
+        for number, island in enumerate(group.names)
+    ]
+    return SimPlan(
+        "calibrate",
+        rule,
+        tuple(traits),
+        carry=config.sync.adopt == "carry",
+        faults=(),
+        healed_s=math.inf,
+        stop_s=math.inf,
+        merge_s=times.merge_s,
+        store_s=times.store_s,
+        store_every=config.durability.counted,
+        anchor=Anchor(config.sync.anchor),
+        lock_step=None,
+        most_events=ENOUGH_EVENTS,
+        unruly=False,
+    )

@@ -1,0 +1,53 @@
+"""The death of one shard in a simulated cluster, and its return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from archipelago.lab.simulation.network import NOTICED_S
+from archipelago.lab.simulation.shards import ShardPlace
+from archipelago.lab.simulation.site import Site
+from archipelago.lab.simulation.syncer import SyncerSlot
+from coordinator.protocol import Anchor, Fragment, Version
+
+
+class ShardFaults:
+    """Lets shards die and come back."""
+
+    def __init__(self, site: Site, seat: SyncerSlot) -> None:
+        self.site, self.seat = site, seat
+
+    def strike(self, until_s: float) -> None:
+        """Let one shard die, and come back at `until_s`.
+
+        The syncer comes back with it if learners cannot go on without what the shard had.
+        """
+        site = self.site
+        there = [place for place in site.shards.places if place.process is not None]
+        if site.syncer is None or not there:
+            return
+        place = site.rng.choice(there)
+        site.shards.die(place)
+        if site.plan.anchor is Anchor.CURRENT:
+            self._start_over()
+            return
+        wanted = site.syncer.shard_lost(place.fragments)
+        site.loop.at(until_s, self._is_back, place, wanted, site.syncer.state.generation)
+
+    def _is_back(
+        self, place: ShardPlace, wanted: Mapping[Fragment, Version], generation: int
+    ) -> None:
+        """Bring the shard back, unless a new generation has it already; the syncer begins one if
+        the shard has less than was asked for."""
+        syncer = self.site.syncer
+        if syncer is None or syncer.state.generation != generation:
+            return
+        if self.site.shards.come_back(place, wanted, generation):
+            syncer.shard_back([*wanted])
+        else:
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """End the syncer, and bring it back."""
+        self.seat.die()
+        self.site.loop.at(self.site.loop.now_s + NOTICED_S, self.seat.resume)
