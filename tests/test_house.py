@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from importlinter.cli import lint_imports
 
+from cluster.package_guard import DISTRIBUTION
+
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("coordinator", "islands", "cluster", "archipelago")
 VOCABULARY_MODULES = (
@@ -53,7 +55,7 @@ def of(package: str, modules: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_the_flat_names_are_ours(name: str) -> None:
-    owners = set(packages_distributions().get(name, ())) - {"archipelago"}
+    owners = set(packages_distributions().get(name, ())) - {DISTRIBUTION}
     assert not owners, f"{owners} also installs a package named {name}"
     assert Path(import_module(name).__file__ or "").parent == ROOT / name
 
