@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 FAST := not live and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo dist test test-long lint check live fuzz soak bench accelerator pins clean
+.PHONY: help install demo dist test test-long lint check live fuzz mutants soak bench accelerator pins clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -42,6 +42,9 @@ live: $(STAMP) ## only the tests on real Ray, with real kills
 
 fuzz: $(STAMP) ## schedules of a new seed against the rules, on all cores (FOR=seconds, 300)
 	$(BIN)/archipelago simulate --for $(or $(FOR),300)
+
+mutants: $(STAMP) ## remove each guard of the rules in turn, count who notices (ONLY=word); hours
+	$(BIN)/python tests/mutants.py --only '$(ONLY)'
 
 soak: $(STAMP) ## half an hour of faults of all kinds, and what grew or stayed (FOR=seconds)
 	$(BIN)/python -m tests.soak --for $(or $(FOR),1800)

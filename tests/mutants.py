@@ -1347,7 +1347,7 @@ def main() -> int:
             f"| {caught.schedule or '-':<42} | {time.monotonic() - began_s:.0f} s",
             flush=True,
         )
-    print(f"{len(chosen)} mutants, {missed} not caught")
+    print(f"{len(chosen)} mutants: {len(chosen) - missed} caught, {missed} not caught")
     return 1 if missed else 0
 
 

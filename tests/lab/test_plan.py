@@ -13,7 +13,7 @@ import pytest
 
 from archipelago.cli.main import main
 from archipelago.lab.planner import loss_cost as loss
-from archipelago.lab.planner import plan, settings
+from archipelago.lab.planner import plan, plan_choice, plan_reasons, plan_replay, settings
 from archipelago.lab.planner.compare import compare
 from archipelago.lab.planner.configurations import Configuration
 from archipelago.lab.planner.objective import SimulationEffort, Simulator
@@ -78,7 +78,7 @@ def test_a_plan_is_within_2_percent_of_the_best_of_a_full_sweep(name: str) -> No
     cluster = cluster_of(SCENARIOS[name])
     simulator = Simulator(cluster, 0, plan.PLANNED)
     works = [w for s in settings.settings(cluster) if not (w := simulator.worth(s)).why]
-    best = plan.chosen(works)
+    best = plan_choice.chosen(works)
     other = Simulator(cluster, 12345, SimulationEffort(2, 3_000))
     swept = [other.worth(s) for s in settings.settings(cluster, SWEPT)]
     assert len({worth.setting for worth in swept}) > len(works) / 2
@@ -245,9 +245,9 @@ def test_what_cannot_be_planned_is_said(name: str) -> None:
 def test_odd_clusters_are_planned_too(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "REPLAY_EVENTS", 1500)
+    monkeypatch.setattr(plan_replay, "REPLAY_EVENTS", 1500)
     monkeypatch.setattr(plan, "PLANNED", SimulationEffort(2, 1000))
-    monkeypatch.setattr(plan, "QUICK", SimulationEffort(1, 200))
+    monkeypatch.setattr(plan_reasons, "QUICK", SimulationEffort(1, 200))
     made = plan.plan(cluster_of(given), 1)
     said = made.as_json()
     assert 0 < made.best.goodput <= 1

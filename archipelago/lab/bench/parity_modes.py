@@ -12,8 +12,9 @@ from archipelago.lab.bench import baseline
 from archipelago.lab.bench.stats import DEMO_ISLANDS
 from archipelago.lab.study import training_jobs as work
 from archipelago.lab.study.cells import Cell, CellFiles, CellResult
+from archipelago.lab.study.grid import StudyRow
 from archipelago.lab.study.paired_statistics import CONFIDENCE, METHOD, gaps_percent, mean
-from archipelago.lab.study.plan import StudyRow, planned
+from archipelago.lab.study.plan import planned
 from cluster.config.values import Mode
 from coordinator.errors import RunFailed
 

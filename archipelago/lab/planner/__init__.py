@@ -23,5 +23,8 @@ coordinator's own rules. docs/simulation.md has the model and its limits.
     objective         what a setting is worth
     compare           `archipelago simulate CLUSTER.toml`: configurations on one's own cluster
     plan              `archipelago plan`: what to choose, and why
+    plan_choice       the best of the settings that work, or what would have to change
+    plan_replay       a setting, played by the rules beside the chips layer
+    plan_reasons      why this setting, and what would be chosen under other conditions
     pictures          all of it as SVG, for light and dark pages
 """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archipelago.lab.planner import bandwidth, fit, objective, plan, settings
+from archipelago.lab.planner import bandwidth, fit, objective, plan_choice, settings
 from archipelago.lab.planner import published as paper
 from archipelago.lab.planner.cluster_model import YEAR_S, Recovery
 from archipelago.lab.planner.configurations import Configuration, Lockstep, meetings, play
@@ -197,7 +197,7 @@ def _met(parts: list[Course], lockstep: Lockstep) -> list[list[tuple[float, floa
 
 def _plan(figure: Figure, cluster: ClusterFile, works: list[objective.Worth]) -> None:
     """The objective for each number of learners, by the best setting of each."""
-    best = plan.chosen(works)
+    best = plan_choice.chosen(works)
     least: dict[int, objective.Worth] = {}
     for worth in sorted(works, key=lambda w: -w.objective):
         least[worth.setting.total] = worth

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from archipelago.lab.checks.facts import ContributionTruth, Poison, Violation
+from archipelago.lab.checks.facts import ContributionTruth, Poison
 from archipelago.lab.simulation import lies
 from archipelago.lab.simulation.event_loop import settle
 from archipelago.lab.simulation.payloads import SimDifference
@@ -186,23 +186,12 @@ class SimNetwork:
             self.loop.at(self.loop.now_s + NOTICED_S, who.reached, self._give, who)
 
     def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
-        """Is there who has what it missed?"""
-        return said.previous == known[0] or self.shards.of(said.fragment).process is not None
+        return self.shards.can_follow(known, said)
 
     def follow(
         self, known: tuple[Version, int], said: Publication, payload: SimDifference
     ) -> tuple[Version, int]:
-        """The public fragment, as a learner that knew it like this has it after a publication."""
-        (version, value), p = known, said.fragment
-        found = [] if said.previous == version else self.shards.missed(p, version, said.previous)
-        if isinstance(found, list):
-            newest = said.version, value + sum(each.tokens for each in (*found, payload))
-        else:
-            newest = found
-        if (public := self.shards.history[p, newest[0]]) != newest[1]:
-            words = f"f{p} {newest[0]} is {public}, a learner has {newest[1]}"
-            raise Violation("the public chain", words)
-        return newest
+        return self.shards.follow(known, said, payload)
 
     def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
         life = event.life

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from archipelago.lab.checks.facts import Poison
 from archipelago.lab.simulation.event_loop import VirtualLoop
-from archipelago.lab.simulation.island_process import IslandProcess
 from archipelago.lab.simulation.learner import HandedIn, LearnerLink, SimLearner
+from archipelago.lab.simulation.learner_process import LearnerProcess
 from archipelago.lab.simulation.payloads import SimDifference
 from archipelago.lab.simulation.plan import LAYOUT, SimPlan, Trait
 from coordinator.protocol import (
@@ -61,7 +61,7 @@ def terms_of(plan: SimPlan, trait: Trait) -> Terms:
     )
 
 
-class SimProcess(IslandProcess[SimLearner]):
+class SimProcess(LearnerProcess[SimLearner]):
     """One process of one island.
 
     `stuck_s`: no step of it ends before. `incurable`: what is wrong outlives its lives.

@@ -143,6 +143,26 @@ class SimShards:
     ) -> list[SimDifference] | tuple[Version, int]:
         return self._there(p).missed(p, older, newer)
 
+    def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
+        """Return whether a process has what a learner that knows this has missed."""
+        return said.previous == known[0] or self.of(said.fragment).process is not None
+
+    def follow(
+        self, known: tuple[Version, int], said: Publication, payload: SimDifference
+    ) -> tuple[Version, int]:
+        """Return the public fragment as a learner that knew it like this has it after a
+        publication."""
+        (version, value), p = known, said.fragment
+        found = [] if said.previous == version else self.missed(p, version, said.previous)
+        if isinstance(found, list):
+            newest = said.version, value + sum(each.tokens for each in (*found, payload))
+        else:
+            newest = found
+        if (public := self.history[p, newest[0]]) != newest[1]:
+            words = f"f{p} {newest[0]} is {public}, a learner has {newest[1]}"
+            raise Violation("the public chain", words)
+        return newest
+
     @property
     def held(self) -> set[Reference]:
         """All that was handed in and neither merged nor dropped."""

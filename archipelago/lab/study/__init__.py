@@ -3,7 +3,9 @@
 `cli` and `bench` come in. Whoever plans and sums up needs no JAX; cells are trained in processes of
 their own, on one thread each.
 
-    plan               STUDY.toml: arms, axes and seeds, and the cells that they are
+    plan               STUDY.toml: a study, and the cells that it is
+    study_file         the tables of STUDY.toml beside its base configuration
+    grid               the points that axes make in each arm, with a cell for each seed
     cells              a cell is a file, found again by its configuration's hash, with its
                        command
     training_jobs      trains what is missing, on all cores

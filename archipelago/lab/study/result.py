@@ -9,8 +9,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from archipelago.lab.study.cells import CellResult
+from archipelago.lab.study.grid import StudyRow
 from archipelago.lab.study.paired_statistics import METHOD, Mean, gaps_percent, mean
-from archipelago.lab.study.plan import Study, StudyRow
+from archipelago.lab.study.plan import Study
 from archipelago.lab.training.average import PREFIX
 from cluster.config.values import Mode
 

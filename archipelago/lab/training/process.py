@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from optax import OptState
 
 from archipelago.lab.simulation.event_loop import VirtualLoop
-from archipelago.lab.simulation.island_process import IslandProcess
+from archipelago.lab.simulation.learner_process import LearnerProcess
 from archipelago.lab.training.compiled_parts import CompiledParts
 from archipelago.lab.training.learner import HandedIn, VirtualLearner
 from archipelago.lab.training.timing import Timing
@@ -61,7 +61,7 @@ class Way(Protocol):
     def left(self, who: VirtualProcess) -> None: ...
 
 
-class VirtualProcess(IslandProcess[VirtualLearner]):
+class VirtualProcess(LearnerProcess[VirtualLearner]):
     """One process of one island.
 
     `spoil`: what it hands in is multiplied by it.

@@ -39,7 +39,7 @@ class Hearing(Protocol):
 L = TypeVar("L", bound=Hearing)
 
 
-class IslandProcess(ABC, Generic[L]):
+class LearnerProcess(ABC, Generic[L]):
     """A process with one learner after another in it: what is said of a life goes to its learner.
 
     `grant`: of the present life; `progress`: of the last life that is over. `dead`: it is gone;

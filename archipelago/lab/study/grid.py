@@ -1,0 +1,134 @@
+"""The grid of a study: the points that axes make in each arm, with a cell for each seed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from archipelago.lab.study.cells import Cell
+from archipelago.lab.training.virtual_file import enter
+from cluster.config.modes import preset_of
+from cluster.config.schema import Config, RunConfig
+from cluster.config.toml import toml_value
+from cluster.config.values import Mode
+
+Point = Mapping[str, object]
+"""What a row of a study has set: configuration paths and their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRow:
+    """One point of one arm: a cell for each seed, in their order.
+
+    `shared`: what of the point is on the axes of all arms.
+    """
+
+    arm: str
+    point: Point
+    shared: Point
+    cells: tuple[Cell, ...]
+
+    @property
+    def label(self) -> str:
+        """The arm, and what is set in it."""
+        told = ", ".join(f"{path} = {toml_value(value)}" for path, value in self.point.items())
+        return f"{self.arm}: {told}" if told else self.arm
+
+
+def flat(tables: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return nested tables by dotted path: `{sync: {every: 8}}` gives `{"sync.every": 8}`."""
+    found = dict[str, Any]()
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value
+    return found
+
+
+def axes_of(tables: Mapping[str, Any], where: str) -> tuple[dict[str, list[Any]], list[str]]:
+    """Return each path with its values, and what is wrong with them."""
+    axes, problems = dict[str, list[Any]](), list[str]()
+    for path, values in flat(tables).items():
+        if not isinstance(values, list):
+            problems.append(f"{where}.{path}: must be a list of values, given {toml_value(values)}")
+        elif not values:
+            problems.append(
+                f"{where}.{path}: has no values, so the grid is empty; give one or more"
+            )
+        elif len({toml_value(value) for value in values}) < len(values):
+            problems.append(f"{where}.{path}: {toml_value(values)} has a value twice")
+        elif path == "run.seed":
+            problems.append(f"{where}.run.seed: seeds are no axis; they are study.seeds")
+        else:
+            axes[path] = values
+    return axes, problems
+
+
+def rows_of(
+    base: Mapping[str, Any],
+    arm: str,
+    given: Point,
+    common: Mapping[str, list[Any]],
+    own: Mapping[str, list[Any]],
+    overrides: Sequence[str],
+    seeds: Sequence[int],
+) -> Iterator[tuple[StudyRow, Iterable[str]]]:
+    """Yield all points of an arm, each as a row with what is wrong with it."""
+    seen = set[tuple[str, ...]]()
+    for values in product(*common.values(), *own.values()):
+        point = dict(zip((*common, *own), values, strict=True))
+        asked = {**point, **given}
+        fixed = _fixed_by(str(asked.get("run.mode", _said(base, "run.mode"))))
+        mine = {*given, *own}
+        point = {p: v for p, v in point.items() if p in mine or not _is_fixed(p, fixed)}
+        tables = copy.deepcopy(dict(base))
+        if isinstance(sync := tables.get("sync"), dict):
+            kept = {k: v for k, v in flat(sync).items() if not _is_fixed(f"sync.{k}", fixed)}
+            tables["sync"] = _nested(kept)
+        more = [text for text in overrides if not _is_fixed(text.partition("=")[0].strip(), fixed)]
+        settings = [f"{path}={toml_value(value)}" for path, value in {**point, **given}.items()]
+        cells, problems = list[Cell](), list[str]()
+        for seed in seeds:
+            entry = enter(tables, origin=arm, overrides=[*more, *settings, f"run.seed={seed}"])
+            problems += entry.problems
+            cells.append(Cell.of(entry.config, entry.virtual))
+        shared = {path: value for path, value in point.items() if path in common}
+        row = StudyRow(arm, point, shared, tuple(cells))
+        if (keys := tuple(cell.key for cell in cells)) not in seen:
+            seen.add(keys)  # an axis that the mode has no use for makes the same again
+            yield row, dict.fromkeys(problems)
+
+
+def _said(base: Mapping[str, Any], path: str) -> object:
+    table, _, key = path.partition(".")
+    return base.get(table, {}).get(key) if isinstance(base.get(table, {}), Mapping) else None
+
+
+def _fixed_by(mode: str) -> frozenset[str]:
+    """What of `[sync]` a mode decides itself: of the study's base and axes it is left out there,
+    since an arm has no part in them; what the arm sets itself is kept, and refused."""
+    if mode not in [*Mode]:
+        return frozenset()
+    if Mode(mode).sums_gradients:
+        return frozenset({"sync"})
+    preset = preset_of(Config(run=RunConfig(mode=Mode(mode))))
+    return frozenset() if preset is None else frozenset(f"sync.{key}" for key in preset.fixed)
+
+
+def _is_fixed(path: str, fixed: frozenset[str]) -> bool:
+    return path in fixed or path.partition(".")[0] in fixed
+
+
+def _nested(paths: Mapping[str, Any]) -> dict[str, Any]:
+    tables = dict[str, Any]()
+    for path, value in paths.items():
+        *parents, last = path.split(".")
+        node = tables
+        for part in parents:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return tables

@@ -1,0 +1,85 @@
+"""The tables of STUDY.toml beside its base configuration: `[study]`, `[axes]` and `[[arms]]`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from archipelago.lab.training.average import PREFIX
+from cluster.config.problem_text import problem_of
+from cluster.config.schema import Table
+from cluster.config.values import LARGEST_SEED, Count, Name, nearest
+
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+Measure = (
+    Literal["heldout_loss", "goodput", "wall_s", "up_bytes_per_token", "mean_participants"]
+    | Annotated[str, Field(pattern=rf"^{PREFIX}[0-9.e-]+$")]
+)
+OURS = ("study", "axes", "arms")
+"""The tables of a study file that are not its base configuration."""
+
+
+class StudyTable(Table):
+    """The table `[study]`.
+
+    `seeds`: so many from 0 on, or which. `against`: the arm that the others are compared with, seed
+    by seed, at its best point. `measure`: a figure of `summary.json`.
+    """
+
+    name: Name | None = None  # None: the file's
+    dir: Annotated[str, Field(min_length=1)] = "studies"
+    seeds: Count | Annotated[list[Seed], Field(min_length=1)] = 4
+    against: str | None = None
+    measure: Measure = "heldout_loss"
+
+
+class ArmTable(Table):
+    """One table `[[arms]]`: `set` and `axes` of this arm alone, beside those of the study."""
+
+    name: Name
+    set: dict[str, Any] = Field(default_factory=dict[str, Any])
+    axes: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class StudyFile(Table):
+    """What of the file is not the base configuration."""
+
+    study: StudyTable = StudyTable()
+    axes: dict[str, Any] = Field(default_factory=dict[str, Any])
+    arms: Annotated[tuple[ArmTable, ...], Field(strict=False)] = ()
+
+
+def checked(tables: Mapping[str, Any]) -> tuple[StudyFile, list[str]]:
+    """Return the tables as far as they are sound, and what is wrong with the rest."""
+    try:
+        return StudyFile.model_validate(tables), []
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+    problems = list[str]()
+    for mistake in mistakes:
+        where = ".".join(str(part) for part in mistake["loc"])
+        if mistake["type"] == "extra_forbidden":
+            table = StudyTable if mistake["loc"][0] == "study" else ArmTable
+            known = nearest(str(mistake["loc"][-1]), [*table.model_fields])
+            problems.append(f"{where}: is not known; {known}")
+        else:
+            problems.append(str(problem_of(mistake)))
+    sound = copy.deepcopy(dict(tables))
+    for mistake in mistakes:
+        _take_out(sound, mistake["loc"])
+    return StudyFile.model_validate(sound), problems
+
+
+def _take_out(tables: dict[str, Any], location: Sequence[int | str]) -> None:
+    """Remove the last key of a location that is there; an arm is removed whole."""
+    node: Any = tables
+    for part in location:
+        inner = node.get(part) if isinstance(node, dict) else None
+        if not isinstance(inner, dict):
+            if isinstance(node, dict):
+                node.pop(part, None)
+            return
+        node = inner
