@@ -97,7 +97,7 @@ class Caught:
 
 LIVES, ROUNDS, GATE = "coordinator/lives.py", "coordinator/rounds.py", "coordinator/gate.py"
 CONTRIBUTIONS, MEMBERSHIP = "coordinator/contributions.py", "coordinator/membership.py"
-ROSTER = "coordinator/roster.py"
+ROSTER, OUTCOMES = "coordinator/roster.py", "coordinator/merge_outcomes.py"
 QUORUM, GRACE, LEASES = "coordinator/quorum.py", "coordinator/grace.py", "coordinator/leases.py"
 LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
 ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
@@ -393,31 +393,31 @@ MUTANTS = (
     ),
     Mutant(
         "merged twice by the shard's word",
-        ROUNDS,
+        OUTCOMES,
         MERGING + LATE,
         "if round_ is None or round_.version != event.version:",
     ),
     Mutant(
         "an old merge is taken for this one",
-        ROUNDS,
+        OUTCOMES,
         MERGING + LATE,
         "if round_ is None or round_.stage is not Stage.MERGING:",
     ),
     Mutant(
         "public before it is stored",
-        ROUNDS,
+        OUTCOMES,
         STORING + LATE,
         "if round_ is None or round_.version != event.version:",
     ),
     Mutant(
         "an old version is taken for this one",
-        ROUNDS,
+        OUTCOMES,
         STORING + LATE,
         "if round_ is None or round_.stage is not Stage.STORING:",
     ),
     Mutant(
         "those that drain are told nothing",
-        ROUNDS,
+        OUTCOMES,
         "for m in in_order(state.members) if m.status in SPEAKING),",
         "for m in in_order(live(state.members))),",
     ),
@@ -718,8 +718,8 @@ MUTANTS = (
     Mutant(
         "what is not sound is stored",
         ADVANCE,
-        "return rounds.unsound(rule, state, event, now_s)",
-        "return rounds.merged(rule, state, Merged(event.fragment, event.version))",
+        "return merge_outcomes.unsound(rule, state, event, now_s)",
+        "return merge_outcomes.merged(rule, state, Merged(event.fragment, event.version))",
     ),
     Mutant(
         "steps may be of any length",
@@ -729,34 +729,34 @@ MUTANTS = (
     ),
     Mutant(
         "the quietest one is dropped",
-        ROUNDS,
+        OUTCOMES,
         "loudest = max(round_.items",
         "loudest = min(round_.items",
     ),
     Mutant(
-        "what is spoiled stays", ROUNDS, "dropped = spoiled or (loudest,)", "dropped = (loudest,)"
+        "what is spoiled stays", OUTCOMES, "dropped = spoiled or (loudest,)", "dropped = (loudest,)"
     ),
     Mutant(
         "a version that was undone is merged again",
-        ROUNDS,
+        OUTCOMES,
         "fragment = replace(fragment, void=fragment.void + 1)",
         "fragment = replace(fragment, void=fragment.void)",
     ),
     Mutant(
         "merged again under the quorum",
-        ROUNDS,
+        OUTCOMES,
         "if len({c.id.life.island for c in items}) >= rule.min_quorum:",
         "if items:",
     ),
     Mutant(
         "who was dropped is not asked again",
-        ROUNDS,
+        OUTCOMES,
         "called=frozenset(life for life in round_.called if life in there or life in asked),",
         "called=round_.called,",
     ),
     Mutant(
         "steps that have changed for everyone are never believed",
-        ROUNDS,
+        OUTCOMES,
         "moves = norms.forget(fragment.moves) if math.isfinite(norm) else fragment.moves",
         "moves = fragment.moves",
     ),
