@@ -111,6 +111,7 @@ MAILBOX, FOLLOWING, LEAD = (
     "islands/hosts/lead.py",
 )
 LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
+BOUNDARY = "islands/step_boundary.py"
 FLEET = "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/island_table.py", "cluster/fleet/requests.py"
 TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/shell.py"
@@ -1011,7 +1012,7 @@ MUTANTS = (
     # --- what a learner owes and says
     Mutant(
         "a hand-in does not wait for a step",
-        LEARNER,
+        BOUNDARY,
         "if state.stepping and track.from_step >= state.progress.steps:",
         "if False:",
     ),
@@ -1069,7 +1070,7 @@ MUTANTS = (
     ),
     Mutant(
         "it waits for what it has adopted",
-        LEARNER,
+        BOUNDARY,
         "awaiting = tuple(each for each in state.awaiting if each[0] != p)",
         "awaiting = state.awaiting",
     ),
@@ -1093,7 +1094,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was handed in late is thrown away at the learner",
-        LEARNER,
+        BOUNDARY,
         "waiting = (*track.waiting, said)",
         "waiting = track.waiting",
     ),
@@ -1105,7 +1106,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is merged is kept in place a second time",
-        LEARNER,
+        BOUNDARY,
         "if each in track.waiting:",
         "if False:",
     ),

@@ -24,7 +24,8 @@ from islands.hosts.orders import Order, Word
 from islands.inner import Inner
 from islands.learner import Learner
 from islands.link import Habits, Link
-from islands.mesh import Devices, MeshShape
+from islands.mesh import Devices
+from islands.mesh_shape import MeshShape
 from islands.moments import MomentsPort, Sharing
 from islands.optimizer import OptimizerSpec
 from islands.prefetch import Prefetched

@@ -1480,7 +1480,7 @@ def test_a_slowed_learner_keeps_the_pace_of_its_quickest_step(
     alive.script.step(3)
 
     def busy(*arguments: Any) -> Any:
-        time.sleep(2 * alive.learner._trainer._quickest_s)
+        time.sleep(2 * alive.learner._trainer._timing.quickest_s)
         return real(*arguments)
 
     for step in (real, busy):
@@ -1490,7 +1490,7 @@ def test_a_slowed_learner_keeps_the_pace_of_its_quickest_step(
         _, after = alive.learner.vitals
         computed_s = after.computing_s - before.computing_s
         idled_s = after.idle_s - before.idle_s
-        pace_s = 5 * alive.learner._trainer._quickest_s
+        pace_s = 5 * alive.learner._trainer._timing.quickest_s
         assert idled_s == pytest.approx(max(0.0, pace_s - computed_s))
     assert idled_s < 2 * computed_s  # of the busy step; four times, if it idled in proportion
 
