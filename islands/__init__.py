@@ -24,6 +24,8 @@ Modules:
     moments           how first moments are shared with a fragment
     learner           one island's learner: joins, hands in, takes offers, gives moments
     learner_life      one life of it as a value
+    life_start        the rule of how a life begins: moments kept, shared, given, or none
+    life_setup        what a life needs before its first step, fetched and put in place
     learner_state     what it owes and says in that life: pure, carried by three shells
     step_boundary     what follows at a step boundary: hand-ins and adoptions
     learner_messages  what a carrier tells that state, and what it is told to do
@@ -31,7 +33,11 @@ Modules:
     trainer           the training thread: steps, hands over, adopts
     step_timing       how long steps take
     message_thread    the talking thread: one message at a time
-    mailbox           the state that those threads share, and their queues: words with their
-                      data
-    link              its way to the coordinator, as a protocol; its habits
+    mailbox           the state that those threads share, and the lock that guards it
+    thread_queues     their queues: what was asked and offered, and what each has to do
+    thread_tasks      what is in those queues: words with their data
+    life_history      the lives it has had, and whether another may begin
+    donations         its moments, copied for a learner that joins
+    link              its way to the coordinator, as a protocol; its settings
+    catch_up          asking for a publication that was missed, until it comes
 """

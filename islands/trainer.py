@@ -21,12 +21,13 @@ from islands.exchange import Snapshot
 from islands.hosts.orders import CopyOut, CutOut, Feed, InnerStep, Order, PutIn
 from islands.inner import Inner
 from islands.learner_messages import End, Fed, Keep, Step, Stepped, Take
-from islands.link import Habits
-from islands.mailbox import Adoption, Handing, Mailbox, Spent, Todo
+from islands.link import LearnerSettings
+from islands.mailbox import Mailbox
 from islands.moments import Sharing
 from islands.replica import Replica
 from islands.step_timing import StepTiming
 from islands.task import Params, StreamLike, Task
+from islands.thread_tasks import Adoption, Handing, Spent, Todo
 
 DONATING_SHARE = 0.5
 """Of a step's time, at most, a donor spends at one boundary on copying its moments to the host, or
@@ -46,14 +47,14 @@ class Trainer:
         inner: Inner,
         port: FragmentPort,
         sharing: Sharing | None,
-        habits: Habits,
+        settings: LearnerSettings,
         mail: Mailbox,
         now_s: Callable[[], float],
         tell: Callable[[Order], None],
     ) -> None:
         """`tell`: to the other hosts of the island, before the same is done here."""
-        self._task, self._inner, self._habits = task, inner, habits
-        self._replica = Replica(inner, port, habits.encode, sharing)
+        self._task, self._inner, self._settings = task, inner, settings
+        self._replica = Replica(inner, port, settings.encode, sharing)
         self._mail, self._now_s, self._tell = mail, now_s, tell
         self.drag = 1.0
         self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
@@ -144,15 +145,15 @@ class Trainer:
         measures = self._replica.step(batch, clock)
         self._timing.settle(fed_s)  # of the step before, if the devices are still at it
         self._timing.started(measures.loss, began_s if first else self._now_s())
-        slowed, idle_s = self.drag / self._habits.speed, 0.0
-        if slowed > 1 or self._habits.step_s or math.isinf(self._timing.quickest_s):
+        slowed, idle_s = self.drag / self._settings.speed, 0.0
+        if slowed > 1 or self._settings.step_s or math.isinf(self._timing.quickest_s):
             computed_s = self._timing.settle()
             idle_s = slowed * self._timing.quickest_s - computed_s if slowed > 1 else 0.0
         tokens = operator.index(self._task.tokens(batch))
         self._mail.happens(Stepped(tokens, self._stream.cursor, self._stream.remaining))
         self._serve_until(self._now_s())
         self._donate()
-        idled_s = max(0.0, idle_s, before_s + self._habits.step_s - self._now_s())
+        idled_s = max(0.0, idle_s, before_s + self._settings.step_s - self._now_s())
         if idled_s > 0:
             self._serve_until(self._now_s() + idled_s)
         self._rested_s = ended_s = self._now_s()
@@ -179,7 +180,7 @@ class Trainer:
 
     def _donate(self) -> None:
         """Go on copying moments to the host for whoever asked, for part of a step's time."""
-        if (asked := self._mail.donating()) is None:
+        if (asked := self._mail.donations.asked()) is None:
             return
         donation, step_s = asked
         self._timing.settle()
@@ -189,7 +190,7 @@ class Trainer:
             copied.append(self._inner.moment(self._replica.state, leaf))
             if self._now_s() >= until_s:
                 return
-        self._mail.donated(donation)
+        self._mail.donations.give(donation)
 
     def _serve(self, word: Handing | Keep | Adoption | Take) -> None:
         match word:

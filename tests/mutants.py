@@ -43,6 +43,8 @@ OF_ROOM = {
     "cluster/storage/": RESTORES,
     "cluster/syncer/": (*TESTS, "tests/cluster/test_shell.py"),
     "islands/mailbox.py": ("tests/islands/test_mailbox.py", *SHELLS),
+    "islands/life_history.py": ("tests/islands/test_mailbox.py", *SHELLS),
+    "islands/thread_queues.py": ("tests/islands/test_mailbox.py", *SHELLS),
     "islands/hosts/publication_lanes.py": SHELLS,
     "islands/hosts/lead.py": ("tests/cluster/test_gang.py", *SHELLS),
     "islands/": ("tests/islands/test_learner_state.py",),
@@ -105,6 +107,7 @@ CLAIMS = "coordinator/claims.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction_gate.py"
 ORDERS, PARTS = "coordinator/orders.py", "coordinator/parts.py"
+HISTORY, QUEUES = "islands/life_history.py", "islands/thread_queues.py"
 MAILBOX, FOLLOWING, LEAD = (
     "islands/mailbox.py",
     "islands/hosts/publication_lanes.py",
@@ -135,14 +138,13 @@ MUTANTS = (
     ),
     Mutant(
         "nobody is woken when a life ends",
-        MAILBOX,
-        "self._offers, self._ends, self._donation = {}, None, None\n"
-        "            self._lock.notify_all()\n",
-        "self._offers, self._ends, self._donation = {}, None, None\n",
+        HISTORY,
+        "self._ended, self._why = life.incarnation, why\n            self._lock.notify_all()\n",
+        "self._ended, self._why = life.incarnation, why\n",
     ),
     Mutant(
         "a life ends and its questions stay",
-        MAILBOX,
+        QUEUES,
         "(*self._asked.values(), *self._owed)",
         "(*self._asked.values(),)",
     ),
