@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from cluster.status import RunStatus
     from coordinator.errors import ArchipelagoError, RunFailed, UserMistake
     from coordinator.protocol import Lease
-    from islands.corpus import Corpus, HeldOut, Starved, Stream, read_corpus
+    from islands.corpus import Corpus, HeldOut, Starved, Stream
+    from islands.corpus_reader import read_corpus
     from islands.model import ModelSpec
     from islands.sources import DataSpec
     from islands.task import Batch, Params, StreamLike, Task, language_model
@@ -51,7 +52,8 @@ _PLACES = {
     "cluster.status": ("RunStatus",),
     "coordinator.errors": ("ArchipelagoError", "RunFailed", "UserMistake"),
     "coordinator.protocol": ("Lease",),
-    "islands.corpus": ("Corpus", "HeldOut", "Starved", "Stream", "read_corpus"),
+    "islands.corpus": ("Corpus", "HeldOut", "Starved", "Stream"),
+    "islands.corpus_reader": ("read_corpus",),
     "islands.model": ("ModelSpec",),
     "islands.sources": ("DataSpec",),
     "islands.task": ("Batch", "Params", "StreamLike", "Task", "language_model"),

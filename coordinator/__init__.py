@@ -8,7 +8,8 @@ Modules:
     lives           join, report, drain, lose: a restart is a new incarnation
     membership      who is live, joining, draining, lost, and after how much silence
     roster          all members, and what is asked of all of them at every event
-    rounds          a round: due, asked, closed, merged, stored, published
+    rounds          a round until it closes: due, asked, waited for, given up
+    merge_outcomes  ... and after it: merged, stored, published; or the merge undone
     quorum          may this round close, and why
     grace           how long a round that has its quorum still waits
     schedule        which fragment is due at which syncer step
@@ -21,13 +22,17 @@ Modules:
     ledger          every token trained has a fate
     leases          who reads which piece of the corpus
     merge           contributions -> one delta (mean, RDA), tile by tile
+    rda             radial-directional averaging: how the delta of each piece is made
     alignment       where the contributions of a merge point beside each other
     tiles           how the work on a fragment is cut, whoever does it
     outer           the outer step: SGD with Nesterov momentum, in place
     fragments       cut a parameter tree into balanced fragments, and sew it back
     codec           a fragment on the wire: f32, bf16, int8, int4, int2, e3m0
+    weighted_sum    several payloads decoded and added up, a tile at a time
+    scratch         a thread's scratch arrays, to be used again
     parts           a fragment in ranges, one to each host of an island
-    kernels         the loops over elements: decode, sum, step, in cache
+    kernels         the compiled loops over elements: decode and add, step, in cache
+    inner_products  the compiled loops that sum squares and products
     rounding        encode: a scale for each block, the nearest code
     claims          what a learner can have done: its leases, its time, its tokens
     chain           the last differences of a fragment, for learners that missed some

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import assert_never
 
-from coordinator import contributions, lives, recovery, rounds
+from coordinator import contributions, lives, merge_outcomes, recovery, rounds
 from coordinator.frozen import replace
 from coordinator.protocol import (
     Adopted,
@@ -72,11 +72,11 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
         case Adopted():
             return contributions.adopted(rule, state, event, now_s)
         case Merged():
-            return rounds.merged(rule, state, event)
+            return merge_outcomes.merged(rule, state, event)
         case Unsound():
-            return rounds.unsound(rule, state, event, now_s)
+            return merge_outcomes.unsound(rule, state, event, now_s)
         case Stored():
-            return rounds.stored(state, event, now_s)
+            return merge_outcomes.stored(state, event, now_s)
         case Reached():
             return lives.reached(rule, state, event), ()
         case Stop():

@@ -10,11 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator import kernels
-from coordinator.codec import Payload, Room, decoded, room_of_my_own, weighted
+from coordinator.codec import Payload, decoded
 from coordinator.fragments import Flat, Piece
-from coordinator.kernels import TOGETHER, frozen
+from coordinator.inner_products import TOGETHER, products, sum_and_products
+from coordinator.kernels import frozen
+from coordinator.scratch import Room, room_of_my_own
 from coordinator.tiles import Spread, Tile, is_looked_at, jobs_of
+from coordinator.weighted_sum import weighted
 
 VANISHING = float(np.finfo(np.float32).tiny)
 """A shorter delta points nowhere: dividing by such a length would overflow."""
@@ -94,13 +96,13 @@ def look(everyone: Everyone, tile: Tile, size: int, room: Room) -> tuple[Flat, N
         flats = [each[start:stop].view(np.float32) for each in payloads]
         flats += flats[:1] * (next(n for n in TOGETHER if n >= len(flats)) - len(flats))
         mean = room.total[: stop - start]
-        kernels.sum_and_products(mean, weights, tuple(flats), sums)
+        sum_and_products(mean, weights, tuple(flats), sums)
         return mean, sums
     mean = weighted(payloads[: weights.size], weights, start, stop, size, room)
     with room_of_my_own() as other:
         for i, payload in enumerate(payloads):
             values = decoded(payload, start, stop, size, other)
-            sums[i] = kernels.products(frozen(values), frozen(mean), other.lanes)
+            sums[i] = products(frozen(values), frozen(mean), other.lanes)
     return mean, sums
 
 
@@ -113,7 +115,7 @@ def look_along(
     beside = frozen(momentum[start:stop])
     for i, payload in enumerate(everyone.payloads[: len(found) - 1]):
         values = frozen(decoded(payload, start, stop, size, room))
-        found[i], found[-1] = kernels.products(beside, values, room.lanes)
+        found[i], found[-1] = products(beside, values, room.lanes)
     return found
 
 

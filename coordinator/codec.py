@@ -18,8 +18,7 @@ below a 128th of the block's largest; its bytes are signed, which tells it from 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,10 +29,12 @@ from numpy.typing import NDArray
 from coordinator import kernels, rounding
 from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat
-from coordinator.kernels import BLOCK, INVERSES, SCALES, TILE, frozen
+from coordinator.inner_products import sum_of_squares
+from coordinator.kernels import BLOCK, INVERSES, SCALES, TILE, U8, frozen
+from coordinator.scratch import Room, room_of_my_own
 
 Payload = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8] | NDArray[np.int8]
-Coded = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+Coded = tuple[U8, U8]
 """Exponents and codes of a stretch of whole blocks."""
 
 
@@ -70,7 +71,7 @@ _WORDS: Mapping[Wire, np.dtype[Any]] = {
     Wire.INT2: np.dtype(np.uint8),
     Wire.E3M0: np.dtype(np.int8),
 }
-ONE = np.ones(1, np.float32)
+ONE = np.float32(1)
 
 
 class WithMoments(NamedTuple):
@@ -97,31 +98,6 @@ def split(sent: Sent) -> tuple[Payload, Payload | None]:
 def joined(difference: Payload, moments: Payload | None) -> Sent:
     """What `split` takes apart."""
     return difference if moments is None else WithMoments(difference, moments)
-
-
-class Room(NamedTuple):
-    """What one thread needs to work on a tile."""
-
-    total: NDArray[np.float32]
-    bits: NDArray[np.uint32]
-    lanes: NDArray[np.float64]
-
-
-_FREE: list[Room] = []
-"""Rooms that nobody is in: pages that are new to a process cost more than the work on them."""
-
-
-@contextmanager
-def room_of_my_own() -> Generator[Room]:
-    try:
-        room = _FREE.pop()
-    except IndexError:
-        tile = TILE + 2 * BLOCK  # one that begins and ends within blocks
-        room = Room(np.empty(tile, np.float32), np.empty(tile, np.uint32), np.empty(kernels.LANES))
-    try:
-        yield room
-    finally:
-        _FREE.append(room)
 
 
 def blocks_of(size: int) -> int:
@@ -156,7 +132,7 @@ def encode_tile(wire: Wire, payload: NDArray[Any], values: Flat, start: int, siz
     else:
         if values.size % BLOCK:
             values = np.append(values, np.zeros(-values.size % BLOCK, np.float32))
-        exponents, codes = _parts(payload.view(np.uint8), size, start, start + values.size)
+        exponents, codes = coded_blocks(payload.view(np.uint8), size, start, start + values.size)
         values = frozen(values)
         bits = values.view(np.uint32)
         if wire is Wire.INT8:
@@ -209,7 +185,7 @@ def encode_difference(wire: Wire, newer: Flat, older: Flat) -> Difference:
             stop = min(size, start + TILE)
             into = room.total[: stop - start]
             difference = np.subtract(newer[start:stop], older[start:stop], out=into)
-            squares += kernels.sum_of_squares(frozen(difference), room.lanes)
+            squares += sum_of_squares(frozen(difference), room.lanes)
             encode_tile(wire, payload, difference, start, size)
     return Difference(payload, math.sqrt(squares))
 
@@ -234,7 +210,7 @@ def wire_of(payload: Payload, size: int) -> Wire:
     )
 
 
-def _parts(payload: NDArray[np.uint8], size: int, start: int, stop: int) -> Coded:
+def coded_blocks(payload: NDArray[np.uint8], size: int, start: int, stop: int) -> Coded:
     """Exponents and codes of the whole blocks from `start` to `stop`."""
     blocks = blocks_of(size)
     each = payload.size // blocks - 1
@@ -246,88 +222,46 @@ def decoded(payload: Payload, start: int, stop: int, size: int, room: Room) -> F
     """Elements `start` to `stop` of a frozen payload, at most a tile; f32 are not copied."""
     if payload.dtype == np.float32:
         return payload[start:stop].view(np.float32)
-    return weighted([payload], ONE, start, stop, size, room)
-
-
-def weighted(
-    payloads: Sequence[Payload], weights: Flat, start: int, stop: int, size: int, room: Room
-) -> Flat:
-    """Return sum w v over elements `start` to `stop`, at most a tile of them, decoded on the way.
-
-    Payloads are frozen and of `size` elements (`wire_of` has looked); added up in the order given.
-    Those of one wire go through the kernels of that wire; where wires differ (a merge with the
-    anchor CURRENT moves some contributions, which are f32 from then on), each is decoded first.
-    The result is in `room`, until the next call.
-    """
-    word, first, last = payloads[0].dtype, start, stop
-    if any(each.dtype != word or each.size != payloads[0].size for each in payloads):
-        return _weighted_apart(payloads, weights, start, stop, size, room)
-    if word.itemsize == 1:  # whole blocks
-        first, last = start // BLOCK * BLOCK, blocks_of(stop) * BLOCK
+    if payload.dtype == np.uint16:
+        total = room.total[: stop - start]
+        total[:] = 0
+        add_bf16(total, ONE, payload[start:stop].view(np.uint16), room)
+        return total
+    first, last = start // BLOCK * BLOCK, blocks_of(stop) * BLOCK
     total = room.total[: last - first]
     total[:] = 0
-    if word == np.float32:
-        flats = [payload[start:stop].view(np.float32) for payload in payloads]
-        _add_floats(total, flats, weights)
-    elif word == np.uint16:
-        bits = room.bits[: stop - start]
-        for payload, weight in zip(payloads, weights, strict=True):
-            kernels.widen(bits, payload[start:stop].view(np.uint16))
-            kernels.add(total, weight, frozen(bits.view(np.float32)))
-    else:
-        coded = [_parts(payload.view(np.uint8), size, first, last) for payload in payloads]
-        _ADD[wire_of(payloads[0], size)](total, coded, weights)
+    exponents, codes = coded_blocks(payload.view(np.uint8), size, first, last)
+    ADD_BLOCKS[wire_of(payload, size)](total, ONE, exponents, codes)
     return total[start - first : stop - first]
 
 
-def _weighted_apart(
-    payloads: Sequence[Payload], weights: Flat, start: int, stop: int, size: int, room: Room
-) -> Flat:
-    """Return what `weighted` does, for payloads of any wires."""
-    total = room.total[: stop - start]
-    total[:] = 0
-    with room_of_my_own() as other:
-        for payload, weight in zip(payloads, weights, strict=True):
-            values = decoded(payload, start, stop, size, other)
-            kernels.add(total, weight, frozen(values))
-    return total
+def add_bf16(total: Flat, weight: np.float32, values: NDArray[np.uint16], room: Room) -> None:
+    """total += weight * values."""
+    bits = room.bits[: values.size]
+    kernels.widen(bits, values)
+    kernels.add(total, weight, frozen(bits.view(np.float32)))
 
 
-def _add_floats(total: Flat, flats: Sequence[Flat], weights: Flat) -> None:
-    fours = len(flats) // 4 * 4
-    for i in range(0, fours, 4):
-        kernels.add_four(total, weights[i : i + 4], *flats[i : i + 4])
-    for flat, weight in zip(flats[fours:], weights[fours:], strict=True):
-        kernels.add(total, weight, flat)
+def _add_int8(total: Flat, weight: np.float32, exponents: U8, codes: U8) -> None:
+    kernels.add_int8(total, weight, exponents, codes, SCALES)
 
 
-def _add_int8(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
-    for (exponents, codes), weight in zip(coded, weights, strict=True):
-        kernels.add_int8(total, weight, exponents, codes, SCALES)
+def _add_int4(total: Flat, weight: np.float32, exponents: U8, codes: U8) -> None:
+    kernels.add_int4(total, weight, exponents, codes, SCALES)
 
 
-def _add_int4(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
-    fours = len(coded) // 4 * 4
-    for i in range(0, fours, 4):
-        (a, b), (c, d), (e, f), (g, h) = coded[i : i + 4]
-        kernels.add_four_int4(total, weights[i : i + 4], (a, c, e, g), (b, d, f, h), SCALES)
-    for (exponents, codes), weight in zip(coded[fours:], weights[fours:], strict=True):
-        kernels.add_int4(total, weight, exponents, codes, SCALES)
+def _add_int2(total: Flat, weight: np.float32, exponents: U8, codes: U8) -> None:
+    kernels.add_int2(total, weight, exponents, codes, SCALES)
 
 
-def _add_int2(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
-    for (exponents, codes), weight in zip(coded, weights, strict=True):
-        kernels.add_int2(total, weight, exponents, codes, SCALES)
+def _add_e3m0(total: Flat, weight: np.float32, exponents: U8, codes: U8) -> None:
+    kernels.add_e3m0(total, weight, exponents, codes, SCALES, kernels.E3M0)
 
 
-def _add_e3m0(total: Flat, coded: Sequence[Coded], weights: Flat) -> None:
-    for (exponents, codes), weight in zip(coded, weights, strict=True):
-        kernels.add_e3m0(total, weight, exponents, codes, SCALES, kernels.E3M0)
-
-
-_ADD = {
+ADD_BLOCKS: Mapping[Wire, Callable[[Flat, np.float32, U8, U8], None]] = {
     Wire.INT8: _add_int8,
     Wire.INT4: _add_int4,
     Wire.INT2: _add_int2,
     Wire.E3M0: _add_e3m0,
 }
+"""For each wire of coded blocks, the loop that adds weight * decoded to a total, whole blocks."""

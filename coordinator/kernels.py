@@ -40,12 +40,6 @@ NOTHING = 27
 """Blocks with no element of 2**-100 (this exponent) or more are zero: nothing is ever denormal."""
 NOT_FINITE = 255
 """The scale of a block that holds NaN or infinity, as in MX; all of it decodes to NaN."""
-LANES = 256
-"""Partial sums of a norm, 2 kB of f64, added up in a fixed order."""
-TOGETHER = (4, 16, 64)
-"""So many arrays go to a kernel as one tuple: each length is compiled once."""
-STRIP = 1 << 12
-"""Elements of an array, 16 kB, that are read twice from the first or second level cache."""
 
 
 def _powers(sign: int, not_finite: float) -> F32:
@@ -184,99 +178,6 @@ def add_e3m0(
             both = codes[block * HALF + i]
             total[block * BLOCK + i] += scale * table[both & 15]
             total[block * BLOCK + HALF + i] += scale * table[both >> 4]
-
-
-@compiled
-def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
-    """Sum the squares in f64, which no finite f32 overflows: not finite exactly if an element is
-    not.
-
-    `lanes`: room for LANES partial sums.
-    """
-    lanes[:] = 0.0
-    rows = a.size // (4 * LANES)
-    for row in range(rows):
-        start = row * 4 * LANES
-        b, c = a[start : start + LANES], a[start + LANES : start + 2 * LANES]
-        d, e = a[start + 2 * LANES : start + 3 * LANES], a[start + 3 * LANES : start + 4 * LANES]
-        for i in range(LANES):
-            w, x, y, z = np.float64(b[i]), np.float64(c[i]), np.float64(d[i]), np.float64(e[i])
-            lanes[i] += (w * w + x * x) + (y * y + z * z)
-    for i in range(rows * 4 * LANES, a.size):
-        lanes[i % LANES] += np.float64(a[i]) * np.float64(a[i])
-    total = 0.0
-    for i in range(LANES):
-        total += lanes[i]
-    return total
-
-
-@compiled
-def products(a: F32, b: F32, lanes: NDArray[np.float64]) -> tuple[float, float]:
-    """Return a . b and a . a, each in a fixed order: four products in f32, their sums in f64.
-
-    `lanes`: room for LANES partial sums.
-    """
-    half, rows = LANES // 2, a.size // (2 * LANES)
-    lanes[:] = 0.0
-    for row in range(rows):
-        start = row * 2 * LANES
-        for i in range(half):
-            w, x = a[start + i], a[start + half + i]
-            y, z = a[start + 2 * half + i], a[start + 3 * half + i]
-            p, q = b[start + i], b[start + half + i]
-            r, s = b[start + 2 * half + i], b[start + 3 * half + i]
-            lanes[i] += np.float64((w * p + x * q) + (y * r + z * s))
-            lanes[half + i] += np.float64((w * w + x * x) + (y * y + z * z))
-    both, own = 0.0, 0.0
-    for i in range(rows * 2 * LANES, a.size):
-        both += np.float64(a[i]) * np.float64(b[i])
-        own += np.float64(a[i]) * np.float64(a[i])
-    for i in range(half):
-        both += lanes[i]
-        own += lanes[half + i]
-    return both, own
-
-
-@compiled
-def sum_and_products(
-    total: F32, weights: F32, arrays: tuple[F32, ...], sums: NDArray[np.float64]
-) -> None:
-    """Write sum w a over the first arrays, one for each weight, to `total`, with the bits of `add`;
-    and a . total and a . a of the first `len(sums)` arrays to `sums` [n, 2], as `products` does.
-
-    Strip by strip, so that an array is still in cache when it is read again.
-    """
-    half, count = LANES // 2, sums.shape[0]
-    sums[:] = 0.0
-    lanes = np.zeros((count, 2, half))
-    for start in range(0, total.size, STRIP):
-        stop = min(start + STRIP, total.size)
-        mean = total[start:stop]
-        mean[:] = 0
-        for k in range(weights.size):
-            weight, a = weights[k], arrays[k][start:stop]
-            for i in range(mean.size):
-                mean[i] += weight * a[i]
-        rows = mean.size // (2 * LANES)
-        for k in range(count):
-            a, both, own = arrays[k][start:stop], lanes[k, 0], lanes[k, 1]
-            for row in range(rows):
-                at = row * 2 * LANES
-                b, c = a[at : at + half], a[at + half : at + 2 * half]
-                d, e = a[at + 2 * half : at + 3 * half], a[at + 3 * half : at + 4 * half]
-                p, q = mean[at : at + half], mean[at + half : at + 2 * half]
-                r, s = mean[at + 2 * half : at + 3 * half], mean[at + 3 * half : at + 4 * half]
-                for i in range(half):
-                    w, x, y, z = b[i], c[i], d[i], e[i]
-                    both[i] += np.float64((w * p[i] + x * q[i]) + (y * r[i] + z * s[i]))
-                    own[i] += np.float64((w * w + x * x) + (y * y + z * z))
-            for i in range(rows * 2 * LANES, mean.size):
-                sums[k, 0] += np.float64(a[i]) * np.float64(mean[i])
-                sums[k, 1] += np.float64(a[i]) * np.float64(a[i])
-    for k in range(count):
-        for i in range(half):
-            sums[k, 0] += lanes[k, 0, i]
-            sums[k, 1] += lanes[k, 1, i]
 
 
 # --- stepping -------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ depend on who does them, so that `spread` may be `map` or that of any number of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -33,9 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator import kernels
 from coordinator.alignment import (
-    VANISHING,
     Directions,
     Everyone,
     Part,
@@ -46,14 +43,15 @@ from coordinator.alignment import (
     nothing,
     pointing,
 )
-from coordinator.codec import Payload, Room, decoded, room_of_my_own, weighted
+from coordinator.codec import Payload, decoded
 from coordinator.fragments import Flat, Piece
+from coordinator.inner_products import products, sum_of_squares
 from coordinator.kernels import frozen
 from coordinator.outer import OuterRule, Turn, rate, step
+from coordinator.rda import Recipe, lengths, radial_recipes
+from coordinator.scratch import Room, room_of_my_own
 from coordinator.tiles import Spread, Tile, is_looked_at, jobs_of
-
-CANCELLED = 1e-6
-"""A mean direction shorter than this points nowhere: fall back to the weighted mean."""
+from coordinator.weighted_sum import weighted
 
 
 class MergeRule(StrEnum):
@@ -61,13 +59,6 @@ class MergeRule(StrEnum):
 
     MEAN = "mean"
     RDA = "rda"
-
-
-class _Recipe(NamedTuple):
-    """How the delta of a piece is made: `factor` times the sum of the parts by these weights."""
-
-    weights: Flat
-    factor: float
 
 
 def merge(
@@ -141,9 +132,9 @@ def norms(payload: Payload, pieces: Sequence[Piece], spread: Spread = map) -> li
 
     def square(tile: Tile, room: Room) -> float:
         values = decoded(payload, tile.start, tile.stop, size, room)
-        return kernels.sum_of_squares(values, room.lanes)
+        return sum_of_squares(values, room.lanes)
 
-    return _lengths(pieces, range(len(pieces)), square, spread)
+    return lengths(pieces, range(len(pieces)), square, spread)
 
 
 class _Plan(NamedTuple):
@@ -155,8 +146,8 @@ class _Plan(NamedTuple):
     measured: bool
     payloads: Sequence[Payload]
     sizes: Sequence[int]
-    recipes: Sequence[_Recipe]
-    plain: _Recipe
+    recipes: Sequence[Recipe]
+    plain: Recipe
 
     def delta(self, tile: Tile, room: Room) -> Flat:
         """The merged delta on a tile, but for its recipe's factor; in `room`."""
@@ -173,10 +164,12 @@ def _planned(
     kappa: float,
 ) -> _Plan:
     everyone, sizes = everyone_of(parts, trial or ()), [piece.size for piece in pieces]
-    plain = _Recipe(everyone.weights, 1.0)
-    recipes = _recipes(rule, kappa, pieces, parts, plain, spread)
-    if rule is MergeRule.MEAN:
-        sizes, recipes = [sum(sizes)], [plain]
+    plain = Recipe(everyone.weights, 1.0)
+    match rule:
+        case MergeRule.MEAN:
+            sizes, recipes = [sum(sizes)], [plain]
+        case MergeRule.RDA:
+            recipes = radial_recipes(kappa, pieces, parts, plain, spread)
     payloads = everyone.payloads[: len(parts)]
     return _Plan(everyone, trial is not None, payloads, sizes, recipes, plain)
 
@@ -203,8 +196,8 @@ def _turn(plan: _Plan, momentum: Flat, spread: Spread) -> Turn:
 def _beside(delta: Flat, momentum: Flat, factor: float) -> Turn:
     """Measure `factor` times the delta of a tile beside its momentum."""
     with room_of_my_own() as room:
-        both, own = kernels.products(frozen(momentum), frozen(delta), room.lanes)
-        length = kernels.sum_of_squares(frozen(delta), room.lanes)
+        both, own = products(frozen(momentum), frozen(delta), room.lanes)
+        length = sum_of_squares(frozen(delta), room.lanes)
     return Turn(factor * factor * length, factor * both, own)
 
 
@@ -230,8 +223,8 @@ def _make(
                 if plan.measured and is_looked_at(tile.start):
                     if momentum is not None:
                         along += look_along(plan.everyone, momentum, tile, size, room)
-                    delta, products = look(plan.everyone, tile, size, room)
-                    sums += products
+                    delta, measured = look(plan.everyone, tile, size, room)
+                    sums += measured
                 if delta is None or recipe is not plan.plain:
                     delta = plan.delta(tile, room)
                 use(slice(tile.start, tile.stop), delta, recipe.factor)
@@ -242,62 +235,3 @@ def _make(
         return Directions((), 0)
     beside = None if momentum is None else [along for _, along in found]
     return pointing(plan.everyone, [sums for sums, _ in found], sizes, beside)
-
-
-def _recipes(
-    rule: MergeRule,
-    kappa: float,
-    pieces: Sequence[Piece],
-    parts: Sequence[Part],
-    plain: _Recipe,
-    spread: Spread,
-) -> list[_Recipe]:
-    """For each piece, from its norms and the length of its mean direction; `plain`: the mean."""
-    recipes = [plain for _ in pieces]
-    if rule is MergeRule.MEAN:
-        return recipes
-    turning = [i for i, piece in enumerate(pieces) if not piece.embedding]
-    turned = {
-        i: np.array([_turned(part.weight, part.norms[i], kappa) for part in parts], "f4")
-        for i in turning
-    }
-    payloads, size = [part.payload for part in parts], sum(piece.size for piece in pieces)
-
-    def square(tile: Tile, room: Room) -> float:
-        direction = weighted(payloads, turned[tile.piece], tile.start, tile.stop, size, room)
-        return kernels.sum_of_squares(direction, room.lanes)
-
-    for i, length in zip(turning, _lengths(pieces, turning, square, spread), strict=True):
-        radius = sum(part.weight * part.norms[i] for part in parts)
-        if kappa == 1:
-            if length >= CANCELLED:
-                recipes[i] = _Recipe(turned[i], radius / length)
-            continue
-        together = sum(part.weight * part.norms[i] ** (1 - kappa) for part in parts)
-        if length > VANISHING and length >= CANCELLED * together:
-            recipes[i] = _Recipe(turned[i], (radius * together / length) ** kappa)
-    return recipes
-
-
-def _turned(weight: float, norm: float, kappa: float) -> float:
-    return weight / norm**kappa if norm > VANISHING else 0.0
-
-
-def _lengths(
-    pieces: Sequence[Piece],
-    which: Sequence[int],
-    square: Callable[[Tile, Room], float],
-    spread: Spread,
-) -> list[float]:
-    """The norm of each of these pieces, from the sums of `square` over its tiles."""
-
-    def work(job: Sequence[Tile]) -> list[float]:
-        with room_of_my_own() as room:
-            return [square(tile, room) for tile in job]
-
-    jobs = list(jobs_of([piece.size for piece in pieces], which))
-    squares = dict.fromkeys(which, 0.0)
-    for job, answers in zip(jobs, spread(work, jobs), strict=True):
-        for tile, answer in zip(job, answers, strict=True):
-            squares[tile.piece] += answer
-    return [math.sqrt(squares[i]) for i in which]

@@ -5,26 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Set as AbstractSet
 
-from coordinator import contributions, gate, ledger, norms, suspects
+from coordinator import ledger
 from coordinator.frozen import replace
 from coordinator.grace import last_window_s, window_s
-from coordinator.membership import SPEAKING, Status, speaking
-from coordinator.orders import merge_order_of, sorting_key, span_steps
+from coordinator.membership import Status
+from coordinator.orders import merge_order_of, sorting_key
 from coordinator.protocol import (
     Ask,
-    Cause,
-    Contribution,
     Discard,
     Effect,
     Fate,
     Finish,
     Fragment,
     Island,
-    Merged,
-    Publish,
-    Store,
-    Stored,
-    Unsound,
     Version,
 )
 from coordinator.quorum import Abandon, Close, Verdict, Wait, judge
@@ -36,7 +29,6 @@ from coordinator.state import (
     Stage,
     State,
     Step,
-    in_order,
     is_open,
     with_fragment,
 )
@@ -71,12 +63,12 @@ def open_due(state: State, now_s: float) -> State:
     for p, fragment in enumerate(state.fragments):
         if fragment.due and fragment.round is None and not fragment.away:
             last = state.phase is Phase.STOPPING
-            opened = Round(_following(state, fragment), opened_s=now_s, last=last)
+            opened = Round(next_version(state, fragment), opened_s=now_s, last=last)
             state = with_fragment(state, Fragment(p), replace(fragment, due=False, round=opened))
     return state
 
 
-def _following(state: State, fragment: FragmentState) -> Version:
+def next_version(state: State, fragment: FragmentState) -> Version:
     """Return the version that the fragment's next merge makes."""
     return Version(state.generation, fragment.version.number + fragment.void + 1)
 
@@ -255,126 +247,6 @@ def _close(
     )
     discards = [Discard(c, Fate.STALE, f"waited past {rule.max_staleness} versions") for c in stale]
     return state, (*discards, merge_order_of(rule, state.fragments[p], p, round_))
-
-
-def _being_merged(state: State, event: Merged | Unsound) -> Round | None:
-    """Return the round that the shard answers for; None if it is over."""
-    round_ = state.fragments[event.fragment].round
-    if round_ is None or round_.stage is not Stage.MERGING or round_.version != event.version:
-        return None
-    return round_
-
-
-def merged(rule: Rule, state: State, event: Merged) -> Step:
-    """The shard has applied the outer step: write the tokens down, make the version durable, and
-    see who points against the others."""
-    if (round_ := _being_merged(state, event)) is None:
-        return state, ()
-    fragment, accounts = state.fragments[event.fragment], state.ledger
-    for contribution in round_.items:
-        accounts = ledger.merge(accounts, contribution)
-    participants = tuple(sorted({c.id.life.island for c in round_.items}))
-    moves = fragment.moves
-    if event.norm is not None:
-        moves = norms.admit(moves, event.norm, span_steps(round_.items))
-    items, trial = round_.items, round_.trial
-    round_ = replace(round_, stage=Stage.STORING, trial=())
-    fragment = replace(fragment, round=round_, participants=participants, moves=moves)
-    state = replace(
-        state,
-        ledger=accounts,
-        merges=state.merges + 1,
-        participations=state.participations + len(participants),
-    )
-    state = with_fragment(state, event.fragment, fragment)
-    state, follows = suspects.judge(rule, state, items, trial, event)
-    return state, (Store(event.fragment, event.version), *follows)
-
-
-def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
-    """What was merged cannot be published: drop the contributions that are spoiled, or else the one
-    with the largest norm per step, and merge the others, as another version. Too few for the
-    quorum, and the round waits for more.
-    """
-    if (round_ := _being_merged(state, event)) is None:
-        return state, ()
-    p, fragment = event.fragment, state.fragments[event.fragment]
-    spoiled = tuple(c for c in round_.items if c.id in event.spoiled)
-    loudest = max(round_.items, key=lambda c: (c.norm_per_step, sorting_key(c)))
-    dropped = spoiled or (loudest,)
-    cause, why = Cause.LOUDEST, f"the merge with it was not sound: a step of norm {event.norm:.3g}"
-    if spoiled:
-        cause, why = Cause.SPOILED, "its bytes are not what was measured when it arrived"
-    items = tuple(c for c in round_.items if c not in dropped)
-    fragment = replace(fragment, void=fragment.void + 1)
-    round_ = replace(round_, version=_following(state, fragment))
-    follows: tuple[Effect, ...] = ()
-    if len({c.id.life.island for c in items}) >= rule.min_quorum:
-        round_ = replace(round_, items=items)
-        follows = (merge_order_of(rule, fragment, p, round_),)
-        state = with_fragment(state, p, replace(fragment, round=round_))
-    else:
-        state = _open_again(state, p, fragment, round_, items, event.norm)
-    discards: tuple[Effect, ...] = ()
-    for each in dropped:
-        state = replace(state, ledger=ledger.drop(state.ledger, each, Fate.GATE))
-        if (member := speaking(state.members, each.id.life)) is None:
-            discards = (*discards, Discard(each, Fate.GATE, why, cause))
-        else:
-            refusal = gate.Refusal(Fate.GATE, cause, why)
-            state, said = contributions.refused(rule, state, member, each, refusal, now_s)
-            discards = (*discards, *said)
-    return state, (*discards, *follows)
-
-
-def _open_again(
-    state: State,
-    p: Fragment,
-    fragment: FragmentState,
-    round_: Round,
-    items: tuple[Contribution, ...],
-    norm: float,
-) -> State:
-    """The round is open as it was before it closed, without what was dropped; whoever has nothing
-    in it any more is asked again.
-
-    A step that is finite and too long whatever is left out means that steps have changed for
-    everyone: those that it was held to are forgotten.
-    """
-    moves = norms.forget(fragment.moves) if math.isfinite(norm) else fragment.moves
-    inbox = (*items, *round_.trial, *fragment.inbox)
-    there = {c.id.life for c in inbox}
-    asked = fragment.asked.values()
-    round_ = replace(
-        round_,
-        stage=Stage.OPEN,
-        arrived=frozenset(c.id.life.island for c in items),
-        called=frozenset(life for life in round_.called if life in there or life in asked),
-        quorum_since_s=None,
-        closed_s=None,
-        items=(),
-        trial=(),
-    )
-    return with_fragment(state, p, replace(fragment, round=round_, inbox=inbox, moves=moves))
-
-
-def stored(state: State, event: Stored, now_s: float) -> Step:
-    """The version is durable, or was given up on: publish it to everyone alive."""
-    fragment = state.fragments[event.fragment]
-    round_ = fragment.round
-    if round_ is None or round_.stage is not Stage.STORING or round_.version != event.version:
-        return state, ()
-    publish = Publish(
-        fragment=event.fragment,
-        version=event.version,
-        previous=fragment.version,
-        to=tuple(m.life for m in in_order(state.members) if m.status in SPEAKING),
-        merged=tuple(c.id for c in round_.items),
-    )
-    closed_s = now_s if round_.closed_s is None else round_.closed_s
-    state = replace(state, pace=state.pace.saw_sync(now_s - closed_s))
-    fragment = replace(fragment, version=event.version, round=None, void=0)
-    return with_fragment(state, event.fragment, fragment), (publish,)
 
 
 def finish(state: State) -> Step:

@@ -15,32 +15,22 @@ import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.errors import ArchipelagoError, UserMistake
+from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Lease
-from islands import token_files
 from islands.permutation import permuted
 from islands.sources import (
-    BYTES,
     PIECE_BYTES,
     DataSpec,
-    Pieces,
     Tokens,
-    dtype_of,
-    held_out,
-    is_parquet,
-    root_and_files,
-    tokens_of,
 )
 
 Windows = NDArray[np.int32]
 """A batch, [batch, window + 1]: position i + 1 is to be predicted from the positions up to i."""
-PROBLEMS_SHOWN = 5
 AT_ONCE = 1024
 """Windows of a lease whose places in the order are found at once."""
 TRAIN, HELDOUT = 0, 1
@@ -62,7 +52,7 @@ class Corpus:
     @property
     def windows(self) -> int:
         """Training windows in one epoch."""
-        return _windows(self.train, self.spec.window)
+        return windows_in(self.train, self.spec.window)
 
     @property
     def fingerprint(self) -> str:
@@ -101,7 +91,7 @@ class HeldOut(Sequence[Windows]):
 
     def __init__(self, corpus: Corpus, batch_size: int) -> None:
         self._corpus, self._batch_size = corpus, batch_size
-        self._windows = _windows(corpus.heldout, corpus.spec.window)
+        self._windows = windows_in(corpus.heldout, corpus.spec.window)
 
     def __len__(self) -> int:
         return max(1, self._windows // self._batch_size)
@@ -197,129 +187,11 @@ class Stream:
         return self._known[1][lease.start - block * AT_ONCE :]
 
 
-def _windows(tokens: Tokens, window: int) -> int:
+def windows_in(tokens: Tokens, window: int) -> int:
+    """Return how many whole windows there are."""
     return max(0, len(tokens) - 1) // window
 
 
 def _gather(tokens: Tokens, windows: NDArray[np.int64], window: int) -> Windows:
     index = windows[:, None] * window + np.arange(window + 1)
     return tokens[index].astype(np.int32)
-
-
-def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
-    """Map the source into memory and split off what is held out.
-
-    Files are held out whole, by a hash of their path below the source and the seed. A single file
-    is held out by its tail: the last bytes of a text, the last rows of a Parquet file. Documents
-    of text end with a byte 0, but for a single text; rows of token ids are joined as they are.
-
-    Errors: `UserMistake` with all problems found, if the source is missing, unreadable or empty,
-    if a column is not there or holds something else, if an id is outside the vocabulary, if
-    there are fewer windows than one lease (for training) or than one (held out), or if there is no
-    room for the tokens.
-    """
-    problems = _impossible(data, vocabulary)
-    root, files = Path(), list[Path]()
-    try:
-        root, files = root_and_files(data)
-    except UserMistake as error:
-        problems.append(str(error))
-    _refuse(problems)
-    try:
-        if len(files) == 1 and not is_parquet(files[0], data):
-            train, heldout = _one_text(files[0], data)
-        else:
-            train, heldout = _tokens(root, files, data, vocabulary)
-    except OSError as error:
-        raise UserMistake(f"data.source = {data.source!r}: {error}") from error
-    corpus = Corpus(data, train, heldout)
-    _refuse(_too_small(corpus))
-    return corpus
-
-
-def _one_text(path: Path, data: DataSpec) -> tuple[Tokens, Tokens]:
-    """Where it is, and as it is."""
-    whole = token_files.mapped(path, np.dtype(np.uint8))
-    cut = round((1 - data.heldout_percent / 100) * len(whole))
-    return whole[:cut], whole[cut:]
-
-
-def _tokens(
-    root: Path, files: Sequence[Path], data: DataSpec, vocabulary: int
-) -> tuple[Tokens, Tokens]:
-    """Several files, or rows: written down once, as they lie in memory.
-
-    Errors: `UserMistake` with what is wrong with files; `OSError` if there is no room.
-    """
-    names = [path.relative_to(root).as_posix() for path in files]
-    dtype, alone = dtype_of(vocabulary), len(files) == 1
-    kept = 1 - data.heldout_percent / 100
-    sides = [False] if alone else held_out(names, data)
-
-    def write(to: token_files.Writing) -> None:
-        problems: list[str] = []
-        for path, outside in zip(files, sides, strict=True):
-            shares = [(to.heldout if outside else to.train, 0.0, 1.0)]
-            if alone:
-                shares = [(to.train, 0.0, kept), (to.heldout, kept, 1.0)]
-            for file, start, stop in shares:
-                pieces = tokens_of(path, data, vocabulary, start, stop)
-                while (piece := _read(pieces, problems)) is not None:
-                    file.write(piece.astype(dtype).tobytes())
-        _refuse(problems)
-
-    key = token_files.key_of(files, replace(data, window=0, lease_windows=0), vocabulary, *names)
-    return token_files.kept(key, dtype, write)
-
-
-def _read(pieces: Pieces, problems: list[str]) -> Tokens | None:
-    """The next piece; None if there is none, or none that can be read. What is wrong with the
-    source is told apart from what is wrong with where it is written to."""
-    try:
-        return next(pieces, None)
-    except (OSError, UserMistake) as error:
-        problems.append(str(error))
-        return None
-
-
-def _refuse(problems: Sequence[str]) -> None:
-    if problems:
-        more = len(problems) - PROBLEMS_SHOWN
-        shown = [*problems[:PROBLEMS_SHOWN], *([f"... and {more} more"] if more > 0 else [])]
-        raise UserMistake("\n".join(shown))
-
-
-def _impossible(data: DataSpec, vocabulary: int) -> list[str]:
-    rules = [
-        (data.window >= 1, f"data.window = {data.window}: must be at least 1"),
-        (data.lease_windows >= 1, f"data.lease_windows = {data.lease_windows}: at least 1"),
-        (data.seed >= 0, f"data.seed = {data.seed}: must not be negative"),
-        (
-            0 < data.heldout_percent < 100,
-            f"data.heldout_percent = {data.heldout_percent}: must lie between 0 and 100",
-        ),
-        (
-            not data.tokens or data.column is not None,
-            "data.tokens needs data.column: the Parquet column that holds the token ids",
-        ),
-        (
-            data.tokens or vocabulary >= BYTES,
-            f"text is read as {BYTES} bytes, the task has a vocabulary of {vocabulary}: "
-            "give token ids (data.tokens = true) or take a task for bytes",
-        ),
-    ]
-    return [problem for kept, problem in rules if not kept]
-
-
-def _too_small(corpus: Corpus) -> list[str]:
-    window, needed = corpus.spec.window, corpus.spec.lease_windows
-    found = corpus.windows, _windows(corpus.heldout, window)
-    return [
-        f"data.source = {corpus.spec.source!r} is too small: {count} {use} windows of {window} "
-        f"tokens, {least} needed: give more text, or lower {what}"
-        for count, least, use, what in (
-            (found[0], needed, "training", "data.window or data.lease_windows"),
-            (found[1], 1, "held-out", "data.window, or raise data.heldout_percent"),
-        )
-        if count < least
-    ]

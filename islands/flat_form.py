@@ -1,38 +1,25 @@
 """Leaves of a tree to the flat form of a fragment, and back, on the devices that they lie on.
 
-On one device that is a concatenation. On several a leaf is split along its own axes and the flat
-form along its elements, and a compiler left alone gathers the whole fragment on every device in
-between. Here a window of it goes from the one to the other at a time, and all devices take part:
-beside its share of both a device holds no more than one such window, an eighth of its share of the
-flat form or 1 MiB, and some copies of that while it is moved.
-
-A window is made whole on all devices by one sum of bits, to which all but the one that has an
-element add zeros. Each sum waits for all hosts, so that small leaves share one.
+On one device that is a concatenation. On several devices it is `sharded_form`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
-from jax.sharding import PartitionSpec
 
 from coordinator.fragments import Piece
-from islands.mesh import AXES, Devices
-from islands.windows import Lying, Moves, Place, Rows, Window, moves_of
+from islands.mesh import Devices
+from islands.sharded_form import ShardedFlatForm
+from islands.windows import Lying
 
 ROOM = 1 << 18
 """Elements that a window may have always: 1 MiB is moved in about the time that it takes so many
 devices to begin."""
-
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 
 class FlatForm(Protocol):
@@ -70,7 +57,7 @@ def flat_form(
     wanted = [True] * len(pieces) if wanted is None else wanted
     if devices is None or not devices.several:
         return _OnOne(pieces, wanted)
-    return _OnSeveral(pieces, leaves, devices, wanted, room)
+    return ShardedFlatForm(pieces, leaves, devices, wanted, room)
 
 
 def within(pieces: Sequence[Piece], touched: Sequence[int]) -> list[Piece]:
@@ -113,236 +100,3 @@ class _OnOne:
             if wanted:
                 yield number, piece, flat[offset : offset + piece.size].reshape(piece.shape)
             offset += piece.size
-
-
-# --- on several devices ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Cutter:
-    """What one device has of some rows of a leaf, among whole rows."""
-
-    rows: Rows
-
-    def out(self, leaf: jax.Array, place: Place) -> jax.Array:
-        """The bits of the rows, [size], zero where another device has them to add."""
-        rows, depth = self.rows, self.rows.leaf.own[self.rows.axis]
-        local = place.start + jnp.arange(rows.count) - self._first_row
-        held = leaf
-        for at in place.at:
-            held = lax.dynamic_index_in_dim(held, at, keepdims=False)
-        block = held[jnp.clip(local, 0, depth - 1)].astype(jnp.float32)
-        mine = (local >= 0) & (local < depth) & self._mine(place)
-        mine &= lax.axis_index(rows.leaf.alone) == 0 if rows.leaf.alone else True
-        bits = lax.bitcast_convert_type(block, jnp.uint32)
-        bits = jnp.where(self._along_rows(mine), bits, jnp.uint32(0))
-        if rows.own_row != rows.row:
-            whole = jnp.zeros((rows.count, *rows.row), jnp.uint32)
-            bits = lax.dynamic_update_slice(whole, bits, [jnp.int32(0), *self._first_of_row])
-        return bits.reshape(-1)
-
-    def into(
-        self, leaf: jax.Array, whole: jax.Array, place: Place, times: jax.Array | None
-    ) -> jax.Array:
-        """What one device has of a leaf with its part of the rows, [size], in their place, or,
-        times a number, added to what is there."""
-        rows, depth = self.rows, self.rows.leaf.own[self.rows.axis]
-        few = min(rows.count, depth)
-        begin = jnp.clip(place.start - self._first_row, 0, depth - few)
-        start = [*place.at, begin, *[jnp.int32(0)] * len(rows.row)]
-        old = lax.dynamic_slice(leaf, start, [*[1] * rows.axis, few, *rows.own_row])
-        old = old.reshape(few, *rows.own_row)
-        block = whole.reshape(rows.count, *rows.row)
-        if rows.own_row != rows.row:
-            sizes = rows.count, *rows.own_row
-            block = lax.dynamic_slice(block, [jnp.int32(0), *self._first_of_row], sizes)
-        which = self._first_row + begin + jnp.arange(few) - place.start
-        block = block[jnp.clip(which, 0, rows.count - 1)]
-        new = (block if times is None else old + times * block).astype(leaf.dtype)
-        inside = (which >= 0) & (which < rows.count) & self._mine(place)
-        new = jnp.where(self._along_rows(inside), new, old).reshape(*[1] * rows.axis, *new.shape)
-        return lax.dynamic_update_slice(leaf, new, start)
-
-    @property
-    def _first_row(self) -> jax.Array | int:
-        """Of the whole leaf, the first that this device has."""
-        names = self.rows.leaf.names[self.rows.axis]
-        return lax.axis_index(names) * self.rows.leaf.own[self.rows.axis] if names else 0
-
-    @property
-    def _first_of_row(self) -> list[Any]:
-        """Where in a row begins what this device has of it, along each of its axes."""
-        names = self.rows.leaf.names[self.rows.axis + 1 :]
-        return [
-            lax.axis_index(each) * side if each else jnp.int32(0)
-            for each, side in zip(names, self.rows.own_row, strict=True)
-        ]
-
-    def _mine(self, place: Place) -> jax.Array:
-        """Does this device have something at this place on the axes before that of the rows?"""
-        names = tuple(name for each in self.rows.leaf.names[: self.rows.axis] for name in each)
-        return lax.axis_index(names) == place.owner if names else jnp.bool_(True)
-
-    def _along_rows(self, which: jax.Array) -> jax.Array:
-        return which.reshape(-1, *[1] * len(self.rows.row))
-
-
-@dataclass(frozen=True, slots=True)
-class _Slider:
-    """A device's range of the flat form, of `each` elements, beside a window of `size`."""
-
-    each: int
-    size: int
-
-    def out(self, flat: jax.Array, window: Window) -> jax.Array:
-        """The bits of the window, [size], zero where another device has them to add."""
-        few, begin, place, by = self._both(window)
-        held = _rolled(lax.dynamic_slice(flat, (place,), (few,)), -by)
-        at = begin + jnp.arange(few) + self._begins(window)  # in the device's range
-        bits = lax.bitcast_convert_type(held, jnp.uint32)
-        bits = jnp.where((at >= 0) & (at < self.each), bits, jnp.uint32(0))
-        if few == self.size:
-            return bits
-        return lax.dynamic_update_slice(jnp.zeros(self.size, jnp.uint32), bits, (begin,))
-
-    def into(self, flat: jax.Array, whole: jax.Array, window: Window) -> jax.Array:
-        """The device's range with what it is to have of the window."""
-        few, begin, place, by = self._both(window)
-        moved = _rolled(lax.dynamic_slice(whole, (begin,), (few,)), by)
-        at = place + jnp.arange(few) - self._begins(window)  # in the window
-        old = lax.dynamic_slice(flat, (place,), (few,))
-        new = jnp.where((at >= 0) & (at < self.size), moved, old)
-        return lax.dynamic_update_slice(flat, new, (place,))
-
-    def _begins(self, window: Window) -> jax.Array:
-        """Where the window begins, from the first element of the device's range on; as far as
-        matters, since the whole would be too large a number for a large model."""
-        far = self.size // self.each + 2
-        away = jnp.clip(window.device - lax.axis_index(AXES), -far, far)
-        return away * self.each + window.rest
-
-    def _both(self, window: Window) -> tuple[int, jax.Array, jax.Array, jax.Array]:
-        """How many elements to copy; from where on in the window, and in the device's range; and
-        how many places further on they lie in the range, in a circle."""
-        few, begins = min(self.each, self.size), self._begins(window)
-        begin = jnp.clip(-begins, 0, self.size - few)
-        place = jnp.clip(begins, 0, self.each - few)
-        return few, begin, place, jnp.clip(begins + begin - place, -few, few)
-
-
-class _OnSeveral:
-    def __init__(
-        self,
-        pieces: Sequence[Piece],
-        leaves: Sequence[Lying],
-        devices: Devices,
-        wanted: Sequence[bool],
-        room: int,
-    ) -> None:
-        size = sum(piece.size for piece in pieces)
-        self._each = each = devices.padded(size) // devices.mesh.size
-        self._moves = moves_of(pieces, leaves, wanted, each, max(room, each // 8))
-        specs, mesh = [lying.where.spec for lying in leaves], devices.mesh
-        flat, same = PartitionSpec(AXES), PartitionSpec()
-        self._taking = jax.shard_map(
-            self._take, mesh=mesh, in_specs=(specs, same), out_specs=flat, check_vma=False
-        )
-        self._putting = jax.shard_map(
-            self._put, mesh=mesh, in_specs=(specs, flat, same), out_specs=specs, check_vma=False
-        )
-
-    def take(self, leaves: Sequence[jax.Array], over: jax.Array | None = None) -> jax.Array:
-        return self._taking(list(leaves), over)
-
-    def put(self, leaves: Sequence[jax.Array], flat: jax.Array) -> list[jax.Array]:
-        return self._putting(list(leaves), flat, None)
-
-    def add(
-        self, leaves: Sequence[jax.Array], flat: jax.Array, times: jax.Array
-    ) -> list[jax.Array]:
-        return self._putting(list(leaves), flat, times)
-
-    def _take(self, leaves: list[jax.Array], over: jax.Array | None) -> jax.Array:
-        flat, held = jnp.zeros(self._each, jnp.float32), [_with_axes(leaf) for leaf in leaves]
-        for moves in self._moves:
-            slider = _Slider(self._each, moves.size)
-
-            def move(
-                flat: jax.Array,
-                window: Window,
-                moves: Moves = moves,
-                slider: _Slider = slider,
-                held: list[jax.Array] = held,
-            ) -> jax.Array:
-                pairs = zip(moves.rows, window.places, strict=True)
-                bits = [_Cutter(rows).out(held[rows.number], place) for rows, place in pairs]
-                whole = _summed(jnp.concatenate(bits))
-                if over is not None:
-                    each = zip(moves.rows, window.places, strict=True)
-                    by = [jnp.full(rows.size, over[place.piece]) for rows, place in each]
-                    whole = whole / jnp.concatenate(by)
-                return slider.into(flat, whole, window)
-
-            flat = _each_window(move, flat, moves.windows)
-            flat, held = _after(flat, held)
-        return flat
-
-    def _put(
-        self, leaves: list[jax.Array], flat: jax.Array, times: jax.Array | None
-    ) -> list[jax.Array]:
-        fresh = [_with_axes(leaf) for leaf in leaves]
-        for moves in self._moves:
-            slider, numbers = _Slider(self._each, moves.size), {each.number for each in moves.rows}
-
-            def move(
-                held: dict[int, jax.Array],
-                window: Window,
-                moves: Moves = moves,
-                slider: _Slider = slider,
-                flat: jax.Array = flat,
-            ) -> dict[int, jax.Array]:
-                whole, offset = _summed(slider.out(flat, window)), 0
-                for rows, place in zip(moves.rows, window.places, strict=True):
-                    mine = whole[offset : offset + rows.size]
-                    factor = None if times is None else times[place.piece]
-                    held[rows.number] = _Cutter(rows).into(held[rows.number], mine, place, factor)
-                    offset += rows.size
-                return held
-
-            changed = {number: fresh[number] for number in numbers}
-            changed = _each_window(move, changed, moves.windows)
-            changed, flat = _after(changed, flat)
-            for number, leaf in changed.items():
-                fresh[number] = leaf
-        pairs = zip(fresh, leaves, strict=True)
-        return [leaf.reshape(old.shape) for leaf, old in pairs]
-
-
-def _each_window(move: Callable[[T, Window], T], into: T, windows: Sequence[Window]) -> T:
-    """What `move` makes of it, window by window."""
-    numbers = jax.tree.map(lambda *each: np.array(each, np.int32), *windows)
-    if len(windows) == 1:
-        return move(into, jax.tree.map(lambda each: jnp.asarray(each[0]), numbers))
-    return lax.scan(lambda each, window: (move(each, window), None), into, numbers)[0]
-
-
-def _after(first: T, then: S) -> tuple[T, S]:
-    """Both as they are, what is made of either after the `first`: one window after the other, so
-    that all devices come to their sums in the same order, and there is room for one only."""
-    return lax.optimization_barrier((first, then))
-
-
-def _summed(bits: jax.Array) -> jax.Array:
-    """On all devices, to the bit, the f32 elements of which one of them has the bits, and the
-    others zeros."""
-    return lax.bitcast_convert_type(lax.psum(bits, AXES), jnp.float32)
-
-
-def _rolled(array: jax.Array, by: jax.Array) -> jax.Array:
-    """[n] with each element `by` places further on, -n to n, in a circle."""
-    size = array.shape[0]
-    return lax.dynamic_slice(jnp.concatenate([array, array]), ((-by) % size,), (size,))
-
-
-def _with_axes(leaf: jax.Array) -> jax.Array:
-    return leaf.reshape(1) if not leaf.ndim else leaf

@@ -1,8 +1,7 @@
-"""One life of a learner as a value, and how it begins; `learner_state` says what becomes of it."""
+"""One life of a learner as a value, and as it begins; `learner_state` says what becomes of it."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,6 @@ from coordinator.protocol import (
     Adopted,
     Fragment,
     Granted,
-    Island,
     Lease,
     Life,
     Progress,
@@ -84,17 +82,6 @@ class LearnerState:
             return self.clock
         most = self.terms.schedule.longest
         return self.clock - self.past_t + max(-most, min(self.past_t, most))
-
-
-def donors_in_turn(island: Island, donors: Sequence[Life]) -> tuple[Life, ...]:
-    """Return the donors in the order in which this island asks them for moments.
-
-    All islands that join at once are told of the same donors, best first. The name of the island
-    chooses the first one, so that not all of them ask the same donor. The grant stays as it is: a
-    tape that was written before is replayed to the last bit.
-    """
-    first = zlib.crc32(island.encode()) % max(1, len(donors))
-    return (*donors[first:], *donors[:first])
 
 
 Outcome = tuple[LearnerState, Words]

@@ -8,14 +8,12 @@ the carrier moves them; here is which, from where they count, and when.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import assert_never
 
 from coordinator.frozen import replace
 from coordinator.protocol import (
-    Adopted,
     Answer,
-    ContributionId,
     Fragment,
     Lease,
     LeaseGranted,
@@ -27,16 +25,13 @@ from coordinator.protocol import (
 )
 from islands.learner_life import LearnerState, Outcome
 from islands.learner_messages import (
-    Adopt,
     Asked,
     Beat,
     Ceased,
     End,
     Fed,
-    HandOver,
     Happening,
     Heard,
-    Keep,
     LetGo,
     Offered,
     Parked,
@@ -47,11 +42,11 @@ from islands.learner_messages import (
     Step,
     Stepped,
     Take,
-    Track,
     Unheard,
     Want,
     Words,
 )
+from islands.step_boundary import due_fragments, keep_due, serve, settled
 
 HEARTBEAT_S = 1.0
 """A learner that has nothing new to say says so this often."""
@@ -65,7 +60,7 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
         case Asked(p, held):
             waiting = state.tracks[p].waiting
             if held is not None:
-                state = _settled(state, [each for each in waiting if each not in held])
+                state = settled(state, [each for each in waiting if each not in held])
             asks = state.asks if p in state.asks else (*state.asks, p)
             return _at_once(replace(state, asks=asks))
         case Offered(p, version):
@@ -75,7 +70,7 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
             newest = {**state.newest, p: version}
             return _at_once(replace(state, news=news, newest=newest))
         case Settled(said):
-            return _settled(state, said), ()
+            return settled(state, said), ()
         case Parked():
             return _at_once(replace(state, stepping=False))
         case LetGo():
@@ -84,7 +79,7 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
             return _go_on(_ceased(state, over))
         case Ready(ahead):
             state = replace(state, busy=False, rested=True, ahead_windows=ahead)
-            return _follow(_hungry(state), _boundary, _talk, _go_on)
+            return _follow(_hungry(state), serve, _talk, _go_on)
         case Fed(ahead):
             state = _hungry(replace(state, ahead_windows=ahead, fetching=False))
             return (state, ()) if state.busy else _follow(state, _talk, _go_on)
@@ -124,142 +119,26 @@ def _at_once(state: LearnerState) -> Outcome:
     """Serve what has come, if no step is under way: else at its end."""
     if state.busy:
         return state, ()
-    return _follow(state, _boundary, _talk, _go_on)
+    return _follow(state, serve, _talk, _go_on)
 
 
 def _stepped(state: LearnerState, tokens: int, cursor: Lease, ahead_windows: int) -> Outcome:
     before = state.progress
     progress = Progress(before.steps + 1, before.tokens + tokens, cursor)
     state = replace(state, progress=progress, ahead_windows=ahead_windows, busy=False)
-    state, words = _cut(state)
+    state, words = keep_due(state)
     tracks = state.tracks
-    state, served = _boundary(state)
+    state, served = serve(state)
     if state.terms.in_flight and state.stepping:
         late = tuple((p, base) for p, base, at in state.flying if at <= state.clock)
         state = replace(state, awaiting=late)
     elif state.terms.overlap == 0 and state.stepping:
-        due = [(p, tracks[p].base) for p in _due(state)]
+        due = [(p, tracks[p].base) for p in due_fragments(state)]
         # a version that came late and was adopted just now is waited for no more: it may have
         # overwritten what there was to merge, and nobody would ever get anything
         awaiting = tuple((p, base) for p, base in due if state.tracks[p].base == base)
         state = replace(state, awaiting=awaiting)
     return state, (*words, *served)
-
-
-def _cut(state: LearnerState) -> Outcome:
-    """Take the fragments that are due now, in lock-step with an overlap: the others' steps, and the
-    messages, take as long as they like from here on."""
-    words: Words = ()
-    if not (state.terms.in_flight and state.stepping):
-        return state, words
-    for p in _due(state):
-        track = state.tracks[p]
-        state, taken = _hand_over(state, p, track)
-        kept = (*(each for each in state.kept if each.fragment != p), taken)
-        late = (p, track.base, state.clock + state.terms.overlap)
-        flying = (*(each for each in state.flying if each[0] != p), late)
-        state = replace(state, kept=kept, flying=flying)
-        words = (*words, Keep(taken))
-    return state, words
-
-
-def _boundary(state: LearnerState) -> Outcome:
-    """Serve what was asked for and what came in: hand in first, so that nothing is overwritten that
-    was asked for."""
-    if not (state.asks or state.news):
-        return state, ()
-    words: Words = ()
-    asks: tuple[Fragment, ...] = ()
-    for p in state.asks:
-        track = state.tracks[p]
-        if (kept := _kept(state, p)) is not None:
-            state = replace(state, kept=tuple(each for each in state.kept if each is not kept))
-            words = (*words, kept)
-            continue
-        if _replaced_here(state, p):
-            asks = (*asks, p)  # once it is, so that the end does not depend on who was quicker
-            continue
-        if state.stepping and track.from_step >= state.progress.steps:
-            asks = (*asks, p)  # it will have something to hand in after the next step
-            continue
-        state, word = _hand_over(state, p, track)
-        words = (*words, word)
-    early = tuple(p for p in state.news if _too_early(state, p))
-    news = tuple(p for p in state.news if p not in early)
-    state = replace(state, asks=asks, news=early)
-    for p in news:
-        state, word = _adopt(state, p)
-        words = (*words, word)
-    if any(p in news for p in asks):
-        state, more = _boundary(state)
-        words = (*words, *more)
-    return state, words
-
-
-def _replaced_here(state: LearnerState, p: Fragment) -> bool:
-    """Is the last step of the run, at which it stands, the one at which this is replaced?"""
-    at_the_end = state.terms.until is not None and state.clock >= state.terms.until
-    return at_the_end and any(q == p and at <= state.clock for q, _, at in state.flying)
-
-
-def _kept(state: LearnerState, p: Fragment) -> HandOver | None:
-    return next((each for each in state.kept if each.fragment == p), None)
-
-
-def _too_early(state: LearnerState, p: Fragment) -> bool:
-    """Is there a step, later than this one, at which this fragment is replaced?"""
-    return state.stepping and any(q == p and at > state.clock for q, _, at in state.flying)
-
-
-def _hand_over(state: LearnerState, p: Fragment, track: Track) -> tuple[LearnerState, HandOver]:
-    progress, said = state.progress, None
-    if track.from_step < progress.steps:
-        said = ContributionId(state.life, p, track.from_step, progress.steps)
-        waiting = (*track.waiting, said)
-        after = replace(
-            track, from_step=progress.steps, from_tokens=progress.tokens, waiting=waiting
-        )
-        state = _with_track(state, p, after)
-    return state, HandOver(p, said, track, progress)
-
-
-def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
-    track, progress, version = state.tracks[p], state.progress, state.newest[p]
-    waiting = track.waiting
-    if (kept := _kept(state, p)) is not None:  # nobody has asked for it, and nobody will
-        waiting = tuple(each for each in waiting if each != kept.said)
-        track = track if state.terms.carries else kept.track
-    if state.terms.carries:
-        after = Track(version, track.from_step, track.from_step, track.from_tokens, waiting)
-        from_step, tokens = progress.steps, 0
-    else:
-        after = Track(version, progress.steps, progress.steps, progress.tokens)
-        from_step, tokens = track.from_step, progress.tokens - track.from_tokens
-    said = Adopted(state.life, p, version, from_step, tokens, progress)
-    awaiting = tuple(each for each in state.awaiting if each[0] != p)
-    state = replace(
-        state,
-        said=(*state.said, said),
-        awaiting=awaiting,
-        kept=tuple(each for each in state.kept if each.fragment != p),
-        flying=tuple(each for each in state.flying if each[0] != p),
-    )
-    return _with_track(state, p, after), Adopt(
-        p, version, after.waiting if state.terms.keeps else ()
-    )
-
-
-def _settled(state: LearnerState, said: Sequence[ContributionId]) -> LearnerState:
-    for each in said:
-        track = state.tracks[each.fragment]
-        if each in track.waiting:
-            waiting = tuple(other for other in track.waiting if other != each)
-            state = _with_track(state, each.fragment, replace(track, waiting=waiting))
-    return state
-
-
-def _with_track(state: LearnerState, p: Fragment, track: Track) -> LearnerState:
-    return replace(state, tracks=(*state.tracks[:p], track, *state.tracks[p + 1 :]))
 
 
 def _go_on(state: LearnerState) -> Outcome:
@@ -278,15 +157,12 @@ def _go_on(state: LearnerState) -> Outcome:
     return replace(state, busy=True, rested=False, held=False), (Step(state.held),)
 
 
-def _due(state: LearnerState) -> Sequence[Fragment]:
-    """The fragments that are due at the step that is over."""
-    return state.terms.schedule.due(after=state.clock - 1, upto=state.clock)
-
-
 def _is_news(state: LearnerState) -> bool:
     """Must the syncer hear of this step at once? It acts on a learner's first one, and when clocks
     pass due points; of all the others it hears with these, or by the heartbeat."""
-    return state.progress.steps == 1 or state.clock == state.terms.until or bool(_due(state))
+    return (
+        state.progress.steps == 1 or state.clock == state.terms.until or bool(due_fragments(state))
+    )
 
 
 # --- talking --------------------------------------------------------------------------------------
@@ -342,7 +218,7 @@ def _heard(state: LearnerState, answer: Answer | LeaseGranted | Void) -> Outcome
     state, words = more
     if state.busy:
         return state, words
-    state, served = _follow(state, _boundary, _talk, _go_on)
+    state, served = _follow(state, serve, _talk, _go_on)
     return state, (*words, *served)
 
 

@@ -34,9 +34,6 @@ from islands.encoder import Where
 from islands.exchange import Missed, Public
 from islands.learner_messages import Terms
 
-AGAIN_S = 0.5
-"""Between two attempts to ask a shard for what was missed."""
-
 
 class Link(Protocol):
     """The way to the coordinator. Calls may take long; they raise `Unreachable` when they fail.
@@ -63,7 +60,7 @@ class Link(Protocol):
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
         """Ask the shard once for what leads from one version to another. Its shard may be away for
-        long: whoever asks knows whether it is still needed, and asks again after `AGAIN_S`.
+        long: whoever asks knows whether it is still needed, and asks again (`catch_up`).
 
         Errors: `Unreachable`.
         """
@@ -79,7 +76,7 @@ class Link(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class LearnerSettings:
     """How a learner works; constant over the run.
 
     `overlap`, `until`: as in `learner_words.Terms`. `speed`: below 1 it idles between steps, so

@@ -7,7 +7,8 @@ from coordinator.protocol import Life
 from islands.learner_messages import Beat, Happening, Heard, Say, Unheard, Want
 from islands.learner_state import HEARTBEAT_S
 from islands.link import Link
-from islands.mailbox import Mailbox, Saying
+from islands.mailbox import Mailbox
+from islands.thread_tasks import Saying
 
 
 def speak(mail: Mailbox, link: Link, life: Life) -> None:
@@ -17,7 +18,7 @@ def speak(mail: Mailbox, link: Link, life: Life) -> None:
         while (saying := mail.next_to_say(life, HEARTBEAT_S)) is not None:
             mail.happens(_said(link, saying), life)
     except BaseException as error:  # noqa: BLE001 - raised by `Learner.run`
-        mail.fail(error)
+        mail.history.fail(error)
 
 
 def _said(link: Link, saying: Saying) -> Happening:

@@ -22,7 +22,8 @@ from jax.sharding import PartitionSpec
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands import model
-from islands.corpus import Corpus, Stream, read_corpus
+from islands.corpus import Corpus, Stream
+from islands.corpus_reader import read_corpus
 from islands.model import ModelSpec
 from islands.sources import DataSpec
 

@@ -21,15 +21,14 @@ from islands.exchange import Snapshot
 from islands.hosts.orders import CopyOut, CutOut, Feed, InnerStep, Order, PutIn
 from islands.inner import Inner
 from islands.learner_messages import End, Fed, Keep, Step, Stepped, Take
-from islands.link import Habits
-from islands.mailbox import Adoption, Handing, Mailbox, Spent, Todo
+from islands.link import LearnerSettings
+from islands.mailbox import Mailbox
 from islands.moments import Sharing
 from islands.replica import Replica
+from islands.step_timing import StepTiming
 from islands.task import Params, StreamLike, Task
+from islands.thread_tasks import Adoption, Handing, Spent, Todo
 
-PACE_DRIFT = 1.01
-"""A slowed learner keeps the pace of its quickest step, which it forgets by this factor a step: if
-others take its cores for a while it idles less, and not more."""
 DONATING_SHARE = 0.5
 """Of a step's time, at most, a donor spends at one boundary on copying its moments to the host, or
 on one leaf of them: meanwhile it does not train. A copy on the devices, made at once, would take no
@@ -48,24 +47,21 @@ class Trainer:
         inner: Inner,
         port: FragmentPort,
         sharing: Sharing | None,
-        habits: Habits,
+        settings: LearnerSettings,
         mail: Mailbox,
         now_s: Callable[[], float],
         tell: Callable[[Order], None],
     ) -> None:
         """`tell`: to the other hosts of the island, before the same is done here."""
-        self._task, self._inner, self._habits = task, inner, habits
-        self._replica = Replica(inner, port, habits.encode, sharing)
+        self._task, self._inner, self._settings = task, inner, settings
+        self._replica = Replica(inner, port, settings.encode, sharing)
         self._mail, self._now_s, self._tell = mail, now_s, tell
         self.drag = 1.0
         self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
         self._stream: StreamLike
         self._fed_s = self._rested_s = 0.0  # spent on data since the last step; when that was over
-        self._quickest_s = math.inf  # of the steps of late
-        # of a step that the devices are at: its loss, when it began, and what is counted so far
-        self._running: tuple[jax.Array, float, float] | None = None
-        self._exchanged = False  # has something else been dispatched since?
-        self._loss, self._computed_s = math.nan, 0.0  # read, and computed, since the last step
+        self._timing = StepTiming(now_s)
+        self._exchanged = False  # has something else been dispatched since the last step?
 
     @property
     def params(self) -> Params:
@@ -88,7 +84,8 @@ class Trainer:
     ) -> None:
         """A new life, from the public fragments; moments as in `Replica.begin`."""
         self._replica.begin(params, moments, public, shared, clock)
-        self._stream, self._running, self._quickest_s = stream, None, math.inf
+        self._stream = stream
+        self._timing.begin()
 
     def train(self) -> bool:
         """Do what there is to do, step after step, until this life is over. Is what it leaves
@@ -97,7 +94,7 @@ class Trainer:
         while True:
             word = self._next(0.0)
             if word is None:  # it will have to wait, and not for the devices
-                self._settle()
+                self._timing.settle()
                 self._rested_s = self._now_s()
                 word = self._next(math.inf)
             match word:
@@ -111,7 +108,7 @@ class Trainer:
                 case Handing() | Keep() | Adoption() | Take() as word:
                     self._serve(word)
                 case End(distrusted):
-                    self._settle()
+                    self._timing.settle()
                     return distrusted
                 case None:
                     return False  # nobody speaks for it any more
@@ -139,52 +136,31 @@ class Trainer:
             return before_s
         self._fed_s += self._now_s() - began_s
         fed_s = self._fed_s  # since the last step, with the wait for this one
-        if self._exchanged or self._running is None:
-            self._settle(fed_s)
+        if self._exchanged or not self._timing.running:
+            self._timing.settle(fed_s)
             jax.block_until_ready((self._replica.state, self._copying))
             self._copying, self._exchanged = [], False
-        began_s, first = self._now_s(), self._running is None
+        began_s, first = self._now_s(), not self._timing.running
         self._tell(InnerStep(clock))
         measures = self._replica.step(batch, clock)
-        self._settle(fed_s)  # of the step before, if the devices are still at it
-        self._running = measures.loss, began_s if first else self._now_s(), 0.0
-        slowed, idle_s = self.drag / self._habits.speed, 0.0
-        if slowed > 1 or self._habits.step_s or math.isinf(self._quickest_s):
-            computed_s = self._settle()
-            idle_s = slowed * self._quickest_s - computed_s if slowed > 1 else 0.0
+        self._timing.settle(fed_s)  # of the step before, if the devices are still at it
+        self._timing.started(measures.loss, began_s if first else self._now_s())
+        slowed, idle_s = self.drag / self._settings.speed, 0.0
+        if slowed > 1 or self._settings.step_s or math.isinf(self._timing.quickest_s):
+            computed_s = self._timing.settle()
+            idle_s = slowed * self._timing.quickest_s - computed_s if slowed > 1 else 0.0
         tokens = operator.index(self._task.tokens(batch))
         self._mail.happens(Stepped(tokens, self._stream.cursor, self._stream.remaining))
         self._serve_until(self._now_s())
         self._donate()
-        idled_s = max(0.0, idle_s, before_s + self._habits.step_s - self._now_s())
+        idled_s = max(0.0, idle_s, before_s + self._settings.step_s - self._now_s())
         if idled_s > 0:
             self._serve_until(self._now_s() + idled_s)
         self._rested_s = ended_s = self._now_s()
-        self._count(ended_s)
         took_s, fed_s, self._fed_s = ended_s - before_s, self._fed_s, 0.0
-        computed_s, self._computed_s = self._computed_s, 0.0
-        self._mail.rested(self._loss, Spent(took_s, computed_s, fed_s, idled_s))
+        computed_s = self._timing.take_computed_s(ended_s)
+        self._mail.rested(self._timing.loss, Spent(took_s, computed_s, fed_s, idled_s))
         return ended_s
-
-    def _count(self, now_s: float) -> None:
-        """Count as computing what the devices have done until now of the step that they are at."""
-        if self._running is not None:
-            loss, began_s, counted_s = self._running
-            self._computed_s += now_s - began_s - counted_s
-            self._running = loss, began_s, now_s - began_s
-
-    def _settle(self, fed_s: float = 0.0) -> float:
-        """Wait until the devices have done the step that they are at, and read its loss; for how
-        long they have computed it, 0 if they are at none. `fed_s`: of that time was spent on data,
-        which it may have been over before."""
-        if self._running is None:
-            return 0.0
-        (loss, began_s, counted_s), self._running = self._running, None
-        self._loss = float(loss)
-        computed_s = max(0.0, self._now_s() - began_s - fed_s)
-        self._computed_s += computed_s - counted_s
-        self._quickest_s = min(computed_s, PACE_DRIFT * self._quickest_s)
-        return computed_s
 
     def _starved(self, began_s: float) -> None:
         """The data ran out after all: whatever the stream says of itself, there is no batch in it,
@@ -204,17 +180,17 @@ class Trainer:
 
     def _donate(self) -> None:
         """Go on copying moments to the host for whoever asked, for part of a step's time."""
-        if (asked := self._mail.donating()) is None:
+        if (asked := self._mail.donations.asked()) is None:
             return
         donation, step_s = asked
-        self._settle()
+        self._timing.settle()
         until_s, copied = self._now_s() + DONATING_SHARE * step_s, donation.leaves
         for leaf in range(len(copied), len(self._inner.shares)):
             self._tell(CopyOut(donation.number, leaf))
             copied.append(self._inner.moment(self._replica.state, leaf))
             if self._now_s() >= until_s:
                 return
-        self._mail.donated(donation)
+        self._mail.donations.give(donation)
 
     def _serve(self, word: Handing | Keep | Adoption | Take) -> None:
         match word:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jax.sharding import NamedSharding
 
 from coordinator.fragments import Piece
-from islands.mesh import AXES, names_of
+from islands.mesh_shape import AXES, names_of
 
 
 class Lying(NamedTuple):

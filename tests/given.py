@@ -18,7 +18,7 @@ from coordinator.outer import OuterRule
 from coordinator.protocol import Anchor, Fragment, Island
 from coordinator.schedule import Schedule
 from islands.encoder import Where
-from islands.link import Habits
+from islands.link import LearnerSettings
 from islands.optimizer import OptimizerKind, OptimizerSpec
 from islands.sources import STDLIB, DataSpec
 
@@ -96,8 +96,8 @@ def habits(
     until: int | None = None,
     wire_moments: Wire | None = None,
     moments_every: int = 1,
-) -> Habits:
-    return Habits(
+) -> LearnerSettings:
+    return LearnerSettings(
         island,
         group,
         wire_up,

@@ -43,6 +43,8 @@ OF_ROOM = {
     "cluster/storage/": RESTORES,
     "cluster/syncer/": (*TESTS, "tests/cluster/test_shell.py"),
     "islands/mailbox.py": ("tests/islands/test_mailbox.py", *SHELLS),
+    "islands/life_history.py": ("tests/islands/test_mailbox.py", *SHELLS),
+    "islands/thread_queues.py": ("tests/islands/test_mailbox.py", *SHELLS),
     "islands/hosts/publication_lanes.py": SHELLS,
     "islands/hosts/lead.py": ("tests/cluster/test_gang.py", *SHELLS),
     "islands/": ("tests/islands/test_learner_state.py",),
@@ -97,7 +99,7 @@ class Caught:
 
 LIVES, ROUNDS, GATE = "coordinator/lives.py", "coordinator/rounds.py", "coordinator/gate.py"
 CONTRIBUTIONS, MEMBERSHIP = "coordinator/contributions.py", "coordinator/membership.py"
-ROSTER = "coordinator/roster.py"
+ROSTER, OUTCOMES = "coordinator/roster.py", "coordinator/merge_outcomes.py"
 QUORUM, GRACE, LEASES = "coordinator/quorum.py", "coordinator/grace.py", "coordinator/leases.py"
 LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
 ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
@@ -105,12 +107,14 @@ CLAIMS = "coordinator/claims.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction_gate.py"
 ORDERS, PARTS = "coordinator/orders.py", "coordinator/parts.py"
+HISTORY, QUEUES = "islands/life_history.py", "islands/thread_queues.py"
 MAILBOX, FOLLOWING, LEAD = (
     "islands/mailbox.py",
     "islands/hosts/publication_lanes.py",
     "islands/hosts/lead.py",
 )
 LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
+BOUNDARY = "islands/step_boundary.py"
 FLEET = "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/island_table.py", "cluster/fleet/requests.py"
 TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/shell.py"
@@ -134,14 +138,13 @@ MUTANTS = (
     ),
     Mutant(
         "nobody is woken when a life ends",
-        MAILBOX,
-        "self._offers, self._ends, self._donation = {}, None, None\n"
-        "            self._lock.notify_all()\n",
-        "self._offers, self._ends, self._donation = {}, None, None\n",
+        HISTORY,
+        "self._ended, self._why = life.incarnation, why\n            self._lock.notify_all()\n",
+        "self._ended, self._why = life.incarnation, why\n",
     ),
     Mutant(
         "a life ends and its questions stay",
-        MAILBOX,
+        QUEUES,
         "(*self._asked.values(), *self._owed)",
         "(*self._asked.values(),)",
     ),
@@ -393,31 +396,31 @@ MUTANTS = (
     ),
     Mutant(
         "merged twice by the shard's word",
-        ROUNDS,
+        OUTCOMES,
         MERGING + LATE,
         "if round_ is None or round_.version != event.version:",
     ),
     Mutant(
         "an old merge is taken for this one",
-        ROUNDS,
+        OUTCOMES,
         MERGING + LATE,
         "if round_ is None or round_.stage is not Stage.MERGING:",
     ),
     Mutant(
         "public before it is stored",
-        ROUNDS,
+        OUTCOMES,
         STORING + LATE,
         "if round_ is None or round_.version != event.version:",
     ),
     Mutant(
         "an old version is taken for this one",
-        ROUNDS,
+        OUTCOMES,
         STORING + LATE,
         "if round_ is None or round_.stage is not Stage.STORING:",
     ),
     Mutant(
         "those that drain are told nothing",
-        ROUNDS,
+        OUTCOMES,
         "for m in in_order(state.members) if m.status in SPEAKING),",
         "for m in in_order(live(state.members))),",
     ),
@@ -718,8 +721,8 @@ MUTANTS = (
     Mutant(
         "what is not sound is stored",
         ADVANCE,
-        "return rounds.unsound(rule, state, event, now_s)",
-        "return rounds.merged(rule, state, Merged(event.fragment, event.version))",
+        "return merge_outcomes.unsound(rule, state, event, now_s)",
+        "return merge_outcomes.merged(rule, state, Merged(event.fragment, event.version))",
     ),
     Mutant(
         "steps may be of any length",
@@ -729,34 +732,34 @@ MUTANTS = (
     ),
     Mutant(
         "the quietest one is dropped",
-        ROUNDS,
+        OUTCOMES,
         "loudest = max(round_.items",
         "loudest = min(round_.items",
     ),
     Mutant(
-        "what is spoiled stays", ROUNDS, "dropped = spoiled or (loudest,)", "dropped = (loudest,)"
+        "what is spoiled stays", OUTCOMES, "dropped = spoiled or (loudest,)", "dropped = (loudest,)"
     ),
     Mutant(
         "a version that was undone is merged again",
-        ROUNDS,
+        OUTCOMES,
         "fragment = replace(fragment, void=fragment.void + 1)",
         "fragment = replace(fragment, void=fragment.void)",
     ),
     Mutant(
         "merged again under the quorum",
-        ROUNDS,
+        OUTCOMES,
         "if len({c.id.life.island for c in items}) >= rule.min_quorum:",
         "if items:",
     ),
     Mutant(
         "who was dropped is not asked again",
-        ROUNDS,
+        OUTCOMES,
         "called=frozenset(life for life in round_.called if life in there or life in asked),",
         "called=round_.called,",
     ),
     Mutant(
         "steps that have changed for everyone are never believed",
-        ROUNDS,
+        OUTCOMES,
         "moves = norms.forget(fragment.moves) if math.isfinite(norm) else fragment.moves",
         "moves = fragment.moves",
     ),
@@ -1011,7 +1014,7 @@ MUTANTS = (
     # --- what a learner owes and says
     Mutant(
         "a hand-in does not wait for a step",
-        LEARNER,
+        BOUNDARY,
         "if state.stepping and track.from_step >= state.progress.steps:",
         "if False:",
     ),
@@ -1069,7 +1072,7 @@ MUTANTS = (
     ),
     Mutant(
         "it waits for what it has adopted",
-        LEARNER,
+        BOUNDARY,
         "awaiting = tuple(each for each in state.awaiting if each[0] != p)",
         "awaiting = state.awaiting",
     ),
@@ -1093,7 +1096,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was handed in late is thrown away at the learner",
-        LEARNER,
+        BOUNDARY,
         "waiting = (*track.waiting, said)",
         "waiting = track.waiting",
     ),
@@ -1105,7 +1108,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is merged is kept in place a second time",
-        LEARNER,
+        BOUNDARY,
         "if each in track.waiting:",
         "if False:",
     ),

@@ -16,8 +16,8 @@ from cluster.package_guard import DISTRIBUTION
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("coordinator", "islands", "cluster", "archipelago")
 VOCABULARY_MODULES = (
-    "frozen", "protocol", "fragments", "parts", "schedule", "codec", "kernels", "rounding",
-    "errors",
+    "frozen", "protocol", "fragments", "parts", "schedule", "codec", "scratch", "kernels",
+    "inner_products", "rounding", "errors",
 )  # fmt: skip
 VOCABULARY = {
     "coordinator",

@@ -26,7 +26,7 @@ from cluster.workers.evaluator import EVALUATION_BATCH
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
 from islands.adopt import layout_of
-from islands.mesh import misfits
+from islands.mesh_shape import misfits
 from islands.sources import find_source
 from islands.task import Task
 from islands.trainable import of_loss, of_parameters, shapes_of

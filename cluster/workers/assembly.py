@@ -23,8 +23,9 @@ from islands.hosts.lead import Lead
 from islands.hosts.orders import Order, Word
 from islands.inner import Inner
 from islands.learner import Learner
-from islands.link import Habits, Link
-from islands.mesh import Devices, MeshShape
+from islands.link import LearnerSettings, Link
+from islands.mesh import Devices
+from islands.mesh_shape import MeshShape
 from islands.moments import MomentsPort, Sharing
 from islands.optimizer import OptimizerSpec
 from islands.prefetch import Prefetched
@@ -117,10 +118,10 @@ def _go_through(inner: Inner, task: Task, batch_size: int) -> None:
     jax.block_until_ready((measures, inner.start(task.zeros(), moments)))
 
 
-def habits_of(config: Config, island: Island) -> Habits:
+def habits_of(config: Config, island: Island) -> LearnerSettings:
     """How this island's learner works."""
     group, sync = group_of(config, island), config.sync
-    return Habits(
+    return LearnerSettings(
         island=island,
         group=group.group,
         wire_up=sync.wire_up,

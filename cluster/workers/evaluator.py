@@ -21,7 +21,8 @@ from coordinator.errors import UserMistake
 from coordinator.fragments import Flat, Layout, put_leaf, sew
 from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort, layout_of
-from islands.mesh import FSDP_OVER_ALL, Devices, MeshShape
+from islands.mesh import Devices
+from islands.mesh_shape import FSDP_OVER_ALL, MeshShape
 from islands.task import Batch, Params
 from islands.trainable import of_loss, of_parameters, shapes_of
 

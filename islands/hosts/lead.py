@@ -11,7 +11,7 @@ from coordinator.errors import HostLost
 from coordinator.protocol import Fragment, Life, Publication, Version
 from islands.exchange import Downlink, Public
 from islands.hosts.orders import CatchUp, Coming, Fetched, Placed, Word
-from islands.mailbox import Offer
+from islands.thread_tasks import Offer
 
 Told = TypeVar("Told")
 Tell = Callable[[Fragment, Version, Offer], None]

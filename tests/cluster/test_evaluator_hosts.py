@@ -20,7 +20,7 @@ from cluster.workers.environment import ONE_THREAD, devices_of_cpus
 from cluster.workers.evaluator import EVALUATION_BATCH, Evaluator
 from coordinator.fragments import Flat
 from coordinator.protocol import Fragment
-from islands.mesh import MeshShape
+from islands.mesh_shape import MeshShape
 from tests.together import together
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +123,7 @@ def test_what_cannot_be_split_over_its_devices_is_said(tmp_path: Path) -> None:
     code = f"""
 from cluster.config.load import parse
 from cluster.workers.evaluator import Evaluator
-from islands.mesh import MeshShape
+from islands.mesh_shape import MeshShape
 Evaluator(parse({tables!r}), MeshShape(1, 3, 1))
 """
     environment = os.environ | {

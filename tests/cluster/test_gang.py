@@ -46,7 +46,7 @@ from islands.hosts.orders import (
     Placed,
     Start,
 )
-from islands.mailbox import Offer
+from islands.thread_tasks import Offer
 
 WAIT_S = 60.0
 LIFE = Life(Island("a-0"), Incarnation(2))

@@ -46,9 +46,9 @@ from coordinator.protocol import (
     Version,
     Void,
 )
+from islands.donations import Donation
 from islands.inner import Share
 from islands.learner import Learner
-from islands.mailbox import Donation
 
 WAIT_S = 20.0
 LIFE = Life(Island("local-0"), Incarnation(1))

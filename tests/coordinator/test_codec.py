@@ -22,11 +22,11 @@ from coordinator.codec import (
     decoded,
     encode,
     encode_difference,
-    room_of_my_own,
 )
 from coordinator.errors import CorruptPayload
 from coordinator.fragments import Flat
 from coordinator.kernels import TILE, frozen
+from coordinator.scratch import room_of_my_own
 
 BF16_HALF_STEP = 2.0**-8
 """Half of the distance between neighbours, relative: bf16 keeps 8 bits of the significand."""

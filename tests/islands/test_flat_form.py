@@ -19,7 +19,8 @@ from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.flat_form import flat_form, within
 from islands.inner import Inner
-from islands.mesh import AXES, Devices, MeshShape
+from islands.mesh import Devices
+from islands.mesh_shape import AXES, MeshShape
 from islands.model import ModelSpec
 from islands.task import language_model
 from islands.windows import Lying

@@ -29,7 +29,8 @@ from islands.adopt import AdoptRule
 from islands.encoder import ENCODERS, on_host
 from islands.exchange import NOTHING
 from islands.inner import Inner, InnerState
-from islands.mesh import Devices, MeshShape
+from islands.mesh import Devices
+from islands.mesh_shape import MeshShape
 from islands.moments import MomentsPort
 from tests.given import optimizer_spec
 from tests.islands.test_mesh import EVERY, LAYOUT, ROUNDS, SIZES, TASK, Kit, batches

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from coordinator.codec import Payload, Sent, Wire, decode, encode, split
-from coordinator.errors import ArchipelagoError, Malformed
+from coordinator.errors import ArchipelagoError, Malformed, Rejected, Unreachable
 from coordinator.fragments import Flat, sew, take
 from coordinator.protocol import (
     Adopted,
@@ -49,8 +49,9 @@ from islands.corpus import Starved
 from islands.encoder import Where
 from islands.exchange import Public
 from islands.inner import Inner, InnerState, Measures
-from islands.learner import Learner, Rejected, Unreachable
-from islands.learner_life import LearnerState, donors_in_turn
+from islands.learner import Learner
+from islands.learner_life import LearnerState
+from islands.life_start import donors_in_turn
 from islands.link import Link
 from islands.task import Batch, Params, Task
 from tests.given import habits as a_habits
@@ -499,8 +500,9 @@ def test_what_devices_do_for_the_syncer_is_not_computing(
 
     real_step = inner.step
     monkeypatch.setattr(inner, "step", step)
+    port = learner._trainer._replica._port
     for name in ("take", "put"):
-        monkeypatch.setattr(learner._port, name, slowly(getattr(learner._port, name)))
+        monkeypatch.setattr(port, name, slowly(getattr(port, name)))
     if served == "hand-in":
         alive.asked(F0)
         until(lambda: bool(learner._trainer._copying))
@@ -1188,7 +1190,7 @@ def test_to_give_its_moments_a_donor_stops_for_half_a_step_or_a_leaf_at_a_time(
     alive.script.allow(30)
     held.reached()
     asked = alive.call(alive.learner.moments, alive.script.life)
-    until(lambda: alive.learner._mail.donating() is not None)
+    until(lambda: alive.learner._mail.donations.asked() is not None)
     held.go()
     given = asked.result(WAIT_S)
     assert given is not None
@@ -1480,7 +1482,7 @@ def test_a_slowed_learner_keeps_the_pace_of_its_quickest_step(
     alive.script.step(3)
 
     def busy(*arguments: Any) -> Any:
-        time.sleep(2 * alive.learner._trainer._quickest_s)
+        time.sleep(2 * alive.learner._trainer._timing.quickest_s)
         return real(*arguments)
 
     for step in (real, busy):
@@ -1490,7 +1492,7 @@ def test_a_slowed_learner_keeps_the_pace_of_its_quickest_step(
         _, after = alive.learner.vitals
         computed_s = after.computing_s - before.computing_s
         idled_s = after.idle_s - before.idle_s
-        pace_s = 5 * alive.learner._trainer._quickest_s
+        pace_s = 5 * alive.learner._trainer._timing.quickest_s
         assert idled_s == pytest.approx(max(0.0, pace_s - computed_s))
     assert idled_s < 2 * computed_s  # of the busy step; four times, if it idled in proportion
 

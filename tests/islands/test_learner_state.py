@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,6 @@ from coordinator.protocol import (
     Answer,
     Fragment,
     Granted,
-    Island,
     Lease,
     LeaseGranted,
     Life,
@@ -28,7 +26,7 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.schedule import Schedule
-from islands.learner_life import LearnerState, begun, donors_in_turn
+from islands.learner_life import LearnerState, begun
 from islands.learner_messages import (
     Adopt,
     Asked,
@@ -56,22 +54,13 @@ from islands.learner_messages import (
     Word,
 )
 from islands.learner_state import happen
-from islands.mailbox import Mailbox, Offer
+from islands.mailbox import Mailbox
+from islands.thread_tasks import Offer
 from tests.coordinator.given import life
 
 F0, F1 = Fragment(0), Fragment(1)
 LIFE = life("a")
 FINE = Heard(Answer(0, 0, stopping=False))
-
-
-def test_islands_that_join_at_once_do_not_all_ask_the_same_donor_first() -> None:
-    donors = [life("x"), life("y"), life("z")]
-    orders = [donors_in_turn(Island(f"local-{n}"), donors) for n in range(24)]
-    assert orders == [donors_in_turn(Island(f"local-{n}"), donors) for n in range(24)]
-    assert all({*order} == {*donors} for order in orders)
-    asked_first = Counter(order[0] for order in orders)
-    assert max(asked_first.values()) <= 2 * min(asked_first[donor] for donor in donors)
-    assert donors_in_turn(Island("local-0"), []) == ()
 
 
 class Told:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import numpy as np
@@ -22,12 +23,13 @@ from coordinator.protocol import (
     Void,
 )
 from coordinator.schedule import Schedule
-from islands import learner, mailbox, trainer
+from islands import donations, learner, life_history, life_setup, mailbox, trainer
 from islands import message_thread as talker
 from islands.adopt import AdoptRule
 from islands.learner_life import begun
 from islands.learner_messages import Adopt, Ceased, End, HandOver, Ready, Step, Stepped
-from islands.mailbox import Adoption, Ends, Handing, Mailbox, Offer, Todo
+from islands.mailbox import Mailbox
+from islands.thread_tasks import Adoption, Ends, Handing, Offer, Todo
 from tests.given import habits
 
 LIFE = Life(Island("a"), Incarnation(1))
@@ -111,13 +113,13 @@ def test_whoever_waits_is_answered_when_the_life_ends_in_the_middle_of_a_hand_in
     mail.happens(Stepped(1, Lease(0), 8))
     assert isinstance(todo(mail), Handing)  # the training thread breaks before it has answered
     undecided = mail.asks(LIFE, F0, None)
-    moments = mail.asks_moments(LIFE)
+    moments = mail.donations.ask(LIFE)
     assert decided is not None
     assert undecided is not None
     assert moments is not None
     mail.end("its learner broke")
     assert decided.result(0) is undecided.result(0) is moments.given.result(0) is None
-    assert mail.outlive(LIFE) == "its learner broke"
+    assert mail.history.outlive(LIFE) == "its learner broke"
 
 
 def test_a_life_that_has_ceased_ends_and_says_nothing_more(mail: Mailbox) -> None:
@@ -141,25 +143,31 @@ def test_no_word_that_stands_for_data_leaves_without_it() -> None:
 
 def test_only_the_mailbox_takes_its_lock_and_touches_its_fields() -> None:
     """So each method is one critical section, and no key goes from one to the next."""
-    public = [name for name in vars(Mailbox(lambda: 0.0)) if not name.startswith("_")]
-    assert public == []
-    for module in (learner, talker, trainer):
+    mail = Mailbox(lambda: 0.0)
+    for guarded in (mail, mail.history, mail.donations):
+        public = [name for name in vars(guarded) if not name.startswith("_")]
+        assert public == [], guarded
+    for module in (learner, life_setup, talker, trainer):
         tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
         names = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
         assert not names & {"Lock", "RLock", "Condition", "lock"}, module
+        owners = ("mail", "history", "donations")
         touched = {
             each.attr
             for each in ast.walk(tree)
-            if isinstance(each, ast.Attribute) and "mail" in ast.unparse(each.value).split(".")[-1]
+            if isinstance(each, ast.Attribute)
+            and any(owner in ast.unparse(each.value).split(".")[-1] for owner in owners)
         }
         assert not {name for name in touched if name.startswith("_")}, module
 
 
-def test_a_method_of_the_mailbox_is_one_critical_section() -> None:
-    tree = ast.parse(inspect.getsource(mailbox))
-    (body,) = (
-        each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == "Mailbox"
-    )
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(mailbox, "Mailbox"), (life_history, "LifeHistory"), (donations, "Donations")],
+)
+def test_a_method_of_the_mailbox_is_one_critical_section(module: ModuleType, name: str) -> None:
+    tree = ast.parse(inspect.getsource(module))
+    (body,) = (each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name)
     for method in body.body:
         if isinstance(method, ast.FunctionDef):
             sections = [each for each in ast.walk(method) if isinstance(each, ast.With)]

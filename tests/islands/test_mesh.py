@@ -23,7 +23,8 @@ from coordinator.protocol import Fragment
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.encoder import ENCODERS, Where
 from islands.inner import Inner
-from islands.mesh import OPEN, Devices, MeshShape, misfits
+from islands.mesh import Devices
+from islands.mesh_shape import OPEN, MeshShape, misfits
 from islands.model import ModelSpec
 from islands.moments import MomentsPort
 from islands.optimizer import OptimizerKind

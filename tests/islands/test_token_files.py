@@ -17,7 +17,8 @@ import pytest
 from coordinator.errors import UserMistake
 from coordinator.protocol import Lease
 from islands import token_files
-from islands.corpus import Stream, read_corpus
+from islands.corpus import Stream
+from islands.corpus_reader import read_corpus
 from tests.given import data_spec
 
 GIB = 2**30
@@ -142,7 +143,8 @@ def test_what_another_process_renames_meanwhile_is_passed_over(
 READS_A_LOT = """
 import resource, sys
 from coordinator.protocol import Lease
-from islands.corpus import Stream, read_corpus
+from islands.corpus import Stream
+from islands.corpus_reader import read_corpus
 from tests.given import data_spec
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 corpus = read_corpus(data_spec(sys.argv[1], window=128))

@@ -20,7 +20,7 @@ from cluster.storage.fragments import FragmentStore
 from cluster.storage.playback import read_tape
 from cluster.storage.state_history import OtherRules, relive
 from coordinator import advance as rules
-from coordinator import orders, roster, rounds
+from coordinator import merge_outcomes, orders, roster
 from coordinator.codec import WithMoments
 from coordinator.protocol import Arrived, Fragment, Item
 from tests.cluster.played import CONFIG, LAYOUT, Played
@@ -130,7 +130,7 @@ BROKEN: dict[str, tuple[object, str, Callable[..., object]]] = {
     "t is the K-th clock": (
         rules, "believed_clock", lambda members, k: roster.kth_clock(members, 1)
     ),
-    "everybody is told": (rounds, "in_order", lambda members: [*members.values()][1:]),
+    "everybody is told": (merge_outcomes, "in_order", lambda members: [*members.values()][1:]),
 }  # fmt: skip
 """By the invariant that it breaks: where a rule is, and what it becomes."""
 

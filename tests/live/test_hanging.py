@@ -27,7 +27,7 @@ def task(data):
     serve, step = Trainer._serve, Trainer._step
 
     def hang(self):
-        if self._habits.island == "local-1" and (FOLDER / "hang").exists():
+        if self._settings.island == "local-1" and (FOLDER / "hang").exists():
             (FOLDER / "hangs").touch()
             threading.Event().wait()
 

@@ -16,14 +16,14 @@ import numpy as np
 from coordinator.codec import decode, split
 from coordinator.parts import Part
 from coordinator.protocol import HandIn, Known, Life
-from islands import exchange, learner, mailbox, trainer
+from islands import donations, exchange, learner, mailbox, thread_queues, trainer
 from islands import message_thread as talker
-from islands.hosts import follower, lead
+from islands.donations import Donation
+from islands.hosts import host_life, lead
 from islands.hosts import publication_lanes as following
 from islands.hosts.follower import Follower
 from islands.hosts.lead import Lead
 from islands.hosts.orders import Fate, News, Order, Word
-from islands.mailbox import Donation
 from tests.shells import gang_shell
 from tests.shells.given import CALL_S, INNER, LAYOUT, Numbers, Port, habits_of
 from tests.shells.learner_shell import ANSWER_S, LearnerPlay
@@ -36,7 +36,17 @@ OTHERS = 2
 def play(s: Scheduler) -> None:
     """Play one schedule. The seed chooses as for one host."""
     with s.controls(
-        exchange, follower, following, gang_shell, lead, learner, mailbox, talker, trainer
+        donations,
+        exchange,
+        following,
+        gang_shell,
+        host_life,
+        lead,
+        learner,
+        mailbox,
+        talker,
+        thread_queues,
+        trainer,
     ):
         _Gang(s).run()
 

@@ -43,7 +43,7 @@ from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import Starved
 from islands.exchange import Public
 from islands.inner import Inner
-from islands.link import Habits, Link
+from islands.link import LearnerSettings, Link
 from islands.task import Batch, Params, Task
 from tests.given import habits, optimizer_spec
 from tests.shells.scheduler import Scheduler
@@ -137,7 +137,7 @@ class Port(FragmentPort):
         return flat
 
 
-def habits_of(overlap: int) -> Habits:
+def habits_of(overlap: int) -> LearnerSettings:
     return habits(Island("a"), "g", Wire.F32, Schedule(EVERY, FRAGMENTS), overlap, 1, encode="host")
 
 

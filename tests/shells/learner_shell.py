@@ -16,14 +16,14 @@ import numpy as np
 
 from coordinator.codec import Sent, decode, split
 from coordinator.protocol import Fragment, HandIn, Known, Life, Publication, Void
-from islands import exchange, learner, mailbox, trainer
+from islands import donations, exchange, learner, mailbox, thread_queues, trainer
 from islands import message_thread as talker
 from islands.adopt import AdoptRule
+from islands.donations import Donation
 from islands.hosts import publication_lanes as following
 from islands.hosts.lead import Lead
 from islands.hosts.orders import Order
 from islands.learner import Learner
-from islands.mailbox import Donation
 from tests.shells.given import (
     EVERYTHING,
     INNER,
@@ -51,7 +51,9 @@ DISCARDED = 0.2
 
 def play(s: Scheduler) -> None:
     """Play one schedule. The seed chooses the rule of adoption, the overlap and the events."""
-    with s.controls(exchange, following, learner, mailbox, talker, trainer):
+    with s.controls(
+        donations, exchange, following, learner, mailbox, talker, thread_queues, trainer
+    ):
         LearnerPlay(s).run()
 
 

@@ -23,7 +23,8 @@ from archipelago.lab.bench.stats import median, told
 from coordinator.fragments import Layout
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.inner import Inner
-from islands.mesh import FSDP_OVER_ALL, Devices
+from islands.mesh import Devices
+from islands.mesh_shape import FSDP_OVER_ALL
 from islands.model import ModelSpec
 from islands.optimizer import OptimizerSpec
 from islands.sources import STDLIB, DataSpec

@@ -30,6 +30,7 @@ from islands.learner_messages import (
     Ready,
     Terms,
 )
+from islands.life_start import KeepMoments, Remains, life_start
 
 AGAIN_S = 0.5
 """Who is not there is asked again so much later."""
@@ -115,8 +116,10 @@ class SimProcess(LearnerProcess[SimLearner]):
         self.beat(learner)
 
     def ends(self, learner: SimLearner, *, distrusted: bool) -> None:
-        if distrusted and not self.incurable:
-            self.poison = None  # new moments, new parameters
+        remains = Remains(moments=True, distrusted=distrusted)
+        start = life_start(remains, island=self.island, donors=(), shares_moments=False)
+        if not isinstance(start, KeepMoments) and not self.incurable:
+            self.poison = None  # it goes with the moments; no donor is needed to know that
         super().ends(learner, distrusted=distrusted)
 
     # --- called by others -------------------------------------------------------------------------

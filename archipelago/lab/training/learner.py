@@ -48,7 +48,7 @@ from islands.learner_messages import (
     Want,
 )
 from islands.learner_state import happen
-from islands.link import Habits
+from islands.link import LearnerSettings
 from islands.replica import Replica
 from islands.task import StreamLike
 
@@ -60,7 +60,7 @@ class VirtualLearnerProcess(Protocol):
 
     loop: VirtualLoop
     kit: CompiledParts
-    habits: Habits
+    habits: LearnerSettings
     terms: Terms
     encoder: Encoder
     moments_encoder: Encoder | None

@@ -37,9 +37,16 @@ from coordinator.protocol import (
 )
 from islands.encoder import ENCODERS
 from islands.exchange import Missed, Public
-from islands.learner_life import donors_in_turn
 from islands.learner_messages import LetGo, Ready
-from islands.link import Habits
+from islands.life_start import (
+    AskDonors,
+    KeepMoments,
+    Remains,
+    StartAnew,
+    TakeMeans,
+    life_start,
+)
+from islands.link import LearnerSettings
 from islands.replica import Replica
 from islands.task import StreamLike
 
@@ -114,17 +121,24 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
     def start(self, public: Sequence[Public]) -> None:
         """The public fragments have come: a life at the current versions, its data from leases.
 
-        The moments of the life before stay, unless the syncer distrusts them. Without them it takes
-        those of a donor, or what is shared of first moments, where they are.
+        `life_start` says with which moments.
         """
-        moments = self.replica.end()
-        if self._distrusted:
-            moments = None
-        shared: dict[Fragment, Flat] = {}
-        if moments is None and self.kit.sharing is None:
-            moments = self._ask_donors(self.grant.donors)
-        elif moments is None:
-            shared = self.network.shared()
+        moments, shared = self.replica.end(), dict[Fragment, Flat]()
+        start = life_start(
+            Remains(moments=moments is not None, distrusted=self._distrusted),
+            island=self.island,
+            donors=self.grant.donors,
+            shares_moments=self.kit.sharing is not None,
+        )
+        match start:
+            case KeepMoments():
+                pass
+            case TakeMeans():
+                moments, shared = None, self.network.shared()
+            case AskDonors(donors):
+                moments = self._ask_donors(donors)
+            case StartAnew():
+                moments = None
         known = {Fragment(p): each for p, each in enumerate(public)}
         flats = {p: flat for p, (_, flat) in known.items()}
         leaves = sew(self.kit.layout, [*flats.values()])
@@ -139,7 +153,7 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
 
     def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
         """The moments of the first donor that has good ones; None if none has."""
-        for donor in donors_in_turn(self.island, donors):
+        for donor in donors:
             if (given := self.network.moments(donor)) is not None:
                 try:
                     return self.kit.inner.accept(given)
@@ -181,7 +195,7 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
         self.network.lease(self, event)
 
 
-def step_s(timing: Timing, habits: Habits, rng: random.Random) -> float:
+def step_s(timing: Timing, habits: LearnerSettings, rng: random.Random) -> float:
     """How long a step of such an island takes, by chance."""
     usual_s = max(timing.step_s / habits.speed, habits.step_s)
     return usual_s * (1 + timing.jitter * (2 * rng.random() - 1))

@@ -1,0 +1,89 @@
+"""Radial-directional averaging of a merge: how the delta of each piece is made of the parts.
+
+The formula is in `merge`. It needs the norm of each piece of each part, which was taken when the
+part arrived, and the length of the mean direction, for which all parts are read once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from coordinator.alignment import VANISHING, Part
+from coordinator.fragments import Flat, Piece
+from coordinator.inner_products import sum_of_squares
+from coordinator.scratch import Room, room_of_my_own
+from coordinator.tiles import Spread, Tile, jobs_of
+from coordinator.weighted_sum import weighted
+
+CANCELLED = 1e-6
+"""A mean direction shorter than this points nowhere: fall back to the weighted mean."""
+
+
+class Recipe(NamedTuple):
+    """How the delta of a piece is made: `factor` times the sum of the parts by these weights."""
+
+    weights: Flat
+    factor: float
+
+
+def radial_recipes(
+    kappa: float,
+    pieces: Sequence[Piece],
+    parts: Sequence[Part],
+    plain: Recipe,
+    spread: Spread,
+) -> list[Recipe]:
+    """Return the recipe of each piece, from its norms and the length of its mean direction.
+
+    `plain`: the recipe of the mean, for embeddings and for directions that cancel.
+    """
+    recipes = [plain for _ in pieces]
+    turning = [i for i, piece in enumerate(pieces) if not piece.embedding]
+    turned = {
+        i: np.array([_turned(part.weight, part.norms[i], kappa) for part in parts], "f4")
+        for i in turning
+    }
+    payloads, size = [part.payload for part in parts], sum(piece.size for piece in pieces)
+
+    def square(tile: Tile, room: Room) -> float:
+        direction = weighted(payloads, turned[tile.piece], tile.start, tile.stop, size, room)
+        return sum_of_squares(direction, room.lanes)
+
+    for i, length in zip(turning, lengths(pieces, turning, square, spread), strict=True):
+        radius = sum(part.weight * part.norms[i] for part in parts)
+        if kappa == 1:
+            if length >= CANCELLED:
+                recipes[i] = Recipe(turned[i], radius / length)
+            continue
+        together = sum(part.weight * part.norms[i] ** (1 - kappa) for part in parts)
+        if length > VANISHING and length >= CANCELLED * together:
+            recipes[i] = Recipe(turned[i], (radius * together / length) ** kappa)
+    return recipes
+
+
+def _turned(weight: float, norm: float, kappa: float) -> float:
+    return weight / norm**kappa if norm > VANISHING else 0.0
+
+
+def lengths(
+    pieces: Sequence[Piece],
+    which: Sequence[int],
+    square: Callable[[Tile, Room], float],
+    spread: Spread,
+) -> list[float]:
+    """Return the norm of each of these pieces, from the sums of `square` over its tiles."""
+
+    def work(job: Sequence[Tile]) -> list[float]:
+        with room_of_my_own() as room:
+            return [square(tile, room) for tile in job]
+
+    jobs = list(jobs_of([piece.size for piece in pieces], which))
+    squares = dict.fromkeys(which, 0.0)
+    for job, answers in zip(jobs, spread(work, jobs), strict=True):
+        for tile, answer in zip(job, answers, strict=True):
+            squares[tile.piece] += answer
+    return [math.sqrt(squares[i]) for i in which]

@@ -1,0 +1,38 @@
+"""The scratch arrays of a thread that works on a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.inner_products import LANES
+from coordinator.kernels import BLOCK, TILE
+
+
+class Room(NamedTuple):
+    """What one thread needs to work on a tile."""
+
+    total: NDArray[np.float32]
+    bits: NDArray[np.uint32]
+    lanes: NDArray[np.float64]
+
+
+_FREE: list[Room] = []
+"""Rooms that nobody is in: pages that are new to a process cost more than the work on them."""
+
+
+@contextmanager
+def room_of_my_own() -> Generator[Room]:
+    try:
+        room = _FREE.pop()
+    except IndexError:
+        tile = TILE + 2 * BLOCK  # one that begins and ends within blocks
+        room = Room(np.empty(tile, np.float32), np.empty(tile, np.uint32), np.empty(LANES))
+    try:
+        yield room
+    finally:
+        _FREE.append(room)

@@ -1,0 +1,86 @@
+"""The weighted sum of payloads over a tile, decoded on the way; four payloads at once at best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coordinator import kernels
+from coordinator.codec import (
+    ADD_BLOCKS,
+    Coded,
+    Payload,
+    Wire,
+    add_bf16,
+    blocks_of,
+    coded_blocks,
+    decoded,
+    wire_of,
+)
+from coordinator.fragments import Flat
+from coordinator.kernels import BLOCK, SCALES, frozen
+from coordinator.scratch import Room, room_of_my_own
+
+
+def weighted(
+    payloads: Sequence[Payload], weights: Flat, start: int, stop: int, size: int, room: Room
+) -> Flat:
+    """Return sum w v over elements `start` to `stop`, at most a tile of them, decoded on the way.
+
+    Payloads are frozen and of `size` elements (`wire_of` has looked); added up in the order given.
+    Those of one wire go through the kernels of that wire; where wires differ (a merge with the
+    anchor CURRENT moves some contributions, which are f32 from then on), each is decoded first.
+    The result is in `room`, until the next call.
+    """
+    word, first, last = payloads[0].dtype, start, stop
+    if any(each.dtype != word or each.size != payloads[0].size for each in payloads):
+        return _weighted_apart(payloads, weights, start, stop, size, room)
+    if word.itemsize == 1:  # whole blocks
+        first, last = start // BLOCK * BLOCK, blocks_of(stop) * BLOCK
+    total = room.total[: last - first]
+    total[:] = 0
+    if word == np.float32:
+        flats = [payload[start:stop].view(np.float32) for payload in payloads]
+        _add_floats(total, flats, weights)
+    elif word == np.uint16:
+        for payload, weight in zip(payloads, weights, strict=True):
+            add_bf16(total, weight, payload[start:stop].view(np.uint16), room)
+    else:
+        wire = wire_of(payloads[0], size)
+        coded = [coded_blocks(payload.view(np.uint8), size, first, last) for payload in payloads]
+        fours = _add_four_int4(total, coded, weights) if wire is Wire.INT4 else 0
+        add = ADD_BLOCKS[wire]
+        for (exponents, codes), weight in zip(coded[fours:], weights[fours:], strict=True):
+            add(total, weight, exponents, codes)
+    return total[start - first : stop - first]
+
+
+def _weighted_apart(
+    payloads: Sequence[Payload], weights: Flat, start: int, stop: int, size: int, room: Room
+) -> Flat:
+    """Return what `weighted` does, for payloads of any wires."""
+    total = room.total[: stop - start]
+    total[:] = 0
+    with room_of_my_own() as other:
+        for payload, weight in zip(payloads, weights, strict=True):
+            values = decoded(payload, start, stop, size, other)
+            kernels.add(total, weight, frozen(values))
+    return total
+
+
+def _add_floats(total: Flat, flats: Sequence[Flat], weights: Flat) -> None:
+    fours = len(flats) // 4 * 4
+    for i in range(0, fours, 4):
+        kernels.add_four(total, weights[i : i + 4], *flats[i : i + 4])
+    for flat, weight in zip(flats[fours:], weights[fours:], strict=True):
+        kernels.add(total, weight, flat)
+
+
+def _add_four_int4(total: Flat, coded: Sequence[Coded], weights: Flat) -> int:
+    """Add the first of the payloads, four at a time; return how many that were."""
+    fours = len(coded) // 4 * 4
+    for i in range(0, fours, 4):
+        (a, b), (c, d), (e, f), (g, h) = coded[i : i + 4]
+        kernels.add_four_int4(total, weights[i : i + 4], (a, c, e, g), (b, d, f, h), SCALES)
+    return fours

@@ -1,0 +1,93 @@
+"""The rule of how a life begins: from which optimizer moments, and why; one for every carrier.
+
+A life's parameters are always the public fragments. Its optimizer moments are, the first of these
+that there is:
+
+1. those of the life before, unless the syncer distrusts that life;
+2. the mean of the islands' first moments, where islands share them;
+3. those of a donor, a learner whose life goes on;
+4. none: the optimizer starts anew.
+
+The carrier does what `life_start` says. A fragment without a mean starts anew, and so does a life
+to which no donor gives moments that it can use.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coordinator.protocol import Island, Life
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a process still holds of its life before."""
+
+    moments: bool
+    """Whether the optimizer moments of that life are here; a new process has none."""
+    distrusted: bool
+    """Whether the syncer distrusts that life (`End.distrusted`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepMoments:
+    """Start with the moments of the life before."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeMeans:
+    """Ask the shards for the mean of the islands' first moments, and start with it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskDonors:
+    """Ask these learners for their moments, in this order, and start with the first good ones."""
+
+    donors: tuple[Life, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartAnew:
+    """Start with the moments of an optimizer that has seen no step."""
+
+    why: str
+
+
+LifeStart: TypeAlias = KeepMoments | TakeMeans | AskDonors | StartAnew
+
+
+def life_start(
+    remains: Remains, *, island: Island, donors: Sequence[Life], shares_moments: bool
+) -> LifeStart:
+    """Return what the next life of this island's learner starts with.
+
+    `donors`: as the answer to its Join names them, best first. `shares_moments`: whether islands
+    share the mean of their first moments.
+    """
+    if remains.moments and not remains.distrusted:
+        return KeepMoments("the life before has left its moments")
+    lacking = "the life before is distrusted" if remains.distrusted else "this process has none"
+    if shares_moments:
+        return TakeMeans(f"{lacking}, and islands share their first moments")
+    if not donors:
+        return StartAnew(f"{lacking}, and no learner is named that could give its own")
+    return AskDonors(donors_in_turn(island, donors), f"{lacking}, and there are donors")
+
+
+def donors_in_turn(island: Island, donors: Sequence[Life]) -> tuple[Life, ...]:
+    """Return the donors in the order in which this island asks them for moments.
+
+    All islands that join at once are told of the same donors, best first. The name of the island
+    chooses the first one, so that not all of them ask the same donor. The grant stays as it is: a
+    tape that was written before is replayed to the last bit.
+    """
+    first = zlib.crc32(island.encode()) % max(1, len(donors))
+    return (*donors[first:], *donors[:first])

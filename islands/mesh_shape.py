@@ -1,0 +1,92 @@
+"""The shape of an island's mesh: how many devices along each axis, and which leaves fit it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from coordinator.errors import UserMistake
+from islands.task import Task, leaf_path
+
+DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
+REST = -1
+"""As a size: what the other axes leave of the devices."""
+OPEN = PartitionSpec.UNCONSTRAINED
+"""In a task's `PartitionSpec`: an axis that may be split over fsdp, if that divides it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshShape:
+    """How many devices along each axis; one of them may be `REST`."""
+
+    data: int
+    fsdp: int
+    tensor: int
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"{name} = {size}" for name, size in self.sizes.items()) + "}"
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Devices along each axis."""
+        return dict(zip(AXES, astuple(self), strict=True))
+
+    def over(self, devices: int) -> MeshShape:
+        """The same with the rest filled in.
+
+        Errors: `UserMistake` if so many devices are not such a mesh.
+        """
+        sizes = astuple(self)
+        known = math.prod(size for size in sizes if size != REST)
+        rest, left = divmod(devices, known)
+        whole = [rest if size == REST else size for size in sizes]
+        if left or math.prod(whole) != devices:
+            raise UserMistake(
+                f"mesh = {self} is of {'a multiple of ' if REST in sizes else ''}{known} devices, "
+                f"and the island has {devices}; give sizes whose product is {devices}, or leave "
+                "one at -1, the rest"
+            )
+        return MeshShape(*whole)
+
+
+def misfits(task: Task, mesh: MeshShape) -> list[str]:
+    """What the task wants of its leaves that cannot be on such a mesh; empty if all can."""
+    problems = list[str]()
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(task.shapes)[0]:
+        path, sides = leaf_path(keys), tuple(leaf.shape)
+        if (spec := task.sharding(path, sides)) is not None:
+            problems += _misfit(mesh, path, sides, spec)
+    return [f"task {task.name}: {problem}" for problem in problems]
+
+
+def _misfit(mesh: MeshShape, path: str, shape: tuple[int, ...], spec: PartitionSpec) -> list[str]:
+    """Why a leaf of this shape cannot be split so; empty if it can."""
+    sizes = mesh.sizes
+    wanted = f"{path or 'the parameter'}, {list(shape)}, cannot be split as {spec}"
+    if len(spec) > len(shape):
+        return [f"{wanted}: it has {len(shape)} axes"]
+    named = [name for part in spec for name in names_of(part)]
+    if unknown := [name for name in named if name not in AXES]:
+        return [f"{wanted}: a mesh has no axis {unknown[0]!r}, only {', '.join(AXES)}"]
+    if twice := [name for name in AXES if named.count(name) > 1]:
+        return [f"{wanted}: {twice[0]} is named twice"]
+    return [
+        f"{wanted}: its axis of {side} does not divide by {ways}, mesh = {mesh}"
+        for side, part in zip(shape, spec, strict=False)
+        if side % (ways := math.prod(sizes[name] for name in names_of(part)))
+    ]
+
+
+FSDP_OVER_ALL = MeshShape(data=1, fsdp=REST, tensor=1)
+
+
+def names_of(part: Any) -> tuple[str, ...]:
+    """The axes of the mesh that one entry of a `PartitionSpec` names."""
+    if part is None or part is OPEN:
+        return ()
+    return part if isinstance(part, tuple) else (part,)

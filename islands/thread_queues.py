@@ -1,0 +1,62 @@
+"""The queues of a learner's threads: what was asked and offered, and what each thread has to do."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+
+from coordinator.protocol import Fragment
+from islands.exchange import Snapshot
+from islands.learner_messages import Adopt, HandOver, Say, Want, Words
+from islands.thread_tasks import Adoption, Handing, Offer, Todo
+
+
+class ThreadQueues:
+    """What waits to be done, with its data. Only the mailbox has it, and holds its lock meanwhile.
+
+    `todo`: of the training thread; `to_say`: of the talking thread; `offers`: of the newest version
+    of each fragment, until it is adopted.
+    """
+
+    def __init__(self) -> None:
+        self.todo = deque[Todo]()
+        self.to_say = deque[Say | Want]()
+        self.offers: dict[Fragment, Offer] = {}
+        self._asked: dict[Fragment, Future[Snapshot | None]] = {}  # and not decided yet
+        self._owed: list[Future[Snapshot | None]] = []  # decided, to be given
+
+    def follow(self, words: Words) -> None:
+        """Queue what follows from a happening."""
+        for word in words:
+            match word:
+                case Say() | Want():
+                    self.to_say.append(word)
+                case HandOver(p):  # who asks from here on asks for what is trained after it
+                    if (asked := self._asked.pop(p, None)) is not None:
+                        self._owed.append(asked)
+                    self.todo.append(Handing(word, asked))
+                case Adopt(p):
+                    self.todo.append(Adoption(word, self.offers.pop(p)))
+                case _:
+                    self.todo.append(word)
+
+    def is_asked(self, p: Fragment) -> bool:
+        """Return whether somebody asks for this fragment, and the answer is not decided yet."""
+        return p in self._asked
+
+    def ask(self, p: Fragment) -> Future[Snapshot | None]:
+        """Return the future of all who ask for this fragment before the answer is decided."""
+        return self._asked.setdefault(p, Future())
+
+    def answer(self, handing: Handing, snapshot: Snapshot | None) -> None:
+        """Give the snapshot to whoever asked for it."""
+        if handing.asked is not None:
+            self._owed.remove(handing.asked)
+            handing.asked.set_result(snapshot)
+
+    def end(self) -> None:
+        """Keep nobody waiting, and nothing for another life."""
+        for future in (*self._asked.values(), *self._owed):
+            future.set_result(None)
+        for queue in (self._asked, self._owed, self.offers, self.todo, self.to_say):
+            queue.clear()

@@ -1,0 +1,79 @@
+"""What the threads of a learner do, each task with its data."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+
+from coordinator.fragments import Flat
+from coordinator.protocol import Vitals
+from islands.exchange import Snapshot, Uplink
+from islands.hosts.publication_lanes import Following
+from islands.learner_messages import Adopt, End, HandOver, Keep, Say, Step, Take, Want
+
+
+class Offer(NamedTuple):
+    """A version to be adopted, on the host and on the devices; the mean of the islands' first
+    moments, on the devices, if one came with it."""
+
+    flat: Flat
+    placed: jax.Array
+    mean: jax.Array | None
+
+
+class Ends(NamedTuple):
+    """The two ends of the wire of one life."""
+
+    uplink: Uplink
+    following: Following
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handing:
+    """A hand-in, and the future of whoever asked for it; None if nobody waits."""
+
+    word: HandOver
+    asked: Future[Snapshot | None] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adoption:
+    """An adoption, and the arrays of its version."""
+
+    word: Adopt
+    offer: Offer
+
+
+Todo = Step | Handing | Keep | Adoption | Take | End
+"""A task of the training thread, with its data."""
+
+
+class Saying(NamedTuple):
+    """A message of the talking thread; None if nothing came for a heartbeat."""
+
+    word: Say | Want | None
+    vitals: Vitals
+
+
+class Spent(NamedTuple):
+    """Seconds of one step: in all, and the parts of it that were not spent on talking."""
+
+    took_s: float
+    computed_s: float
+    fed_s: float
+    idled_s: float
+
+    def added_to(self, vitals: Vitals, loss: float) -> Vitals:
+        """Return the vitals after this step, whose loss was read last."""
+        took_s, computed_s, fed_s, idled_s = self
+        return replace(
+            vitals,
+            loss=loss,
+            computing_s=vitals.computing_s + computed_s,
+            talking_s=vitals.talking_s + took_s - computed_s - fed_s - idled_s,
+            data_s=vitals.data_s + fed_s,
+            idle_s=vitals.idle_s + idled_s,
+        )
