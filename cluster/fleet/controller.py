@@ -35,9 +35,9 @@ from cluster.fleet.status_view import line_of, nothing_yet, shown
 from cluster.fleet.tracebacks import keep_traceback
 from cluster.names import FLEET, SYNCER, Seat
 from cluster.status import RunStatus
-from cluster.storage import ownership, runs
+from cluster.storage import fleet_file, ownership, runs
 from cluster.storage.layout import load_layout
-from cluster.storage.metrics_log import LOOKS, Looks
+from cluster.storage.metrics_log import LOOKS, MetricsLog
 from cluster.storage.open_depot import depot_of, patiently
 from cluster.storage.ownership import Ownership
 from cluster.view import View
@@ -219,7 +219,7 @@ class Fleet:
         if self._resumes and own.life == 1:
             from_stored = self._from_stored
             runs.reopen(self._run_dir, self._config, own.number, from_stored=from_stored)
-        if (kept := patiently(lambda: runs.kept_of(self._depot))) is not None:
+        if (kept := patiently(lambda: fleet_file.load_fleet_memory(self._depot))) is not None:
             taken = self._steadily(lambda: self._take_over(kept, own.number))
             if taken is not None:
                 return taken
@@ -230,7 +230,7 @@ class Fleet:
         head = self._cluster.address()
         self._exporter.announce(runs.live_as(self._run_dir, self._namespace, head, self._auth))
         self._exporter.start(needed=kept is None)
-        with closing(Looks(self._run_dir / LOOKS, self._config.monitor.metrics_mb)) as metrics:
+        with closing(MetricsLog(self._run_dir / LOOKS, self._config.monitor.metrics_mb)) as metrics:
             while True:
                 time.sleep(self._config.monitor.refresh_s)
                 own.check()
@@ -255,7 +255,7 @@ class Fleet:
             self._stumbles.over()
             return came
 
-    def _look(self, metrics: Looks) -> Outcome | None:
+    def _look(self, metrics: MetricsLog) -> Outcome | None:
         """Look at the run once and do what follows; how it ended, None while it goes on."""
         try:
             view = self._look_and_act()
@@ -291,13 +291,13 @@ class Fleet:
         self._services.start(owner)
         self._layout = self._services.begin()
 
-    def _take_over(self, kept: runs.FleetMemory, owner: int) -> Outcome | None:
+    def _take_over(self, kept: fleet_file.FleetMemory, owner: int) -> Outcome | None:
         """This process comes after another: find what that one has started, if it is still there.
 
         Returns how the run ended, if it had ended then.
         """
         log.warning("back; taking over %d islands", len(kept["held"]))
-        self._depot.tidy(runs.KEPT)
+        self._depot.tidy(fleet_file.FLEET_FILE)
         self._wishes.restore(frozenset(map(Island, kept["desired"])), kept["stopping"])
         self._began = kept["began"]
         self._injection.remember(kept["faults"])

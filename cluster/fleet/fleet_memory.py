@@ -12,7 +12,7 @@ from dataclasses import asdict
 from cluster.fleet.island_table import Islands
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.requests import Wanted
-from cluster.storage import runs
+from cluster.storage import fleet_file
 from cluster.storage.depot import Depot
 
 log = logging.getLogger("archipelago.fleet")
@@ -43,7 +43,7 @@ class Memory:
         if self._over:
             return
         self._over = outcome is not None
-        kept = runs.FleetMemory(
+        kept = fleet_file.FleetMemory(
             desired=sorted(wanted.desired),
             held={island: it.seat for island, it in islands.all().items()},
             spares=islands.spares.seats,
@@ -53,7 +53,7 @@ class Memory:
             outcome=None if outcome is None else asdict(outcome),
         )
         try:
-            runs.keep(self._depot, kept)
+            fleet_file.save_fleet_memory(self._depot, kept)
             self.trouble = None
         except OSError as error:
             if self.trouble is None:

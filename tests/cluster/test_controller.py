@@ -31,7 +31,7 @@ from cluster.fleet.placement import Node
 from cluster.fleet.status_view import nothing_yet
 from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
 from cluster.status import IslandState, RunStatus
-from cluster.storage import runs
+from cluster.storage import fleet_file, runs
 from cluster.storage.folder import Folder
 from cluster.storage.layout import save_layout
 from cluster.view import IslandView, View
@@ -448,7 +448,7 @@ def test_a_warm_spare_takes_a_lost_island_over(tmp_path: Path) -> None:
     def swapped() -> View:
         assert fleet.role(Seat("eu+0"), warm=True) == A
         assert fleet.role(Seat("eu-0"), warm=False) is None, "it is the spare"
-        kept = runs.kept_of(fleet._depot)
+        kept = fleet_file.load_fleet_memory(fleet._depot)
         assert kept is not None
         assert (kept["held"], list(kept["spares"])) == ({A: "eu+0"}, ["eu-0"])
         return FINISHED()
@@ -656,7 +656,7 @@ def test_whatever_happens_ends_with_nothing_left(tmp_path: Path, number: int) ->
     if fleet.outcome.error is not None:
         assert "without a contribution between" in fleet.outcome.error
     assert (cluster.actors, cluster.places) == ({}, {})
-    kept = runs.kept_of(fleet._depot)
+    kept = fleet_file.load_fleet_memory(fleet._depot)
     assert kept is not None
     assert kept["outcome"] is not None
 
@@ -680,7 +680,7 @@ def test_who_only_looks_is_answered_while_the_depot_takes_no_word(
     monkeypatch.setattr(controller, "KEPT_TIMEOUT_S", 60.0)
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
-    writing, go, was = threading.Event(), threading.Event(), runs.keep
+    writing, go, was = threading.Event(), threading.Event(), fleet_file.save_fleet_memory
 
     def keep(depot: Any, kept: Any) -> None:
         if kept["stopping"] is not None and kept["outcome"] is None:
@@ -688,7 +688,7 @@ def test_who_only_looks_is_answered_while_the_depot_takes_no_word(
             assert go.wait(60)
         was(depot, kept)
 
-    monkeypatch.setattr(runs, "keep", keep)
+    monkeypatch.setattr(fleet_file, "save_fleet_memory", keep)
 
     def goes_on() -> View:
         over = FINISHED if go.is_set() else seen(eu_0="live", eu_1="live")

@@ -20,7 +20,7 @@ from cluster.fleet import shutdown as ending
 from cluster.fleet.controller import Fleet
 from cluster.fleet.evaluation import Pending
 from cluster.names import SYNCER, Seat
-from cluster.storage import files, model_file, ownership, runs
+from cluster.storage import files, fleet_file, model_file, ownership, runs
 from cluster.storage.files import write
 from cluster.storage.folder import Folder
 from cluster.storage.model_file import NAME
@@ -54,8 +54,8 @@ def error_of(fleet: Fleet) -> str | None:
     return fleet.outcome.error
 
 
-def kept_of(run_dir: Path) -> runs.FleetMemory:
-    kept = runs.kept_of(Folder(run_dir))
+def kept_of(run_dir: Path) -> fleet_file.FleetMemory:
+    kept = fleet_file.load_fleet_memory(Folder(run_dir))
     assert kept is not None
     return kept
 
@@ -91,7 +91,7 @@ def test_a_late_wish_does_not_write_over_the_memory_of_the_next_owner(tmp_path: 
     ownership.take(Folder(run_dir), "run", ownership.me("another"))
     mine = kept_of(run_dir)
     mine["outcome"], mine["desired"] = None, [Island("eu-0"), Island("eu-1")]
-    runs.keep(Folder(run_dir), mine)
+    fleet_file.save_fleet_memory(Folder(run_dir), mine)
     fleet.stop("late Ctrl-C")
     assert kept_of(run_dir) == mine
 

@@ -27,7 +27,7 @@ from cluster.fleet.controller import Fleet
 from cluster.fleet.evaluation import Pending
 from cluster.names import SYNCER, Seat, island_actor
 from cluster.status import IslandState
-from cluster.storage import ownership, runs
+from cluster.storage import fleet_file, ownership
 from cluster.storage.folder import Folder
 from cluster.view import IslandView, View
 from coordinator.errors import RunFailed, Unreachable, UserMistake
@@ -241,6 +241,6 @@ def play(scheduler: Scheduler) -> None:
         if fleet.outcome.error is not None:
             assert "without a contribution between" in fleet.outcome.error
         assert (world.actors, world.places) == ({}, {}), "something is left"
-        kept = runs.kept_of(Folder(run_dir))
+        kept = fleet_file.load_fleet_memory(Folder(run_dir))
         assert kept is not None
         assert kept["outcome"] is not None, "an ended run would be taken up again"
