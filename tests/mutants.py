@@ -113,7 +113,7 @@ MAILBOX, FOLLOWING, LEAD = (
 LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
 FLEET = "cluster/fleet/controller.py"
 ISLANDS, WISHES = "cluster/fleet/island_table.py", "cluster/fleet/requests.py"
-TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/shell.py"
+TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/ring_effects.py"
 RING, RECORDS = "cluster/allreduce/ring.py", "cluster/allreduce/records.py"
 FRAGMENTS, SEALED = "cluster/storage/fragments.py", "cluster/storage/sealed.py"
 PLAYBACK, KEEPING = "cluster/storage/playback.py", "cluster/allreduce/saved_state.py"
@@ -1292,41 +1292,41 @@ MUTANTS = (
     Mutant("a dead thread is not said", TASKS, "loop.call_soon_threadsafe(failed, error)", "..."),
     Mutant(
         "a ring with no meeting point turns",
-        CONDUCTING,
-        "                if attempt == MEETINGS:\n                    raise\n",
-        "                if attempt == MEETINGS:\n                    return\n",
+        "cluster/allreduce/meeting_point.py",
+        "            if attempt == MEETINGS:\n                raise\n",
+        "            if attempt == MEETINGS:\n                return None\n",
     ),
     Mutant(
         "a ring that broke is told its places",
         CONDUCTING,
-        "is not None\n\n    async def _f",
-        "is not None and False\n\n    async def _f",
+        "self._run.ring.broken is not None",
+        "False",
     ),
     Mutant(
         "islands go before the end is durable",
         CONDUCTING,
-        "        await self._durable.wait()\n",
+        "        await self._records.final.wait()\n",
         "",
     ),
     Mutant(
         "a lost final state is the result",
         CONDUCTING,
-        "self.feed(Gone(wanted, found))",
-        "self.feed(Ended(wanted))",
+        "run.feed(FinalStateLost(wanted, found))",
+        "run.feed(Ended(wanted))",
     ),
     Mutant(
         "a life of before is not watched",
-        CONDUCTING,
-        "            self._watch_over(life)\n            self._places",
+        "cluster/allreduce/shell.py",
+        "            self._lives.watch_over(life)\n            self._places",
         "            self._places",
     ),
     Mutant(
         "who is out of reach never comes back",
         CONDUCTING,
-        "self._places.pop(lost.life, None)",
-        "_answer(self._places.pop(lost.life, None), None)",
+        "        self._places.forget(lost.life)\n",
+        "        self._places.answer(lost.life, None)\n        self._places.forget(lost.life)\n",
     ),
-    Mutant("a snapshot without a memory is no restart", RECORDS, " or snapshot.held > Held(0)", ""),
+    Mutant("a snapshot without a memory is no restart", RECORDS, " or snapshot.held > START", ""),
 )
 
 
