@@ -111,8 +111,8 @@ MAILBOX, FOLLOWING, LEAD = (
     "islands/hosts/lead.py",
 )
 LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
-FLEET = "cluster/fleet/controller.py"
-ISLANDS, WISHES = "cluster/fleet/island_table.py", "cluster/fleet/requests.py"
+FLEET, RECONCILE_LOOP = "cluster/fleet/keeper.py", "cluster/fleet/reconcile_loop.py"
+ISLANDS, REQUESTS = "cluster/fleet/island_table.py", "cluster/fleet/requests.py"
 TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/ring_effects.py"
 RING, RECORDS = "cluster/allreduce/ring.py", "cluster/allreduce/records.py"
 FRAGMENTS, SEALED = "cluster/storage/fragments.py", "cluster/storage/sealed.py"
@@ -1132,11 +1132,13 @@ MUTANTS = (
     Mutant(
         "what breaks is not counted", ISLANDS, "breakages=it.holding.breakages + 1", "breakages=0"
     ),
-    Mutant("fewer than the quorum may be left", WISHES, "if len(islands) < quorum:", "if False:"),
-    Mutant("a run that ends is scaled", WISHES, "if self._now.stopping is not None:", "if False:"),
+    Mutant("fewer than the quorum may be left", REQUESTS, "if len(islands) < quorum:", "if False:"),
+    Mutant(
+        "a run that ends is scaled", REQUESTS, "if self._now.stopping is not None:", "if False:"
+    ),
     Mutant(
         "the syncer is told to stop again and again",
-        FLEET,
+        RECONCILE_LOOP,
         "if stopping is not None and not self._told_to_stop:",
         "if stopping is not None:",
     ),
@@ -1149,7 +1151,7 @@ MUTANTS = (
     Mutant("processes are left", FLEET, "        self._islands.free_all()\n", "        pass\n"),
     Mutant(
         "a run goes on without its quorum",
-        FLEET,
+        RECONCILE_LOOP,
         "if aside and len(wanted.desired) - len(aside) < self._config.sync.quorum:",
         "if False:",
     ),
@@ -1183,7 +1185,7 @@ MUTANTS = (
         "            self._plan.struck(number)\n",
         "",
     ),
-    Mutant("a fault is not counted", INJECTION, "self._services.count_fault(harm.island)", "pass"),
+    Mutant("a fault is not counted", INJECTION, "self._core.count_fault(harm.island)", "pass"),
     Mutant(
         "an island is started before it is placed",
         RECONCILE,
