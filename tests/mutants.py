@@ -115,9 +115,9 @@ MAILBOX, FOLLOWING, LEAD = (
 )
 LEARNER, LIFE = "islands/learner_state.py", "islands/learner_life.py"
 BOUNDARY = "islands/step_boundary.py"
-FLEET = "cluster/fleet/controller.py"
-ISLANDS, WISHES = "cluster/fleet/island_table.py", "cluster/fleet/requests.py"
-TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/shell.py"
+FLEET, RECONCILE_LOOP = "cluster/fleet/keeper.py", "cluster/fleet/reconcile_loop.py"
+ISLANDS, REQUESTS = "cluster/fleet/island_table.py", "cluster/fleet/requests.py"
+TASKS, CONDUCTING = "cluster/tasks.py", "cluster/allreduce/ring_effects.py"
 RING, RECORDS = "cluster/allreduce/ring.py", "cluster/allreduce/records.py"
 FRAGMENTS, SEALED = "cluster/storage/fragments.py", "cluster/storage/sealed.py"
 PLAYBACK, KEEPING = "cluster/storage/playback.py", "cluster/allreduce/saved_state.py"
@@ -1135,11 +1135,13 @@ MUTANTS = (
     Mutant(
         "what breaks is not counted", ISLANDS, "breakages=it.holding.breakages + 1", "breakages=0"
     ),
-    Mutant("fewer than the quorum may be left", WISHES, "if len(islands) < quorum:", "if False:"),
-    Mutant("a run that ends is scaled", WISHES, "if self._now.stopping is not None:", "if False:"),
+    Mutant("fewer than the quorum may be left", REQUESTS, "if len(islands) < quorum:", "if False:"),
+    Mutant(
+        "a run that ends is scaled", REQUESTS, "if self._now.stopping is not None:", "if False:"
+    ),
     Mutant(
         "the syncer is told to stop again and again",
-        FLEET,
+        RECONCILE_LOOP,
         "if stopping is not None and not self._told_to_stop:",
         "if stopping is not None:",
     ),
@@ -1152,7 +1154,7 @@ MUTANTS = (
     Mutant("processes are left", FLEET, "        self._islands.free_all()\n", "        pass\n"),
     Mutant(
         "a run goes on without its quorum",
-        FLEET,
+        RECONCILE_LOOP,
         "if aside and len(wanted.desired) - len(aside) < self._config.sync.quorum:",
         "if False:",
     ),
@@ -1186,7 +1188,7 @@ MUTANTS = (
         "            self._plan.struck(number)\n",
         "",
     ),
-    Mutant("a fault is not counted", INJECTION, "self._services.count_fault(harm.island)", "pass"),
+    Mutant("a fault is not counted", INJECTION, "self._core.count_fault(harm.island)", "pass"),
     Mutant(
         "an island is started before it is placed",
         RECONCILE,
@@ -1295,41 +1297,41 @@ MUTANTS = (
     Mutant("a dead thread is not said", TASKS, "loop.call_soon_threadsafe(failed, error)", "..."),
     Mutant(
         "a ring with no meeting point turns",
-        CONDUCTING,
-        "                if attempt == MEETINGS:\n                    raise\n",
-        "                if attempt == MEETINGS:\n                    return\n",
+        "cluster/allreduce/meeting_point.py",
+        "            if attempt == MEETINGS:\n                raise\n",
+        "            if attempt == MEETINGS:\n                return None\n",
     ),
     Mutant(
         "a ring that broke is told its places",
         CONDUCTING,
-        "is not None\n\n    async def _f",
-        "is not None and False\n\n    async def _f",
+        "self._run.ring.broken is not None",
+        "False",
     ),
     Mutant(
         "islands go before the end is durable",
         CONDUCTING,
-        "        await self._durable.wait()\n",
+        "        await self._records.final.wait()\n",
         "",
     ),
     Mutant(
         "a lost final state is the result",
         CONDUCTING,
-        "self.feed(Gone(wanted, found))",
-        "self.feed(Ended(wanted))",
+        "run.feed(FinalStateLost(wanted, found))",
+        "run.feed(Ended(wanted))",
     ),
     Mutant(
         "a life of before is not watched",
-        CONDUCTING,
-        "            self._watch_over(life)\n            self._places",
+        "cluster/allreduce/shell.py",
+        "            self._lives.watch_over(life)\n            self._places",
         "            self._places",
     ),
     Mutant(
         "who is out of reach never comes back",
         CONDUCTING,
-        "self._places.pop(lost.life, None)",
-        "_answer(self._places.pop(lost.life, None), None)",
+        "        self._places.forget(lost.life)\n",
+        "        self._places.answer(lost.life, None)\n        self._places.forget(lost.life)\n",
     ),
-    Mutant("a snapshot without a memory is no restart", RECORDS, " or snapshot.held > Held(0)", ""),
+    Mutant("a snapshot without a memory is no restart", RECORDS, " or snapshot.held > START", ""),
 )
 
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from archipelago.lab.simulation import learner as sim_learner
 from cluster.config.schema import FailurePolicy
-from cluster.fleet.reconcile import Deed, Hold, Holding, reconcile
+from cluster.fleet.reconcile import ActionKind, Hold, Holding, reconcile
 from cluster.shard.shard import Shard
 from cluster.status import IslandState
 from coordinator.protocol import Fragment, Island, Merged
@@ -109,7 +109,7 @@ HELD = Machine(
     (NOBODY, *Hold),
     (*WANTED, *UNWANTED, LATE),
     NOBODY,
-    ("nothing", *Deed),
+    ("nothing", *ActionKind),
 )
 
 
@@ -129,7 +129,7 @@ def tried() -> set[Move]:
         now_s = 2 * max(POLICY.hang_s, POLICY.drain_s) if event in (WANTED[2], LATE) else 0.0
         wanted, actual = event in WANTED, {} if hold == NOBODY else {ISLAND: holding}
         actions = reconcile([ISLAND] if wanted else [], actual, now_s, POLICY)
-        deeds = [action.deed.value for action in actions] or ["nothing"]
+        deeds = [action.kind.value for action in actions] or ["nothing"]
         found.update(Move(hold, event, deed) for deed in deeds)
     return found
 

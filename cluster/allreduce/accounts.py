@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cluster.allreduce.ring import Form, Ring
+from cluster.allreduce.ring import Ring
+from cluster.allreduce.ring_messages import Form
 from cluster.allreduce.wire import wire_bytes
 from cluster.syncer.measures import RECENT_MERGES, Measures
 from coordinator.codec import Wire

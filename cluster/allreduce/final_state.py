@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from cluster.allreduce.ports import RingPorts
-from cluster.allreduce.ring import Held
+from cluster.allreduce.ring_messages import TrainingPosition
 from cluster.allreduce.saved_state import RingState
 from coordinator.protocol import Life
 
@@ -20,7 +20,7 @@ FINAL_S = 60.0
 
 
 async def final_state(
-    ports: RingPorts, lives: Sequence[Life], wanted: Held, now_s: Callable[[], float]
+    ports: RingPorts, lives: Sequence[Life], wanted: TrainingPosition, now_s: Callable[[], float]
 ) -> RingState | str:
     """Return the state that these lives have, from the first that gives it; else why none does.
 

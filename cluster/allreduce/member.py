@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
@@ -19,24 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.allreduce import rendezvous as meeting
-from cluster.allreduce.ring import Held, Turn
+from cluster.allreduce.member_batches import member_batches
+from cluster.allreduce.member_reports import MemberReports
+from cluster.allreduce.pace import Pace
+from cluster.allreduce.ring_messages import TrainingPosition, Turn
 from cluster.allreduce.saved_state import RingState
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.workers.assembly import optimizer_of, task_of
 from coordinator.errors import ArchipelagoError
-from coordinator.protocol import Island, Lease, Life, Progress, Report, Vitals
+from coordinator.protocol import Island, Life, Report, Vitals
 
 if TYPE_CHECKING:  # JAX compiles nothing before there is a ring
-    from cluster.allreduce.step import RingStep, Told
+    from cluster.allreduce.step import RingStep, StepTotals
     from islands.inner import InnerState
 
 log = logging.getLogger("archipelago.ring")
-PACE_DRIFT = 1.01
-"""As a decoupled learner that is slowed forgets its quickest step (`islands.trainer`)."""
-REPORT_S = 0.5
-"""Between two reports of an island, and two times that the first in a ring says how far it is."""
-STEP_SMOOTHING = 0.2
+TELL_S = 0.5
+"""Between two times that the first member of a ring says how far the ring is."""
 
 
 class NotFinite(ArchipelagoError):
@@ -58,11 +56,11 @@ class RingLink(Protocol):
         """Errors: `Rejected`."""
         ...
 
-    def ready(self, life: Life, held: Held | None, wasted: int) -> Turn | None:
+    def ready(self, life: Life, held: TrainingPosition | None, wasted: int) -> Turn | None:
         """Wait for a place in a ring; None: there is none any more."""
         ...
 
-    def turned(self, life: Life, ring: int, held: Held) -> None: ...
+    def turned(self, life: Life, ring: int, held: TrainingPosition) -> None: ...
     def report(self, report: Report, vitals: Vitals) -> None: ...
     def keep(self, life: Life, state: RingState) -> None: ...
     def snapshot(self) -> RingState: ...
@@ -84,9 +82,8 @@ class RingMember:
         self._ring = 0  # that it is in; 0: in none
         self._peeks: list[Future[RingState]] = []
         self._life: Life
-        self._vitals, self._progress = Vitals(float("nan")), Progress(0, 0, Lease(0))
-        self._step_s, self._quickest_s = 0.0, float("inf")
-        self._reported_s = self._told_s = 0.0
+        self._reports, self._pace = MemberReports(link.report), Pace(self._group)
+        self._told_s = 0.0
         self._wires = frozenset[int]()  # connections to the members of its ring
 
     def run(self) -> None:
@@ -149,7 +146,7 @@ class RingMember:
         with self._lock:
             self._ring = turn.ring
         log.info("in ring %d of %d, from step %d", turn.ring, turn.members, turn.held.step)
-        self._spent(talking_s=time.perf_counter() - began_s)
+        self._reports.spent(talking_s=time.perf_counter() - began_s)
         state, held, wasted = self._steps(turn, step, state)
         began_s = time.perf_counter()
         self._host = _on_host(held, state, moments=True)
@@ -160,14 +157,17 @@ class RingMember:
         del state, step
         meeting.leave(self._wires)
         self._wires = frozenset()
-        self._spent(talking_s=time.perf_counter() - began_s)
-        self._report(always=True)
+        self._reports.spent(talking_s=time.perf_counter() - began_s)
+        self._reports.report(self._life, always=True)
         return wasted
 
-    def _steps(self, turn: Turn, step: RingStep, state: InnerState) -> tuple[InnerState, Held, int]:
+    def _steps(
+        self, turn: Turn, step: RingStep, state: InnerState
+    ) -> tuple[InnerState, TrainingPosition, int]:
         """Step after step; the state at the end, and tokens of the step that broke."""
         held, windows = turn.held, turn.members * self._group.batch_size
-        batches = self._batches(turn, windows)
+        lease_windows = self._config.data.lease_windows
+        batches = member_batches(self._task, turn, windows, lease_windows)
         while held.step < self._config.run.steps:
             before_s = time.perf_counter()
             batch = batches()
@@ -178,7 +178,7 @@ class RingMember:
                 buckets = [each * self.spoil for each in buckets]
             if not step.sound(loss, buckets):
                 raise NotFinite(held.step + 1, float(loss))
-            idle_s = self._idles(time.perf_counter() - fed_s, before_s)
+            idle_s = self._pace.idle(time.perf_counter() - fed_s, before_s, self.drag)
             with self._lock:
                 leaving = self._pausing >= turn.ring
             computed_s = time.perf_counter()
@@ -190,7 +190,7 @@ class RingMember:
                     self._wires = meeting.connections() - others
             except jax.errors.JaxRuntimeError as error:
                 log.warning("ring %d broke in step %d: %s", turn.ring, held.step + 1, error)
-                self._spent(
+                self._reports.spent(
                     data_s=fed_s - before_s,
                     idle_s=idle_s,
                     talking_s=time.perf_counter() - computed_s,
@@ -199,15 +199,14 @@ class RingMember:
             heard_s = time.perf_counter()
             state = step.update(state, buckets, held.step)
             jax.block_until_ready(state.params)
-            held = Held(held.step + 1, held.tokens + told.tokens, held.windows + windows)
-            ended_s = time.perf_counter()
-            self._progress = Progress(
-                self._progress.steps + 1, self._progress.tokens + tokens, Lease(0)
+            held = TrainingPosition(
+                held.step + 1, held.tokens + told.tokens, held.windows + windows
             )
-            took_s = ended_s - before_s
+            ended_s = time.perf_counter()
+            self._reports.stepped(tokens)
             if not first:  # which has waited for all to be there
-                self._step_s += STEP_SMOOTHING * (took_s - self._step_s) if self._step_s else took_s
-            self._spent(
+                self._reports.took(ended_s - before_s)
+            self._reports.spent(
                 loss=told.loss,
                 data_s=fed_s - before_s,
                 idle_s=idle_s,
@@ -219,13 +218,15 @@ class RingMember:
                 break
         return state, held, 0
 
-    def _tell(self, turn: Turn, told: Told, held: Held, state: InnerState) -> None:
+    def _tell(
+        self, turn: Turn, told: StepTotals, held: TrainingPosition, state: InnerState
+    ) -> None:
         """Say how far it is, and give away what is asked for; the first one speaks for all."""
         began_s = time.perf_counter()
         last = told.leaving > 0 or held.step >= self._config.run.steps
         if turn.rank == 0:
             first = held.step == turn.held.step + 1
-            if first or last or began_s - self._told_s >= REPORT_S:
+            if first or last or began_s - self._told_s >= TELL_S:
                 self._link.turned(self._life, turn.ring, held)
                 self._told_s = began_s
             if not last and held.step % self._config.durability.snapshot_steps == 0:
@@ -236,49 +237,11 @@ class RingMember:
             seen = _on_host(held, state, moments=False)
             for each in peeks:
                 each.set_result(seen)
-        self._report(always=False)
-        self._spent(talking_s=time.perf_counter() - began_s)
-
-    def _batches(self, turn: Turn, windows: int) -> Callable[[], Any]:
-        """This member's share of each batch of the ring. All read one order of the data, from where
-        the state has come to, so that a batch is what one process would have trained on."""
-        stream, each = self._task.stream(windows), self._config.data.lease_windows
-        number, start = divmod(turn.held.windows, each)
-        stream.add(Lease(number, start))
-        mine = slice(turn.rank * windows // turn.members, (turn.rank + 1) * windows // turn.members)
-
-        def batch() -> Any:
-            nonlocal number
-            while stream.remaining < windows:
-                number += 1
-                stream.add(Lease(number))
-            return jax.tree.map(lambda leaf: leaf[mine], stream.next())
-
-        return batch
-
-    def _idles(self, computed_s: float, before_s: float) -> float:
-        """Be as slow as a configuration or a fault plan has it; how long that took."""
-        self._quickest_s = min(computed_s, PACE_DRIFT * self._quickest_s)
-        slowed = self.drag / self._group.speed
-        began_s = time.perf_counter()
-        idle_s = slowed * self._quickest_s - computed_s if slowed > 1 else 0.0
-        time.sleep(max(0.0, idle_s, before_s + self._group.step_s - began_s))
-        return time.perf_counter() - began_s
-
-    def _spent(self, loss: float | None = None, **seconds: float) -> None:
-        now = self._vitals
-        more = {key: getattr(now, key) + each for key, each in seconds.items()}
-        self._vitals = replace(now, loss=now.loss if loss is None else loss, **more)
-
-    def _report(self, *, always: bool) -> None:
-        now_s = time.perf_counter()
-        if always or now_s - self._reported_s >= REPORT_S:
-            self._reported_s = now_s
-            report = Report(self._life, self._progress, self._step_s)
-            self._link.report(report, self._vitals)
+        self._reports.report(self._life, always=False)
+        self._reports.spent(talking_s=time.perf_counter() - began_s)
 
 
-def _on_host(held: Held, state: InnerState, *, moments: bool) -> RingState:
+def _on_host(held: TrainingPosition, state: InnerState, *, moments: bool) -> RingState:
     """A copy: what is on the devices is used up by the next step."""
 
     def copied(tree: Any) -> list[NDArray[Any]]:

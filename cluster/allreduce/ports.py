@@ -10,7 +10,7 @@ from coordinator.protocol import Life
 
 
 @dataclass(frozen=True, slots=True)
-class NotGiven:
+class StateUnavailable:
     """Why an island does not give its state. `again`: it may, if it is asked again."""
 
     why: str
@@ -44,6 +44,6 @@ class RingPorts(Protocol):
         """End the process of this life."""
         ...
 
-    async def state_of(self, life: Life) -> RingState | NotGiven:
+    async def state_of(self, life: Life) -> RingState | StateUnavailable:
         """Return the state that this life has on its host."""
         ...

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from cluster.allreduce.ring import Held, Resume, Ring
+from cluster.allreduce.ring import Ring
+from cluster.allreduce.ring_messages import START, Resume
 from cluster.allreduce.saved_state import Memory, RingState
 from cluster.allreduce.store import Coalesced, RingStore
 from cluster.syncer.measures import Measures
@@ -21,7 +22,7 @@ def come_back(memory: Memory | None, snapshot: RingState) -> tuple[Ring, Resume 
     """Return the state to begin with, and the event that a restart begins with; None if nothing has
     been trained yet. The snapshot may be newer than the memory, which may be missing."""
     ring = Ring() if memory is None else memory.ring
-    restart = memory is not None or snapshot.held > Held(0)
+    restart = memory is not None or snapshot.held > START
     resume = Resume(ring.generation + 1) if restart else None
     return replace(ring, kept=snapshot.held), resume
 
@@ -44,7 +45,9 @@ class Records:
         self._memories = Coalesced(self._write_memory, tasks, now_s)
         self._snapshots = Coalesced(self._write_snapshot, tasks, now_s)
         self._to_keep: tuple[RingState, int] | None = None  # with the ring that it is of
-        self._taken, self._stored = False, Held(0)
+        self._taken, self._stored = False, START
+        self.final = asyncio.Event()
+        """Set once the final state is durable, and the memory that says that it is final."""
 
     def remember(self) -> asyncio.Task[None]:
         """Have the memory written, and return a task that ends when it is, or is not taken."""
@@ -55,19 +58,30 @@ class Records:
         self._to_keep = state, ring
         return self._snapshots.ask()
 
-    async def remember_surely(self) -> None:
+    async def _remember_surely(self) -> None:
         """Return when the memory as of now is durable."""
         await asyncio.wait({self.remember()})
         while not self._taken:
             await asyncio.sleep(AGAIN_S)
             await asyncio.wait({self.remember()})
 
-    async def keep_surely(self, state: RingState, ring: int) -> None:
+    async def _keep_surely(self, state: RingState, ring: int) -> None:
         """Return when this snapshot, or a newer one, is durable."""
         await asyncio.wait({self.keep(state, ring)})
         while self._stored < state.held:
             await asyncio.sleep(AGAIN_S)
             await asyncio.wait({self.keep(state, ring)})
+
+    async def make_final(self, state: RingState, ring: int, *, stored: bool) -> None:
+        """Store the final state, and the memory that says that it is final, however long the depot
+        does not take them.
+
+        `stored`: the state is durable already.
+        """
+        if not stored:
+            await self._keep_surely(state, ring)
+        await self._remember_surely()
+        self.final.set()
 
     def all_written(self) -> asyncio.Task[None]:
         """Return a task that ends when no snapshot waits or is being written."""

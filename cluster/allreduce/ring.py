@@ -1,4 +1,4 @@
-"""Who sums gradients with whom, from which step, and when all pause: a pure state.
+"""The rules for rings: who sums gradients with whom, from which step, and when all pause.
 
 `advance` takes the state and an event and returns the state after it and effects, in order; the
 conductor (`actors.conductor`) carries them out. A *ring* is one formation of islands; it turns a
@@ -13,6 +13,25 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import assert_never
 
+from cluster.allreduce.ring_messages import (
+    START,
+    Drain,
+    Effect,
+    Ended,
+    Event,
+    FinalStateLost,
+    Finish,
+    Form,
+    Lost,
+    Pause,
+    Ready,
+    Release,
+    Resume,
+    SnapshotStored,
+    StepsFinished,
+    Stop,
+    TrainingPosition,
+)
 from coordinator.frozen import replace
 from coordinator.protocol import Island, Life
 
@@ -27,15 +46,6 @@ class Rules:
     steps: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Held:
-    """A training state: after so many steps, with so many tokens and data windows in it."""
-
-    step: int
-    tokens: int = 0
-    windows: int = 0
-
-
 class Stage(StrEnum):
     GATHERING = "gathering"  # islands come, and no ring turns
     TURNING = "turning"
@@ -44,144 +54,13 @@ class Stage(StrEnum):
     OVER = "over"
 
 
-# --- events: what happened ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """An island waits to be in a ring. `held`: the state that it has, None if it has none;
-    `wasted`: tokens of a step that it has not finished, since the ring broke."""
-
-    life: Life
-    held: Held | None = None
-    wasted: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Turned:
-    """The ring has finished steps; `held`: what all its members have now."""
-
-    ring: int
-    held: Held
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The process of this life has died, or cannot be reached."""
-
-    life: Life
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A snapshot of this state is durable."""
-
-    held: Held
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """An island shall leave, and the others go on."""
-
-    island: Island
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The run shall end after the step that is under way."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The conductor has the final state, which is the result."""
-
-    held: Held
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """No island can give this state any more, though some had it."""
-
-    held: Held
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """The conductor is back: it knows of no process, and has the last snapshot."""
-
-    generation: int
-
-
-Event = Ready | Turned | Lost | Kept | Drain | Stop | Ended | Gone | Resume
-
-
-# --- effects: what the conductor does -------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """Have these be a ring, in order of their ranks, from this state on. `donor`: who has it, for
-    those that do not; None: it is the last snapshot."""
-
-    ring: int
-    members: tuple[Life, ...]
-    held: Held
-    donor: Life | None
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Tell the members of this ring to leave it after their step."""
-
-    ring: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """This life is over: nothing is asked of it any more."""
-
-    life: Life
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Fetch the final state, and answer with `Ended` or `Gone`. `donor`: an island that has it;
-    None: it is the last snapshot."""
-
-    donor: Life | None
-
-
-Effect = Form | Pause | Release | Finish
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A place in a ring. `address`: where its members meet, empty for one that is alone; `held`:
-    the state that it begins with; `donor`: who has that, None: it is the last snapshot."""
-
-    ring: int
-    address: str
-    rank: int
-    members: int
-    held: Held
-    donor: Life | None
-
-
 @dataclass(frozen=True, slots=True)
 class Member:
     """One island's present life. `held`: what it had when it was last ready; `turns`: it is in the
     ring."""
 
     life: Life
-    held: Held | None
+    held: TrainingPosition | None
     turns: bool = False
 
     @property
@@ -201,8 +80,8 @@ class Ring:
     ring: int = 0
     generation: int = 0
     members: Mapping[Island, Member] = field(default_factory=dict[Island, Member])
-    held: Held = Held(0)
-    kept: Held = Held(0)
+    held: TrainingPosition = START
+    kept: TrainingPosition = START
     leaving: frozenset[Island] = frozenset()
     stopping: str | None = None
     broken: str | None = None
@@ -239,7 +118,7 @@ def _hear(ring: Ring, event: Event) -> Ring:
             if held is not None and held > ring.held and not ends:
                 ring = replace(ring, held=held)
             return _with(ring, Member(life, held))
-        case Turned(number, held):
+        case StepsFinished(number, held):
             if number != ring.ring or ring.stage not in (Stage.TURNING, Stage.PAUSING):
                 return ring
             return replace(ring, held=max(held, ring.held))
@@ -250,7 +129,7 @@ def _hear(ring: Ring, event: Event) -> Ring:
             if known.turns:
                 ring = replace(ring, broken=ring.broken or f"{life} is lost: {why}")
             return _without(ring, life.island)
-        case Kept(held):
+        case SnapshotStored(held):
             return replace(ring, kept=max(held, ring.kept), held=max(held, ring.held))
         case Drain(island):
             return replace(ring, leaving=ring.leaving | {island})
@@ -258,7 +137,7 @@ def _hear(ring: Ring, event: Event) -> Ring:
             return replace(ring, stopping=ring.stopping or why)
         case Ended(held):
             return replace(ring, stage=Stage.OVER, held=held)
-        case Gone(held, why):
+        case FinalStateLost(held, why):
             broken = f"the final state is lost: {why}"
             members = {
                 island: replace(each, held=None) if each.held == held else each
@@ -337,12 +216,12 @@ def _form(rules: Rules, ring: Ring) -> Outcome:
     return ring, (Form(number, tuple(each.life for each in there), held, donor, why),)
 
 
-def _back(ring: Ring, held: Held) -> Ring:
+def _back(ring: Ring, held: TrainingPosition) -> Ring:
     """Go on from there; what was trained since then is lost."""
     return replace(ring, held=held, lost=ring.lost + ring.held.tokens - held.tokens)
 
 
-def _donor(ring: Ring, held: Held) -> Life | None:
+def _donor(ring: Ring, held: TrainingPosition) -> Life | None:
     """Who has this state; nobody need have the initial one."""
     if held.step == 0:
         return None

@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -23,7 +23,25 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from cluster.allreduce.ring import Effect, Event, Held, Ring, Stage
+from cluster.allreduce.ring import Ring, Stage
+from cluster.allreduce.ring_messages import (
+    Drain,
+    Effect,
+    Ended,
+    Event,
+    FinalStateLost,
+    Finish,
+    Form,
+    Lost,
+    Pause,
+    Ready,
+    Release,
+    Resume,
+    SnapshotStored,
+    StepsFinished,
+    Stop,
+    TrainingPosition,
+)
 from cluster.storage.depot import Depot
 from cluster.storage.files import json_text
 from cluster.storage.format import Damaged
@@ -44,7 +62,7 @@ class RingState:
     """A training state on the host: leaves of the parameters and of the optimizer's moments, in the
     order of their trees; no moments: they are zero."""
 
-    held: Held
+    held: TrainingPosition
     params: Leaves
     moments: Leaves | None
 
@@ -53,7 +71,7 @@ class RingState:
         return sum(leaf.nbytes for leaf in (*self.params, *(self.moments or ())))
 
 
-def name_of(held: Held) -> str:
+def name_of(held: TrainingPosition) -> str:
     return f"{FOLDER}/state-{held.step:08d}{SUFFIX}"
 
 
@@ -106,7 +124,7 @@ def _load(depot: Depot, name: str) -> RingState:
             arrays, told = unseal_all(depot, name, UNNAMED)
         else:  # before states had a checksum
             arrays = load(content)
-        held = Held(**json.loads(told["held"]))
+        held = TrainingPosition(**json.loads(told["held"]))
         has_moments = told["moments"] == "True"
     except FileNotFoundError as error:
         raise Damaged(f"{name} is not there") from error
@@ -131,6 +149,23 @@ class Memory:
     events: int
 
 
+KINDS: Mapping[type[object], str] = {
+    Ready: "Ready",
+    StepsFinished: "Turned",
+    Lost: "Lost",
+    SnapshotStored: "Kept",
+    Drain: "Drain",
+    Stop: "Stop",
+    Ended: "Ended",
+    FinalStateLost: "Gone",
+    Resume: "Resume",
+    Form: "Form",
+    Pause: "Pause",
+    Release: "Release",
+    Finish: "Finish",
+}
+"""The kind that the journal has for each event and effect; it does not change with a class name."""
+
 _RING = TypeAdapter(Ring)
 MEMORY_S = 1.0
 """Between two times that the memory is kept: what is younger dies with the process."""
@@ -148,7 +183,7 @@ class Journal:
         """One line of the tape."""
 
         def plain(what: Event | Effect) -> dict[str, Any]:
-            return {"kind": type(what).__name__, **asdict(what)}
+            return {"kind": KINDS[type(what)], **asdict(what)}
 
         line = [self.events, now_s, plain(event), [plain(each) for each in effects]]
         self._lines.write(json_text(line))
@@ -245,7 +280,7 @@ def _anew(depot: Depot, state: RingState) -> Memory:
     return Memory(Ring(held=state.held, kept=state.held), 0.0, None, lives=events, events=events)
 
 
-def _fitting(ring: Ring, kept: Held) -> Ring:
+def _fitting(ring: Ring, kept: TrainingPosition) -> Ring:
     """The rules' state with this newest snapshot. A run whose end is gone is not over."""
     over = ring.stage is Stage.OVER and ring.held <= kept
     stage = ring.stage if over or ring.stage is not Stage.OVER else Stage.GATHERING

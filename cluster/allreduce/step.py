@@ -28,7 +28,7 @@ Tree: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StepTotals:
     """What a step says of all members: mean `loss` before it (nats per token), their `tokens`, and
     how many of them are `leaving` the ring after it."""
 
@@ -106,7 +106,7 @@ class RingStep:
 
     def mean(
         self, loss: jax.Array, buckets: list[jax.Array], tokens: int, leaving: bool
-    ) -> tuple[list[jax.Array], Told]:
+    ) -> tuple[list[jax.Array], StepTotals]:
         """The buckets' mean over all members, the same bits for each of them; waits for them.
 
         Errors: `jax.errors.JaxRuntimeError` if a member is gone.
@@ -119,7 +119,7 @@ class RingStep:
             buckets, words = found
         jax.block_until_ready(buckets)
         total_loss, all_tokens, leaving_now = np.asarray(words)
-        told = Told(float(total_loss) / self._members, round(all_tokens), round(leaving_now))
+        told = StepTotals(float(total_loss) / self._members, round(all_tokens), round(leaving_now))
         return buckets, told
 
     def update(self, state: InnerState, buckets: list[jax.Array], clock: int) -> InnerState:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from cluster.allreduce.ring import Effect, Event
+from cluster.allreduce.ring_messages import Effect, Event
 from cluster.allreduce.saved_state import Journal, Memory, RingState, save_state
 from cluster.storage.depot import Depot
 from cluster.tasks import Tasks

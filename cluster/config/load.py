@@ -113,9 +113,9 @@ def draft(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = 
     between: list[Problem] = []
     if not any(_touches(location, read) for location in broken for read in ("run.mode", "islands")):
         config, between = resolved(config, said_in(config, tables, overrides))
-    for reads, check in CHECKS:
-        if not any(_touches(location, read) for location in broken for read in reads):
-            between += check(config)
+    for check in CHECKS:
+        if not any(_touches(location, read) for location in broken for read in check.reads):
+            between += check.problems(config)
     broken += [tuple(problem.where.split(".")) for problem in between]
     return Draft(config, origin, (*problems, *between), tuple(broken))
 

@@ -1,10 +1,12 @@
 """Who keeps a run: which islands shall be there, on which devices, and what is done when they fail.
 
 `launch` comes in; `sim` for the fault plan, `cli` for how a run ended. `reconcile` decides and is
-pure; `controller` looks, asks it, and does what it says over `cluster.RayCluster`.
+pure; `reconcile_loop` looks, asks it, and does what it says over `backend.RayCluster`.
 
     actor            the actor of the fleet, and how it is started
-    controller       the loop that keeps a run: look, decide, do, to the end
+    controller       the fleet as people and processes call it, on any thread
+    keeper           the thread that brings a run up, keeps it to its end and cleans up
+    reconcile_loop   one look at the run, and what follows from it: look, decide, act
     reconcile        the rules: islands that shall be there against those that are; pure
     requests         what people want: which islands, and whether the run shall end
     inbox            what processes say until the keeper looks, and what they are answered
@@ -24,6 +26,7 @@ pure; `controller` looks, asks it, and does what it says over `cluster.RayCluste
     tpu_slice        a TPU slice of several hosts, by Ray's utilities for these
     ray_backend      the same over Ray: placement groups, actors of one namespace
     status_view      the status that people see: the syncer's, with the fleet's on top
+    status_board     the status that the keeper has published, for other threads
     tracebacks       those of processes that broke, as files of the run directory
     metrics          every metric, declared once
     exporter         the Prometheus target of a run

@@ -16,7 +16,7 @@ from cluster.actors.start import Home
 from cluster.config.schema import Config, Harm
 from cluster.fleet.controller import Fleet
 from cluster.fleet.outcome import Outcome
-from cluster.fleet.ray_backend import OverRay
+from cluster.fleet.ray_backend import RayBackend
 from cluster.names import FLEET, Seat
 from cluster.status import RunStatus
 from cluster.tasks import log_only, watch_process
@@ -47,7 +47,7 @@ class FleetActor(Breakable):
             plain,
             folder,
             namespace,
-            OverRay(plain, folder, Home(namespace, detached=detached)),
+            RayBackend(plain, folder, Home(namespace, detached=detached)),
             detached=detached,
             auth=auth,
             token=token,

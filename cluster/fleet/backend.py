@@ -1,4 +1,4 @@
-"""What the fleet needs of a Ray cluster, as protocols: `over_ray` is the real one, a fake in tests.
+"""What the fleet needs of a Ray cluster, as protocols: `ray_backend` is the real one.
 
 Handles of actors are opaque here. A call is answered, or raises `Unavailable` for a while, or
 an `ArchipelagoError` for good.

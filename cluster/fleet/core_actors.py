@@ -12,9 +12,9 @@ from typing import Any
 from cluster.config.schema import Config
 from cluster.failures import Unjudged
 from cluster.fleet.backend import Handle, Place, RayCluster, Unavailable
-from cluster.fleet.evaluation import Judging
+from cluster.fleet.evaluation import EvaluationSchedule
 from cluster.fleet.placement import hosts, wish
-from cluster.fleet.watchdog import Watch
+from cluster.fleet.watchdog import Watchdog
 from cluster.names import CALL_TIMEOUT_S, EVALUATOR, SYNCER, Seat, shards_of
 from cluster.status import RunStatus
 from cluster.view import View
@@ -31,8 +31,8 @@ PLACED_S = 300.0
 APART = Seat(EVALUATOR)
 
 
-class Services:
-    """What a run has beside its islands. `start` comes before everything else."""
+class CoreActors:
+    """The actors of a run beside its islands. `start` comes before everything else."""
 
     def __init__(self, config: Config, cluster: RayCluster) -> None:
         self._config, self._cluster = config, cluster
@@ -42,8 +42,8 @@ class Services:
         self._evaluator_place: Place | None = None
         self._actors: dict[str, Handle] = {}
         policy = config.durability
-        self.watch = Watch(policy.hang_s, policy.restarts, time.monotonic)
-        self.judging: Judging
+        self.watchdog = Watchdog(policy.hang_s, policy.restarts, time.monotonic)
+        self.evaluations: EvaluationSchedule
         self._uncounted: list[Unjudged] = []  # evaluations that the syncer has not heard of
 
     def start(self, owner: int) -> None:
@@ -56,7 +56,9 @@ class Services:
         self._evaluator_place = place = self._place() if config.monitor.evaluator.apart else None
         evaluator = cluster.start_evaluator(place)
         every_s = config.monitor.evaluate_every_s
-        self.judging = Judging(cluster.evaluating(evaluator), every_s, time.monotonic)
+        self.evaluations = EvaluationSchedule(
+            cluster.evaluating(evaluator), every_s, time.monotonic
+        )
         labels = config.sync.shard_labels
         nodes = [] if labels is None else hosts(labels, cluster.nodes())
         shards = {
@@ -68,7 +70,7 @@ class Services:
         self._actors = {SYNCER: syncer, **shards, EVALUATOR: evaluator}
         for name, actor in self._actors.items():
             sign, restart = partial(cluster.sign, actor), partial(cluster.restart, actor)
-            self.watch.add(name, sign, restart, vital=name != EVALUATOR)
+            self.watchdog.add(name, sign, restart, vital=name != EVALUATOR)
 
     def _place(self) -> Place:
         """Machines of the evaluator's own."""
@@ -115,7 +117,7 @@ class Services:
         Errors: `Unavailable`; what has ended the run.
         """
         seen = self._ask(SYNCER, "look", held)
-        self.watch.look()
+        self.watchdog.look()
         return seen
 
     def stop(self, why: str) -> None:
@@ -131,7 +133,7 @@ class Services:
 
     def judge(self) -> None:
         """Have the model judged now and then; that it could not be is counted, and no more."""
-        if (why := self.judging.look()) is not None:
+        if (why := self.evaluations.look()) is not None:
             self._uncounted.append(why)
         while self._uncounted:
             self._ask(SYNCER, "unjudged", self._uncounted[0])
@@ -143,10 +145,10 @@ class Services:
         """The figures of the last model, and why one of them is missing, until it is `enough`."""
 
         def over() -> bool:
-            self.watch.look()  # also of the evaluator
+            self.watchdog.look()  # also of the evaluator
             return enough()
 
-        return self.judging.verdict(versions, over)
+        return self.evaluations.verdict(versions, over)
 
     def close(self) -> dict[str, object]:
         """End the tape; the figures that the syncer has measured."""
@@ -179,8 +181,8 @@ class Services:
 
     def _ask(self, name: str, method: str, *arguments: object) -> Any:
         """Return an actor's answer; one that hangs meanwhile is restarted, and is `Unavailable`."""
-        self.watch.waits_for(name)
-        looks = partial(self.watch.look, waiting_for=name)
+        self.watchdog.waits_for(name)
+        looks = partial(self.watchdog.look, waiting_for=name)
         return self._cluster.ask(self._actors[name], method, *arguments, meanwhile=looks)
 
     def _insist(self, name: str, method: str, *arguments: object) -> Any:

@@ -1,4 +1,4 @@
-"""The stumbles of the keeper: exceptions that are no answer of ours, and how often it may go on.
+"""The error budget of the keeper: how many exceptions in a row it survives.
 
 A defect in one look must not end a run of weeks: the keeper makes the step again, after a pause
 that grows. Only a step that breaks again and again, with no good one between, ends the run.
@@ -7,7 +7,12 @@ that grows. Only a step that breaks again and again, with no good one between, e
 from __future__ import annotations
 
 import logging
+import time
 import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+from coordinator.errors import ArchipelagoError
 
 log = logging.getLogger("archipelago.fleet")
 
@@ -15,10 +20,11 @@ MOST = 10
 """Steps in a row that may break."""
 FIRST_S, LONGEST_S = 0.25, 30.0
 """Pauses after the first one that broke, and at most; each is twice as long as the one before."""
+T = TypeVar("T")
 
 
-class Stumbles:
-    """The exceptions of one keeper."""
+class ErrorBudget:
+    """The errors of one keeper: counted, and raised once they are too many in a row."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -46,3 +52,22 @@ class Stumbles:
     def over(self) -> None:
         """Note that a step has gone well."""
         self._row, self.trouble = 0, None
+
+    def retry(self, step: Callable[[], T], broke: Callable[[], None]) -> T:
+        """Return what this step comes to; a step that breaks is made again, after a pause.
+
+        `broke`: called after each error. Errors: what the step refuses; what it raises if it
+        breaks again and again.
+        """
+        while True:
+            try:
+                came = step()
+            except ArchipelagoError:
+                raise
+            except Exception as error:  # noqa: BLE001 - counted, and raised in the end
+                pause_s = self.count(error)  # raises the error if it is one too many
+                broke()
+                time.sleep(pause_s)
+                continue
+            self.over()
+            return came

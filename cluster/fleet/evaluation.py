@@ -32,15 +32,16 @@ DEATHS = 3
 """After so many deaths in a row the last model is not judged any more."""
 
 
-class Judgement(NamedTuple):
-    """Held-out losses by their names in the summary; `why` one of them is missing."""
+class FinalEvaluation(NamedTuple):
+    """The evaluation of the final model: losses by their names in the summary."""
 
     losses: dict[str, float | None]
     why: str | None
+    """Why one of the losses is missing; None if none is."""
 
 
-class Done(NamedTuple):
-    """What an evaluation has come to."""
+class EvaluationResult(NamedTuple):
+    """The value that an evaluation has returned."""
 
     value: Any
 
@@ -59,8 +60,8 @@ class Evaluating(Protocol):
         ...
 
 
-class Judging:
-    """One evaluation at a time."""
+class EvaluationSchedule:
+    """The evaluations of one run, one at a time: now and then, and of the final model."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Judging:
         self._began = -1  # batches judged before the last evaluation; -1: it has not begun
 
     @property
-    def told(self) -> EvaluationStatus | None:
+    def progress(self) -> EvaluationStatus | None:
         """What it takes, as far as that is known."""
         return self._known
 
@@ -115,7 +116,7 @@ class Judging:
 
     def verdict(
         self, versions: Sequence[Version], enough: Callable[[], bool] = lambda: False
-    ) -> Judgement:
+    ) -> FinalEvaluation:
         """The figures of the end, of these versions of all fragments; waited for as long as batches
         are judged, and it is not `enough`."""
         self._pending = None
@@ -129,10 +130,13 @@ class Judging:
         missing = [
             f"there is no {figure}: its evaluation {what or 'was cut short'}"
             for figure, what in said.items()
-            if not isinstance(what, Done)
+            if not isinstance(what, EvaluationResult)
         ]
-        losses = {k: what.value if isinstance(what, Done) else None for k, what in said.items()}
-        return Judgement(losses, "; ".join(missing) or None)
+        losses = {
+            k: what.value if isinstance(what, EvaluationResult) else None
+            for k, what in said.items()
+        }
+        return FinalEvaluation(losses, "; ".join(missing) or None)
 
     def _batches(self) -> int:
         try:
@@ -142,7 +146,7 @@ class Judging:
 
     def _insisted(
         self, enough: Callable[[], bool], method: str, *arguments: object
-    ) -> Done | Unjudged | None:
+    ) -> EvaluationResult | Unjudged | None:
         """Ask, and ask its next process again if the one that was asked dies; None once it is
         `enough`."""
         for _ in range(DEATHS):
@@ -170,10 +174,10 @@ class Judging:
 
         return fails
 
-    def _settled(self, pending: Pending, wait_s: float) -> Done | Unjudged | None:
+    def _settled(self, pending: Pending, wait_s: float) -> EvaluationResult | Unjudged | None:
         """What came of it; None while it is under way."""
         try:
-            return Done(pending(wait_s))
+            return EvaluationResult(pending(wait_s))
         except RayTaskError as error:
             log.error("the model could not be judged: %s", error)
             return Unjudged.RAISED

@@ -9,7 +9,7 @@ from cluster.config.fault_kinds import FAULTS, SERVICES, Doer
 from cluster.config.modes import misfit
 from cluster.config.schema import Config, Harm
 from cluster.fleet.backend import Handle, RayCluster, Unavailable
-from cluster.fleet.core_actors import Services, patience
+from cluster.fleet.core_actors import CoreActors, patience
 from cluster.fleet.fault_plan import FaultPlan
 from cluster.fleet.island_table import Islands
 from cluster.names import CALL_TIMEOUT_S, FLEET
@@ -29,7 +29,7 @@ class Injection:
         config: Config,
         cluster: RayCluster,
         islands: Islands,
-        services: Services,
+        core: CoreActors,
         drain: Callable[[Island], object],
         *,
         outlives: bool,
@@ -37,7 +37,7 @@ class Injection:
         """`drain`: as the fleet does it for people. `outlives`: the run goes on without its fleet's
         process."""
         self._run, self._config, self._cluster = run, config, cluster
-        self._islands, self._services, self._drain = islands, services, drain
+        self._islands, self._core, self._drain = islands, core, drain
         self._outlives = outlives
         self._plan = FaultPlan(config.faults.plan)
 
@@ -100,7 +100,7 @@ class Injection:
             actor = self._islands.actors.get(Island(harm.island))
         if actor is not None:
             log.warning("%s %s on purpose", harm.kind, harm.island)
-            self._services.count_fault(harm.island)
+            self._core.count_fault(harm.island)
         return actor
 
     def _node_of(self, island: Handle) -> object:

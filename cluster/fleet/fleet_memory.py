@@ -9,51 +9,61 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 
+from cluster.fleet.fault_injection import Injection
 from cluster.fleet.island_table import Islands
 from cluster.fleet.outcome import Outcome
-from cluster.fleet.requests import Wanted
-from cluster.storage import runs
+from cluster.fleet.requests import DesiredState, Requests
+from cluster.storage import fleet_file
 from cluster.storage.depot import Depot
 
 log = logging.getLogger("archipelago.fleet")
 
 
-class Memory:
-    """The memory of one run's fleet, in its depot."""
+class FleetMemoryWriter:
+    """Writes the memory of one run's fleet to its depot."""
 
-    def __init__(self, depot: Depot) -> None:
-        self._depot = depot
+    def __init__(
+        self, depot: Depot, islands: Islands, requests: Requests, injection: Injection
+    ) -> None:
+        self._depot, self._islands = depot, islands
+        self._requests, self._injection = requests, injection
+        self._written: DesiredState | None = None
         self._over = False
         self.trouble: str | None = None
         """Why the last attempt to write failed; None if it did not."""
 
-    def keep(
-        self,
-        islands: Islands,
-        wanted: Wanted,
-        faults: list[int],
-        began: float,
-        outcome: Outcome | None = None,
-    ) -> None:
-        """Write it down; for the last time if there is an outcome.
+    @property
+    def is_current(self) -> bool:
+        """Whether the present requests are written down, or that was tried."""
+        return self._requests.wanted == self._written
 
-        `faults`: of the plan, that have happened. `began`: in seconds since 1970. If writing fails
-        the run goes on: only a fleet that died now would not know.
+    def write(self, began: float, outcome: Outcome | None = None) -> None:
+        """Write the memory, and say that the requests are written down.
+
+        `began`: in seconds since 1970. `outcome`: the memory is written for the last time if there
+        is one.
         """
-        if self._over:
-            return
+        wanted = self._requests.wanted
+        if not self._over:
+            self._write(wanted, began, outcome)
+        self._written = wanted
+        self._requests.kept(wanted)
+
+    def _write(self, wanted: DesiredState, began: float, outcome: Outcome | None) -> None:
+        """Write the memory. If that fails the run goes on: only a fleet that died now would not
+        know."""
         self._over = outcome is not None
-        kept = runs.FleetMemory(
+        kept = fleet_file.FleetMemory(
             desired=sorted(wanted.desired),
-            held={island: it.seat for island, it in islands.all().items()},
-            spares=islands.spares.seats,
+            held={island: it.seat for island, it in self._islands.all().items()},
+            spares=self._islands.spares.seats,
             stopping=wanted.stopping,
-            faults=faults,
+            faults=self._injection.done,
             began=began,
             outcome=None if outcome is None else asdict(outcome),
         )
         try:
-            runs.keep(self._depot, kept)
+            fleet_file.save_fleet_memory(self._depot, kept)
             self.trouble = None
         except OSError as error:
             if self.trouble is None:

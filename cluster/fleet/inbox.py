@@ -1,4 +1,4 @@
-"""The desk between the run's island processes and the keeper.
+"""The inbox of the keeper, for what the processes of islands and spares tell it.
 
 Processes ask from threads of their own and are answered at once, from what the keeper has posted
 last. What they say waits here until the keeper takes it at its next look, each word with the island
@@ -18,7 +18,7 @@ from coordinator.protocol import Island
 
 
 @dataclass(frozen=True, slots=True)
-class Posting:
+class SeatAssignment:
     """The keeper's answer to the process at one seat."""
 
     island: Island | None
@@ -28,8 +28,8 @@ class Posting:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
-    """A process has begun at this seat, which was this island's, or a spare's."""
+class ProcessStarted:
+    """A process has started at this seat, which was this island's, or a spare's."""
 
     seat: Seat
     island: Island | None
@@ -37,8 +37,8 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Broke:
-    """The process at this seat, which was this island, ended with an exception."""
+class ProcessFailed:
+    """The process at this seat, which was this island, has ended with an exception."""
 
     seat: Seat
     island: Island | None
@@ -48,7 +48,7 @@ class Broke:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class SpareHeartbeat:
     """A spare has asked whether it is needed; `warm`: it could be an island at once."""
 
     at_s: float
@@ -56,21 +56,21 @@ class Heard:
 
 
 @dataclass(slots=True)
-class Said:
-    """Everything that was said since the keeper looked last."""
+class InboxContents:
+    """What has come in since the keeper looked last."""
 
-    words: list[Began | Broke] = field(default_factory=list)
-    heard: dict[Seat, Heard] = field(default_factory=dict)
+    words: list[ProcessStarted | ProcessFailed] = field(default_factory=list)
+    heard: dict[Seat, SpareHeartbeat] = field(default_factory=dict)
 
 
-class Desk:
-    """One run's desk; every method may be called from any thread, and none waits."""
+class IslandInbox:
+    """The inbox of one run. Every method may be called from any thread, and none waits."""
 
     def __init__(self, policy: FailurePolicy) -> None:
         self._policy = policy
         self._lock = threading.Lock()
-        self._postings: Mapping[Seat, Posting] = {}
-        self._said = Said()
+        self._postings: Mapping[Seat, SeatAssignment] = {}
+        self._said = InboxContents()
 
     def starting(self, seat: Seat, now_s: float) -> float:
         """Note that a process begins here; return for how many seconds it shall wait before it
@@ -78,11 +78,13 @@ class Desk:
         with self._lock:
             posting = self._postings.get(seat)
             island = None if posting is None else posting.island
-            self._said.words.append(Began(seat, island, now_s))
+            self._said.words.append(ProcessStarted(seat, island, now_s))
             self._said.heard.pop(seat, None)
             if posting is None:
                 return 0.0
-            begun = sum(isinstance(it, Began) and it.seat == seat for it in self._said.words)
+            begun = sum(
+                isinstance(it, ProcessStarted) and it.seat == seat for it in self._said.words
+            )
             return delay_s(self._policy, posting.starts + begun - 1)
 
     def role(self, seat: Seat, now_s: float, *, warm: bool) -> Island | None:
@@ -91,7 +93,7 @@ class Desk:
             posting = self._postings.get(seat)
             if posting is not None and posting.island is not None:
                 return posting.island
-            self._said.heard[seat] = Heard(now_s, warm)
+            self._said.heard[seat] = SpareHeartbeat(now_s, warm)
             return None
 
     def broke(self, seat: Seat, words: str, traceback: str = "") -> None:
@@ -100,17 +102,17 @@ class Desk:
         with self._lock:
             posting = self._postings.get(seat)
             island = None if posting is None else posting.island
-            self._said.words.append(Broke(seat, island, words, traceback))
+            self._said.words.append(ProcessFailed(seat, island, words, traceback))
 
     # --- called by the keeper ---------------------------------------------------------------------
 
-    def take(self) -> Said:
+    def take(self) -> InboxContents:
         """Return what was said since the last call."""
         with self._lock:
-            said, self._said = self._said, Said()
+            said, self._said = self._said, InboxContents()
         return said
 
-    def post(self, postings: Mapping[Seat, Posting]) -> None:
+    def post(self, postings: Mapping[Seat, SeatAssignment]) -> None:
         """Answer processes like this from now on."""
         with self._lock:
             self._postings = postings

@@ -1,4 +1,4 @@
-"""The deeds of the keeper: it carries out what `reconcile` has decided for an island."""
+"""The actions of the keeper: it carries out what `reconcile` has decided for an island."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from collections.abc import Callable
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.fleet.backend import RayCluster
-from cluster.fleet.core_actors import Services
+from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.island_table import HeldIsland, Islands
 from cluster.fleet.placement import wish
-from cluster.fleet.reconcile import Action, Deed, Hold, Holding
+from cluster.fleet.reconcile import Action, ActionKind, Hold, Holding
 from cluster.names import free_seat
 
 log = logging.getLogger("archipelago.fleet")
 
 
-class Deeds:
-    """The deeds of one run's keeper, on its thread."""
+class IslandActions:
+    """Carries out the actions of one run, on the thread of its keeper."""
 
     def __init__(
         self,
         config: Config,
         cluster: RayCluster,
         islands: Islands,
-        services: Services,
+        core: CoreActors,
         keep: Callable[[], None],
     ) -> None:
         """`keep`: writes down which islands hold devices, and where."""
         self._config, self._cluster, self._islands = config, cluster, islands
-        self._services, self._keep = services, keep
+        self._core, self._keep = core, keep
 
     def do(self, action: Action, now_s: float) -> None:
         """Carry one action out, if its island is as it was when that was decided."""
         island, islands = action.island, self._islands
         if islands.holdings().get(island) != action.holding:
-            log.info("%s %s is left: it is another one by now", action.deed, island)
+            log.info("%s %s is left: it is another one by now", action.kind, island)
             return
-        log.info("%s %s: %s", action.deed, island, action.why)
-        match action.deed:
-            case Deed.PLACE:
+        log.info("%s %s: %s", action.kind, island, action.why)
+        match action.kind:
+            case ActionKind.PLACE:
                 group = group_of(self._config, island)
                 seat = free_seat(group.group, islands.taken(), island)
                 place, why = self._cluster.reserve(group, seat), f"waits for {wish(group)}"
                 holding = Holding(island, Hold.WAITING, now_s)
                 islands.put(island, HeldIsland(holding, seat, place, why=why))
                 self._keep()
-            case Deed.START:
+            case ActionKind.START:
                 it = islands[island]
                 assert it.place is not None
                 group = group_of(self._config, island)
                 it.actor = self._cluster.start_island(group, it.seat, it.place)
                 islands.move(island, Hold.RUNNING, action.why)
-            case Deed.DRAIN:
-                self._services.drain(island, action.why)
+            case ActionKind.DRAIN:
+                self._core.drain(island, action.why)
                 islands.move(island, Hold.DRAINING, action.why)
-            case Deed.GIVE_BACK:
+            case ActionKind.GIVE_BACK:
                 islands.free(islands[island])
                 islands.remove(island)
                 self._keep()
-            case Deed.SET_ASIDE:
+            case ActionKind.SET_ASIDE:
                 it = islands[island]
                 islands.free(it)
                 islands.move(island, Hold.ASIDE, action.why)

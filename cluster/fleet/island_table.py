@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from cluster.config.schema import Config
 from cluster.fleet.backend import Handle, Place, RayCluster
-from cluster.fleet.inbox import Began, Broke, Desk, Posting
+from cluster.fleet.inbox import IslandInbox, ProcessFailed, ProcessStarted, SeatAssignment
 from cluster.fleet.reconcile import Hold, Holding, relief
 from cluster.fleet.spares import Spare, Spares
 from cluster.names import Seat, group_name
@@ -59,11 +59,11 @@ class Islands:
     """All islands of a run by name, with the spares that may take one over.
 
     The keeper's thread alone calls these methods. Other threads read `actors`, which is replaced
-    and never changed, and what is posted on the desk.
+    and never changed, and what is posted on the inbox.
     """
 
-    def __init__(self, config: Config, cluster: RayCluster, desk: Desk) -> None:
-        self._policy, self._cluster, self._desk = config.faults.policy, cluster, desk
+    def __init__(self, config: Config, cluster: RayCluster, inbox: IslandInbox) -> None:
+        self._policy, self._cluster, self._inbox = config.faults.policy, cluster, inbox
         self._held: dict[Island, HeldIsland] = {}
         self.spares = Spares(config, cluster)
         self.actors: Mapping[Island, Handle | None] = MappingProxyType({})
@@ -98,9 +98,11 @@ class Islands:
 
     def post(self) -> None:
         """Let processes and other threads know what is there now."""
-        postings = {it.seat: Posting(island, it.starts) for island, it in self._held.items()}
-        postings |= {seat: Posting(None, starts) for seat, starts in self.spares.starts.items()}
-        self._desk.post(postings)
+        postings = {it.seat: SeatAssignment(island, it.starts) for island, it in self._held.items()}
+        postings |= {
+            seat: SeatAssignment(None, starts) for seat, starts in self.spares.starts.items()
+        }
+        self._inbox.post(postings)
         self.actors = MappingProxyType({i: it.actor for i, it in self.all().items()})
 
     # --- what changes -----------------------------------------------------------------------------
@@ -128,15 +130,15 @@ class Islands:
 
     def note_processes(self) -> None:
         """Take in what processes have said since the last look."""
-        said = self._desk.take()
+        said = self._inbox.take()
         for word in said.words:
             it = None if word.island is None else self._held.get(word.island)
             match word:
-                case Began(seat, None, at_s):
+                case ProcessStarted(seat, None, at_s):
                     self.spares.starting(seat, at_s)
-                case Began(seat) if it is not None and it.seat == seat:
+                case ProcessStarted(seat) if it is not None and it.seat == seat:
                     it.begins()
-                case Broke(seat, _, words, traceback) if it is not None and it.seat == seat:
+                case ProcessFailed(seat, _, words, traceback) if it is not None and it.seat == seat:
                     it.last_words, it.traceback = words, traceback
                     it.broke_as = None
                     it.holding = replace(it.holding, breakages=it.holding.breakages + 1)

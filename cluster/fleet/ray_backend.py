@@ -114,8 +114,8 @@ def reserved(seat: Seat, namespace: str) -> PlacedGroup | None:
 
 
 @dataclass(frozen=True, slots=True)
-class OverRay(RayCluster):
-    """The cluster that this process is connected to, for one run."""
+class RayBackend(RayCluster):
+    """The Ray cluster that this process is connected to, for one run."""
 
     config: Config
     run_dir: Path

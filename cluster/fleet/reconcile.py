@@ -51,7 +51,9 @@ class Holding:
     """Incarnation of its learner when its process was seen to begin again; -1: it was not."""
 
 
-class Deed(StrEnum):
+class ActionKind(StrEnum):
+    """What is done with an island."""
+
     PLACE = "place"  # ask for its devices
     START = "start"  # start its process on them
     DRAIN = "drain"  # have it hand in what it has and leave
@@ -61,7 +63,7 @@ class Deed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    deed: Deed
+    kind: ActionKind
     island: Island
     why: str
     holding: Holding | None = None
@@ -79,7 +81,7 @@ def reconcile(
     Doing it and asking again leads to a state that asks for nothing.
     """
     wanted = set(desired)
-    new = [Action(Deed.PLACE, island, "wanted") for island in sorted(wanted - actual.keys())]
+    new = [Action(ActionKind.PLACE, island, "wanted") for island in sorted(wanted - actual.keys())]
     known = [
         replace(action, holding=actual[island])
         for island in sorted(actual)
@@ -93,28 +95,30 @@ def _next(holding: Holding, policy: FailurePolicy, *, wanted: bool, now_s: float
     island = holding.island
     match holding.hold:
         case Hold.WAITING if not wanted:
-            return Action(Deed.GIVE_BACK, island, "no longer wanted")
+            return Action(ActionKind.GIVE_BACK, island, "no longer wanted")
         case Hold.PLACED:
             if wanted:
-                return Action(Deed.START, island, "its devices are there")
-            return Action(Deed.GIVE_BACK, island, "no longer wanted")
+                return Action(ActionKind.START, island, "its devices are there")
+            return Action(ActionKind.GIVE_BACK, island, "no longer wanted")
         case Hold.RUNNING if not wanted:
             if holding.learner in ("starting", *GONE):
                 why = f"no longer wanted, its learner is {holding.learner}"
-                return Action(Deed.GIVE_BACK, island, why)
-            return Action(Deed.DRAIN, island, "no longer wanted")
+                return Action(ActionKind.GIVE_BACK, island, why)
+            return Action(ActionKind.DRAIN, island, "no longer wanted")
         case Hold.RUNNING if (why := failing(policy, holding)) is not None:
-            return Action(Deed.SET_ASIDE, island, why)
+            return Action(ActionKind.SET_ASIDE, island, why)
         case Hold.RUNNING if (why := hanging(policy, holding, now_s)) is not None:
-            return Action(Deed.GIVE_BACK, island, why)
+            return Action(ActionKind.GIVE_BACK, island, why)
         case Hold.DRAINING:
             if holding.learner in GONE:
-                return Action(Deed.GIVE_BACK, island, f"its learner is {holding.learner}")
+                return Action(ActionKind.GIVE_BACK, island, f"its learner is {holding.learner}")
             if now_s - holding.since_s > policy.drain_s:
-                return Action(Deed.GIVE_BACK, island, f"not drained in {policy.drain_s:.0f} s")
+                return Action(
+                    ActionKind.GIVE_BACK, island, f"not drained in {policy.drain_s:.0f} s"
+                )
             return None
         case Hold.ASIDE if not wanted:
-            return Action(Deed.GIVE_BACK, island, "no longer wanted")
+            return Action(ActionKind.GIVE_BACK, island, "no longer wanted")
         case _:
             return None
 

@@ -1,6 +1,6 @@
-"""The wishes of people for a run: which islands shall be there, and whether it shall end.
+"""The requests of people for a run: which islands shall be there, and whether it shall end.
 
-Calls from other threads leave wishes here. The keeper takes them over at its next look, and says
+Calls from other threads leave requests here. The keeper takes them over at its next look, and says
 when they are written down.
 """
 
@@ -20,8 +20,8 @@ from coordinator.protocol import Island
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """All wishes at one moment."""
+class DesiredState:
+    """What people want of a run at one moment."""
 
     desired: frozenset[Island]
     """Islands that shall be there."""
@@ -30,22 +30,22 @@ class Wanted:
     pardons: int = 0
     """How often islands that are set aside were given another chance."""
     number: int = 0
-    """Wishes granted so far."""
+    """Requests granted so far."""
 
 
-class Wishes:
-    """One run's wishes. A wish that cannot be granted is refused, and changes nothing."""
+class Requests:
+    """The requests for one run. One that cannot be granted is refused, and changes nothing."""
 
     def __init__(self, run: str, config: Config, nodes: Callable[[], Sequence[Node]]) -> None:
         """`nodes`: of the cluster, asked for where more islands are wanted."""
         self._run, self._config, self._nodes = run, config, nodes
-        self._now = Wanted(frozenset(config.island_names))
-        self._kept = 0  # number of the last wish that the keeper has written down
+        self._now = DesiredState(frozenset(config.island_names))
+        self._kept = 0  # number of the last request that the keeper has written down
         self._over = False
         self._changed = threading.Condition()
 
     def scale(self, counts: Mapping[str, int]) -> int:
-        """Have so many islands of each of these groups; return the wish's number.
+        """Have so many islands of each of these groups; return the number of the request.
 
         Errors: `UserMistake` if one is not there, or could never be.
         """
@@ -66,7 +66,7 @@ class Wishes:
             return self._want(wanted)
 
     def drain(self, island: Island) -> int:
-        """Have this island no more, and none in its place; return the wish's number.
+        """Have this island no more, and none in its place; return the number of the request.
 
         Errors: `UserMistake` if there is no such island, or too few would be left.
         """
@@ -78,12 +78,12 @@ class Wishes:
             return self._want(desired - {island})
 
     def stop(self, why: str) -> int:
-        """Have the run end; the first reason counts. Return the wish's number."""
+        """Have the run end; the first reason counts. Return the number of the request."""
         with self._changed:
             return self._grant(replace(self._now, stopping=self._now.stopping or why))
 
     def wait_kept(self, number: int, within_s: float) -> bool:
-        """Wait until this wish is written down; return False if that takes longer."""
+        """Wait until this request is written down; return False if that takes longer."""
         with self._changed:
             return self._changed.wait_for(lambda: self._kept >= number or self._over, within_s)
 
@@ -98,8 +98,8 @@ class Wishes:
         return self.wanted.stopping
 
     @property
-    def wanted(self) -> Wanted:
-        """All wishes at this moment."""
+    def wanted(self) -> DesiredState:
+        """What people want at this moment."""
         with self._changed:
             return self._now
 
@@ -111,14 +111,14 @@ class Wishes:
             stopping = self._now.stopping or stopping
             self._now = replace(self._now, desired=desired, stopping=stopping)
 
-    def kept(self, wanted: Wanted) -> None:
-        """Say that these wishes are written down, or that it was tried."""
+    def kept(self, wanted: DesiredState) -> None:
+        """Say that these requests are written down, or that it was tried."""
         with self._changed:
             self._kept = max(self._kept, wanted.number)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Grant no wish from now on: the run is over."""
+        """Grant no request from now on: the run is over."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -140,7 +140,7 @@ class Wishes:
             raise UserMistake(f"run {self._run} is over")
         return self._grant(replace(self._now, desired=islands, pardons=self._now.pardons + 1))
 
-    def _grant(self, wanted: Wanted) -> int:
+    def _grant(self, wanted: DesiredState) -> int:
         self._now = replace(wanted, number=self._now.number + 1)
         return self._now.number
 

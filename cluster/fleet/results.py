@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.fleet.core_actors import Services
+from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.outcome import SUMMARY_KEYS, Outcome
 from cluster.storage import runs
 from cluster.storage.depot import Depot
@@ -86,7 +86,7 @@ class Results:
 
     def leave(
         self,
-        services: Services,
+        core: CoreActors,
         measured: Mapping[str, object],
         *,
         check: Callable[[], None],
@@ -104,7 +104,7 @@ class Results:
         """
         missing: list[str] = []
         if self._model is None:
-            self._model = self._saved(services, check, rescued)
+            self._model = self._saved(core, check, rescued)
         if (model := self._model).where != str(self._run_dir):
             missing.append(f"the run directory did not take the model: it is in {model.where}")
         figures = dict.fromkeys(SUMMARY_KEYS) | dict(measured)
@@ -112,27 +112,25 @@ class Results:
         if self._judged is None:
             self._sum_up(figures, began, rescued)  # whoever waits for no verdict has all but that
             before = asked()
-            self._judged = services.verdict(model.versions, lambda: asked() != before)
+            self._judged = core.verdict(model.versions, lambda: asked() != before)
         losses, why = self._judged
         summary, problem = self._sum_up(figures | losses, began, rescued)
         said = [each for each in (why, *missing, problem) if each is not None]
         return Outcome(summary, asked=asked(), missing="; ".join(said) or None)
 
     def _saved(
-        self, services: Services, check: Callable[[], None], rescued: SavedModel | None
+        self, core: CoreActors, check: Callable[[], None], rescued: SavedModel | None
     ) -> SavedModel:
         layout, depot = self._layout, self._depot
         try:
-            return save_model(
-                self._run_dir, layout, services.public(), check=check, then=self._copy
-            )
+            return save_model(self._run_dir, layout, core.public(), check=check, then=self._copy)
         except OSError as error:
             refused = error
         if depot != Folder(self._run_dir):
             log.error("%s does not take the model: %s", self._run_dir, refused)
             try:
                 with _folder_of(depot) as folder:
-                    saved = save_model(folder, layout, services.public(), check=check)
+                    saved = save_model(folder, layout, core.public(), check=check)
                     if not isinstance(depot, Folder):
                         for path in sorted(folder.iterdir()):
                             depot.copy(path)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from cluster.fleet.backend import Handle, RayCluster, Unavailable
-from cluster.fleet.core_actors import Services
+from cluster.fleet.backend import RayCluster, Unavailable
+from cluster.fleet.core_actors import CoreActors
+from cluster.fleet.island_table import Islands
 from cluster.fleet.outcome import Outcome
+from cluster.fleet.requests import Requests
 from cluster.fleet.results import Results, SavedModel, no_room, save_to
 from cluster.storage.depot import Depot
 from coordinator.errors import UserMistake
@@ -27,11 +29,20 @@ AGAIN_S = 5.0
 """Between two attempts to write the end of the run."""
 
 
-class Ending:
+class Shutdown:
     """The end of one run. The keeper calls `attempt` and `not_yet`; any thread calls `save`."""
 
-    def __init__(self, run_dir: Path, depot: Depot, services: Services) -> None:
-        self._run_dir, self._depot, self._services = run_dir, depot, services
+    def __init__(
+        self,
+        run_dir: Path,
+        depot: Depot,
+        cluster: RayCluster,
+        islands: Islands,
+        core: CoreActors,
+        requests: Requests,
+    ) -> None:
+        self._run_dir, self._depot, self._cluster = run_dir, depot, cluster
+        self._islands, self._core, self._requests = islands, core, requests
         self._results: Results | None = None
         self._measured: dict[str, object] | None = None
         self._tried_s = -AGAIN_S
@@ -45,20 +56,11 @@ class Ending:
         if self._measured is not None:
             self._results = self._measured = self._waits = self.trouble = None
 
-    def attempt(
-        self,
-        layout: Layout,
-        islands: Sequence[Handle],
-        cluster: RayCluster,
-        *,
-        check: Callable[[], None],
-        began: float,
-        asked: Callable[[], str | None],
-    ) -> Outcome | None:
+    def attempt(self, layout: Layout, *, check: Callable[[], None], began: float) -> Outcome | None:
         """Let the islands go, judge and save the result, sum up; None if that must be tried again.
 
-        `check`: is the run ours still? `began`: in seconds since 1970. `asked`: who wants it to
-        end. Errors: what `check` raises.
+        `check`: raises if the run is not ours any more. `began`: in seconds since 1970.
+        Errors: what `check` raises.
         """
         rescued = None
         if self._rescued is not None and self._rescued[0] is self._results:
@@ -67,16 +69,17 @@ class Ending:
             return None
         try:
             if self._measured is None:
-                self._measured = self._services.close()
-                cluster.tell_all(islands, "leave", LEAVE_TIMEOUT_S)
+                self._measured = self._core.close()
+                there = [actor for actor in self._islands.actors.values() if actor is not None]
+                self._cluster.tell_all(there, "leave", LEAVE_TIMEOUT_S)
                 self._results = Results(self._run_dir, self._depot, layout)
             assert self._results is not None
             outcome = self._results.leave(
-                self._services,
+                self._core,
                 self._measured,
                 check=check,
                 began=began,
-                asked=asked,
+                asked=lambda: self._requests.stopping,
                 rescued=rescued,
             )
         except Unavailable as error:  # one of them is back at the next look
@@ -99,7 +102,7 @@ class Ending:
         """
         final = self._waits
         try:
-            public = self._services.public(lambda: None)  # the keeper restarts a shard that hangs
+            public = self._core.public(lambda: None)  # the keeper restarts a shard that hangs
             saved = save_to(path, layout, public)
         except OSError as error:
             raise UserMistake(f"{path} does not take the model: {error}") from error

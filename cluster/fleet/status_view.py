@@ -14,7 +14,7 @@ from cluster.storage.files import json_text
 from coordinator.protocol import Island
 
 
-def shown(
+def overlay_islands(
     seen: RunStatus,
     held: Mapping[Island, HeldIsland],
     *,
@@ -22,8 +22,11 @@ def shown(
     spares: int,
     evaluation: EvaluationStatus | None = None,
 ) -> RunStatus:
-    """The syncer's status, with the islands as the fleet has them. `wanted`: islands that shall be
-    there; `spares`: warm ones; `evaluation`: what judging the model takes."""
+    """Return the syncer's status with the islands as the fleet has them.
+
+    `wanted`: islands that shall be there. `spares`: warm ones. `evaluation`: what an evaluation of
+    the model takes.
+    """
     said = {each["island"]: each for each in seen["islands"]}
     islands = [_overlaid(said.get(island), it) for island, it in held.items()]
     overlaid: RunStatus = {**seen, "islands": islands, "wanted": wanted, "spares": spares}
@@ -31,8 +34,8 @@ def shown(
     return overlaid
 
 
-def line_of(status: RunStatus) -> str:
-    """A status as a line of metrics.jsonl."""
+def metrics_line(status: RunStatus) -> str:
+    """Return a status as a line of metrics.jsonl."""
     return json_text({**status, "heldout": sketched(status["heldout"])})
 
 
@@ -75,8 +78,8 @@ def _overlaid(said: IslandStatus | None, it: HeldIsland) -> IslandStatus:
     return shown
 
 
-def nothing_yet(run: str, config: Config) -> RunStatus:
-    """The status of a run that has not been looked at."""
+def starting_status(run: str, config: Config) -> RunStatus:
+    """Return the status of a run that the keeper has not looked at yet."""
     return RunStatus(
         run=run, t=0, steps=config.run.steps, elapsed_s=0.0, left_s=None, phase="starting",
         islands=[], fragments=[], participants=0.0, alive=0, merges=0, tokens_trained=0,

@@ -1,4 +1,4 @@
-"""The watch over syncer, shards and evaluator: a process that gives no sign is restarted.
+"""The watchdog of syncer, shards and evaluator: a process that gives no sign is restarted.
 
 Every few seconds each of them is asked for a sign, without waiting for it. A process that owes one
 for `hang_s` hangs: it is killed, and Ray restarts it, as after any other death. A process that
@@ -50,8 +50,8 @@ class Watched:
 
 
 @dataclass(slots=True)
-class Watch:
-    """The watch of one run; the keeper's thread alone calls it. Times are in seconds awake."""
+class Watchdog:
+    """The watchdog of one run; the keeper's thread alone calls it. Times are in seconds awake."""
 
     hang_s: float
     most: int

@@ -10,7 +10,9 @@ damaged one is refused with the place and the reason. Names and formats are a co
     ownership      who may write there: one fleet at a time, by number
     pids           is a process of this machine still there, and the one that is meant?
     runs           run directories: chosen, found, reached, resumed
+    fleet_file     `fleet.json`: what outlasts the process of a fleet
     tape           the write-ahead log of events, in segments
+    segment_queue  bytes of a tape that wait to be written
     segments       the files of a tape, and places on it
     playback       a tape read from a place on, row by row
     state_history  the states of a run, had again from its tape

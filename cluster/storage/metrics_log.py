@@ -21,8 +21,8 @@ BLOCK = 2**16
 MEGABYTE = 10**6
 
 
-class Looks:
-    """The file, to be written by one process."""
+class MetricsLog:
+    """The metrics log of a run. One process writes it."""
 
     def __init__(self, path: Path, most_mb: int) -> None:
         """Errors: `OSError` if there cannot even be a file."""

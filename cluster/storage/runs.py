@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import operator
 import os
 import tomllib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
 from cluster.names import namespace_of
 from cluster.storage.depot import Depot
-from cluster.storage.files import json_bytes, json_text, write, write_json
+from cluster.storage.files import json_bytes, write, write_json
+from cluster.storage.fleet_file import FLEET_FILE, load_fleet_memory, save_fleet_memory
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
 from cluster.storage.open_depot import depot_of
@@ -26,15 +25,12 @@ from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
     from cluster.config.schema import Config
-    from cluster.names import Seat
-    from coordinator.protocol import Island
 
 log = logging.getLogger("archipelago.runs")
 AUTH_MODE = "RAY_AUTH_MODE"
 """Read by Ray when it is imported: a token is needed, or nobody asks for one."""
 CONFIG = "config.toml"
 LIVE = "live.json"
-KEPT = "fleet.json"
 SUMMARY = "summary.json"
 FROM_STORED = "from-stored.json"
 """Says that the owner named in it resumes with `--from-stored`, until that is done."""
@@ -60,18 +56,6 @@ class Live:
         imported."""
         if self.auth is not None:
             os.environ.setdefault(AUTH_MODE, self.auth)
-
-
-class FleetMemory(TypedDict):
-    """What outlasts the fleet's process, in fleet.json."""
-
-    desired: list[Island]  # that shall be there
-    held: dict[Island, Seat]  # that have devices, or wait for them, and where
-    spares: dict[Seat, str]  # of which group
-    stopping: str | None
-    faults: list[int]  # of the plan, that have happened
-    began: float  # wall clock, seconds since 1970
-    outcome: dict[str, Any] | None  # how the run ended; None while it goes on
 
 
 def name_of(config: Config, config_path: Path, now: datetime) -> str:
@@ -191,17 +175,17 @@ def reopen(run_dir: Path, config: Config, owner: int = 0, *, from_stored: bool =
     if from_stored:
         depot.write(FROM_STORED, json_bytes({"owner": owner}))
     try:
-        kept = kept_of(depot)
+        kept = load_fleet_memory(depot)
     except Damaged as error:  # nothing that it knew of is left but the run itself
         log.error("%s", error)
-        depot.move(KEPT, f"{KEPT}.damaged")
+        depot.move(FLEET_FILE, f"{FLEET_FILE}.damaged")
         return
     if kept is None:
         return  # it died before it had begun
     kept["outcome"] = None
     if _begun(depot).islands != config.islands:
         kept["desired"] = sorted(config.island_names)
-    keep(depot, kept)
+    save_fleet_memory(depot, kept)
     leave(depot, run_dir, CONFIG, config.toml().encode())
 
 
@@ -221,41 +205,6 @@ def leave(depot: Depot, run_dir: Path, name: str, content: bytes) -> None:
     write(run_dir / name, content)
     if depot != Folder(run_dir):
         depot.write(name, content)
-
-
-def keep(depot: Depot, kept: FleetMemory) -> None:
-    plain = json.loads(json_text(kept))
-    depot.write(KEPT, json_bytes({**plain, "sha256": _digest(plain)}))
-
-
-def _digest(plain: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json_text(plain).encode()).hexdigest()
-
-
-def kept_of(depot: Depot) -> FleetMemory | None:
-    """What a fleet has kept; None if none has begun.
-
-    Errors: `Damaged`.
-    """
-    try:
-        plain = json.loads(depot.read(KEPT))
-        digest = plain.pop("sha256", None)  # which earlier versions did not write
-        kept = FleetMemory(**{key: plain[key] for key in FleetMemory.__annotations__})
-        why = "" if digest in (None, _digest(plain)) else "it is not as it was written"
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(_unreadable(depot, repr(error))) from error
-    if why:
-        raise Damaged(_unreadable(depot, why))
-    return kept
-
-
-def _unreadable(depot: Depot, why: str) -> str:
-    return (
-        f"{KEPT} in {depot} cannot be used: {why}; `archipelago run --resume` goes on without it, "
-        "with the islands of the configuration"
-    )
 
 
 def live_as(run_dir: Path, namespace: str, address: str, auth: str) -> Live:

@@ -6,13 +6,10 @@ Every row carries a checksum over itself and those before it in its segment. `pl
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import logging
-import threading
 import time
 import zlib
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -20,6 +17,7 @@ import pyarrow as pa
 
 from cluster.storage.depot import Depot, Growing
 from cluster.storage.format import FORMAT
+from cluster.storage.segment_queue import SegmentQueue
 from cluster.storage.segments import SEGMENT_BYTES, Place, Segment, tape_name
 from coordinator.protocol import Effect, Event
 from coordinator.state import EDITION
@@ -41,9 +39,6 @@ effects; `chain`: crc32 of the row and of the chain before it, so that no row ca
 or moved unnoticed."""
 FLUSH_EVENTS = 512
 """So many events are written together at the latest."""
-ADDITION_BYTES = 2**20
-"""An addition to the depot has no more bytes than this and one flush: what waits while a disk is
-full for hours is not copied again with each attempt."""
 SILENCE_S = 5.0
 """A depot that takes longer for a flush is not waited for; pyarrow gives up much later."""
 
@@ -75,8 +70,7 @@ class Tape:
         self._segment = Segment(generation, -1)  # which rows go to ...
         self._open = self._segment  # ... and which bytes are written to
         self._file = depot.grow(tape_name(generation))
-        self._waiting = deque[tuple[Segment, bytes]]()
-        self._lock = threading.Lock()  # for `_waiting`
+        self._waiting = SegmentQueue()
         self._thread = ThreadPoolExecutor(1, "tape")
         self._last: Future[None] | None = None
         self._heard_s = time.monotonic()  # when the thread was last known not to hang
@@ -168,8 +162,7 @@ class Tape:
     def _take(self) -> None:
         """Have what was encoded wait to be written."""
         content = self._sink.getvalue()
-        with self._lock:
-            self._waiting.append((self._segment, content))
+        self._waiting.add(self._segment, content)
         self._length += len(content)
         self._sink.seek(0)
         self._sink.truncate()
@@ -182,11 +175,9 @@ class Tape:
         left = len(self._waiting)
         try:
             while left > 0:
-                segment, parts = self._next(left)
+                segment, parts = self._waiting.first(left)
                 self._write(segment, b"".join(parts))
-                with self._lock:
-                    for _ in parts:
-                        self._waiting.popleft()
+                self._waiting.remove(len(parts))
                 left -= len(parts)
                 self._heard_s = time.monotonic()
         except (OSError, MemoryError) as error:
@@ -197,17 +188,6 @@ class Tape:
             raise
         else:
             self._is_durable()
-
-    def _next(self, most: int) -> tuple[Segment, list[bytes]]:
-        """Return the beginning of what waits, of one segment; it goes on waiting."""
-        with self._lock:
-            segment, size, parts = self._waiting[0][0], 0, list[bytes]()
-            for of, part in itertools.islice(self._waiting, most):
-                if of != segment or size >= ADDITION_BYTES:
-                    break
-                parts.append(part)
-                size += len(part)
-        return segment, parts
 
     def _is_durable(self) -> None:
         if self.trouble is not None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 from cluster.source import source_sha256
 from cluster.storage.depot import Depot
+from cluster.storage.fleet_file import FLEET_FILE
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Stored, stored_versions
 from cluster.storage.playback import Playback, TapeRow
-from cluster.storage.runs import KEPT
 from cluster.storage.segments import Place, Segment, generations
 from cluster.storage.snapshots import (
     STATE,
@@ -141,7 +141,7 @@ def come_back(
 def _has_begun(depot: Depot, stored: Mapping[Fragment, list[Stored]]) -> bool:
     """Whether there is more than what a run leaves before its syncer has opened: then a missing
     tape is damage."""
-    if depot.has(STATE) or depot.names(STATES) or depot.has(KEPT):
+    if depot.has(STATE) or depot.names(STATES) or depot.has(FLEET_FILE):
         return True
     return any(len(files) > 1 for files in stored.values())
 

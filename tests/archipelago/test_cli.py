@@ -18,7 +18,7 @@ from archipelago.cli.main import main
 from cluster.config.load import load
 from cluster.config.schema import SyncConfig
 from cluster.fleet.placement import NODE_ID, Node
-from cluster.fleet.status_view import nothing_yet
+from cluster.fleet.status_view import starting_status
 from cluster.launch import preflight as door
 from cluster.launch.ray_cluster import Stores, lack
 from cluster.workers.assembly import task_of
@@ -426,7 +426,7 @@ def test_a_run_that_is_over_shows_how_it_ended_and_cannot_be_stopped(cli: Cli, h
 def test_top_says_a_line_where_there_is_no_terminal(cli: Cli, here: Path) -> None:
     (here / "old").mkdir()
     (here / "old" / "config.toml").write_text("")
-    status = nothing_yet("old", load(here / "run.toml"))
+    status = starting_status("old", load(here / "run.toml"))
     (here / "old" / "metrics.jsonl").write_text(f"{json.dumps(status)}\n")
     code, out, _ = cli("top", "old")
     assert code == 0
@@ -436,7 +436,7 @@ def test_top_says_a_line_where_there_is_no_terminal(cli: Cli, here: Path) -> Non
 
 def test_a_loss_that_was_not_finite_is_shown_as_such(cli: Cli, here: Path) -> None:
     """That holds for lines that were written before they were strict JSON, too."""
-    status = nothing_yet("old", load(here / "run.toml"))
+    status = starting_status("old", load(here / "run.toml"))
     for loss in ("NaN", "null"):
         (here / "old").mkdir(exist_ok=True)
         (here / "old" / "config.toml").write_text("")

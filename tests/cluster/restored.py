@@ -24,7 +24,7 @@ from cluster.shard.build import shard_over
 from cluster.shard.files import DepotFiles
 from cluster.shard.storing_thread import StoringPace
 from cluster.status import Figures
-from cluster.storage import ownership, runs
+from cluster.storage import fleet_file, ownership, runs
 from cluster.storage.folder import Folder
 from cluster.storage.fragments import Arrays, FragmentStore, forget_orphans
 from cluster.storage.layout import load_layout, same_layout, save_layout
@@ -129,7 +129,7 @@ def at_the_door(run_dir: Path, config: Config, *, from_stored: bool = False) -> 
     me = dead(f"owner of {run_dir}")
     own = ownership.take(depot, run_dir.name, me, now_s=clock.__next__, sleep=lambda _: None)
     runs.reopen(run_dir, config, own.number, from_stored=from_stored)
-    return own.number, runs.kept_of(depot) is None
+    return own.number, fleet_file.load_fleet_memory(depot) is None
 
 
 def beside(run_dir: Path) -> None:
@@ -138,10 +138,10 @@ def beside(run_dir: Path) -> None:
     ownership.take(depot, run_dir.name, dead("first"))
     runs.announce(run_dir, runs.Live(run_dir.name, "n", "1.2.3.4:5", pid=NOBODY, born=1))
     desired = [Island("local-0"), Island("local-1")]
-    kept = runs.FleetMemory(
+    kept = fleet_file.FleetMemory(
         desired=desired, held={}, spares={}, stopping=None, faults=[], began=1.0, outcome=None
     )
-    runs.keep(depot, kept)
+    fleet_file.save_fleet_memory(depot, kept)
 
 
 def dead(token: str) -> ownership.Owner:

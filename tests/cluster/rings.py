@@ -16,9 +16,10 @@ import numpy as np
 
 from archipelago.lab.simulation.event_loop import VirtualLoop, settle
 from cluster.allreduce.accounts import RingAccounts
-from cluster.allreduce.ports import NotGiven, RingPorts
+from cluster.allreduce.ports import RingPorts, StateUnavailable
 from cluster.allreduce.records import come_back
-from cluster.allreduce.ring import Effect, Event, Held, Rules, Stage, Turn
+from cluster.allreduce.ring import Rules, Stage
+from cluster.allreduce.ring_messages import START, Effect, Event, TrainingPosition, Turn
 from cluster.allreduce.saved_state import Memory, RingState
 from cluster.allreduce.shell import RingShell
 from cluster.allreduce.store import RingStore
@@ -36,7 +37,7 @@ AGAIN_S = 0.5
 T = TypeVar("T")
 
 
-def state(held: Held) -> RingState:
+def state(held: TrainingPosition) -> RingState:
     return RingState(held, [np.array([held.step], np.float32)], None)
 
 
@@ -82,7 +83,7 @@ class Process:
             if host.held == turn.held:
                 wasted = await world.meetings[turn.address].turns(self, turn)
 
-    async def _place(self, life: Life, held: Held | None, wasted: int) -> Turn | None:
+    async def _place(self, life: Life, held: TrainingPosition | None, wasted: int) -> Turn | None:
         while True:
             again, turn = await self.world.insist(lambda shell: shell.ready(life, held, wasted))
             if not again:
@@ -138,7 +139,9 @@ class Meeting:
                     world.tasks.spawn(self._notices(each))
                 return
             tokens = 10 * len(members)
-            held = Held(held.step + 1, held.tokens + tokens, held.windows + len(members))
+            held = TrainingPosition(
+                held.step + 1, held.tokens + tokens, held.windows + len(members)
+            )
             for each in members:
                 each.host = state(held)
             assert first.life is not None
@@ -199,7 +202,7 @@ class Ports(RingPorts):
         if (process := self.world.process_of(life)) is not None:
             process.die("ended")
 
-    async def state_of(self, life: Life) -> RingState | NotGiven:
+    async def state_of(self, life: Life) -> RingState | StateUnavailable:
         return await self.world.give(life)
 
 
@@ -247,7 +250,7 @@ class World:
         self.asking = Tasks()
         self.tape: list[tuple[float, Event, Sequence[Effect]]] = []
         self.memory: Memory | None = None
-        self.stored = state(Held(0))
+        self.stored = state(START)
         self.meetings: dict[str, Meeting] = {"": Meeting(self, self.loop.create_future())}
         self.meeting: Meeting | None = None
         self.met = 0
@@ -321,7 +324,7 @@ class World:
                 asking.cancel()
             await asyncio.sleep(AGAIN_S)
 
-    def say(self, life: Life, ring: int, held: Held, *, keep: bool) -> None:
+    def say(self, life: Life, ring: int, held: TrainingPosition, *, keep: bool) -> None:
         """What is not waited for; a conductor that is away does not hear it."""
 
         def heard(shell: RingShell) -> None:
@@ -333,14 +336,14 @@ class World:
         if self.shell is not None:
             self.loop.call_later(self.rng.uniform(0.0, 0.5), heard, self.shell)
 
-    async def give(self, life: Life) -> RingState | NotGiven:
+    async def give(self, life: Life) -> RingState | StateUnavailable:
         """The state of this life, unless it is dead, or there is no room for it."""
         await self.pause(0.0, 3.0)
         process = self.process_of(life)
         if process is None or process.host is None:
-            return NotGiven("its process ended", again=False)
+            return StateUnavailable("its process ended", again=False)
         if self.rng.random() < 0.2:
-            return NotGiven("ObjectStoreFullError", again=True)
+            return StateUnavailable("ObjectStoreFullError", again=True)
         return process.host
 
     def process_of(self, life: Life) -> Process | None:

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from archipelago.lab.simulation.event_loop import running
-from cluster.allreduce.ring import Stage, Stop
+from cluster.allreduce.ring import Stage
+from cluster.allreduce.ring_messages import Stop
 from tests.cluster.rings import World
 
 SEED = time.time_ns()

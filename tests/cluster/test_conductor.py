@@ -23,7 +23,7 @@ from cluster.actors.ring.actor import RingActor
 from cluster.actors.ring.ray_ports import RayRingPorts
 from cluster.allreduce import rendezvous as meeting
 from cluster.allreduce.rendezvous import Meetings
-from cluster.allreduce.ring import Held, Turn
+from cluster.allreduce.ring_messages import START, TrainingPosition, Turn
 from cluster.allreduce.saved_state import RingState
 from cluster.config.load import load
 from cluster.names import island_actor, seat_of
@@ -128,7 +128,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def state(step: int) -> RingState:
     leaves = [np.full(leaf.shape, step, np.float32) for leaf in LAYOUT.leaves]
-    return RingState(Held(step, 10 * step, step), leaves, None)
+    return RingState(TrainingPosition(step, 10 * step, step), leaves, None)
 
 
 async def in_a_ring(stage: Stage, actor: RingActor) -> tuple[list[Life], Turn]:
@@ -187,7 +187,7 @@ def test_a_final_state_that_died_with_all_who_had_it_is_trained_again(stage: Sta
             for each in (A, B):
                 stage.actors[island_actor(seat_of(each))].gives = breaks(ActorDiedError())
             _, turn = await waiting[0]
-            assert (turn.ring, turn.held, turn.donor) == (2, Held(0), None)
+            assert (turn.ring, turn.held, turn.donor) == (2, START, None)
             view, status = await actor.look({})
             assert (view.phase, status["t"]) == (Phase.RUNNING, 0)
 
@@ -228,7 +228,7 @@ def test_a_conductor_that_cannot_have_a_meeting_point_starts_over(
     def none(*_: object) -> str:
         raise BrokenPipeError("out of processes")
 
-    monkeypatch.setattr("cluster.allreduce.shell.AGAIN_S", 0.0)
+    monkeypatch.setattr("cluster.allreduce.meeting_point.AGAIN_S", 0.0)
 
     async def story() -> None:
         async with stage.conductor() as actor:
@@ -278,7 +278,7 @@ def test_a_ring_that_breaks_before_it_can_meet_is_not_begun(
 def test_an_island_that_was_out_of_reach_asks_again_and_is_in_the_ring(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.allreduce.shell.WAIT_S", 0.2)
+    monkeypatch.setattr("cluster.allreduce.ring_places.WAIT_S", 0.2)
 
     async def story() -> None:
         async with stage.conductor() as actor, asyncio.timeout(20):
@@ -334,7 +334,7 @@ def test_islands_are_let_go_once_the_end_is_durable(
         was(path, *content)
 
     monkeypatch.setattr(folder, "write", write)
-    monkeypatch.setattr("cluster.allreduce.shell.END_S", 0.2)
+    monkeypatch.setattr("cluster.allreduce.ring_effects.END_S", 0.2)
     monkeypatch.setattr("cluster.allreduce.records.AGAIN_S", 0.05)
 
     async def story() -> None:

@@ -1,7 +1,7 @@
 """The fleet over a fake Ray cluster: whole runs, from bring-up to summary, in milliseconds.
 
 The fake's syncer says what the test has it say; places, actors and their calls are kept. What is
-real: the controller, its table of islands, services, injection, results, files and ownership.
+real: the controller, its table of islands, core actors, injection, results, files and ownership.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ import pytest
 
 from cluster.config.load import parse
 from cluster.config.schema import Config, Harm, IslandGroup, Machines
-from cluster.fleet import controller
-from cluster.fleet import core_actors as services
+from cluster.fleet import controller, core_actors, keeper
 from cluster.fleet.backend import RayCluster, Unavailable
 from cluster.fleet.controller import Fleet
-from cluster.fleet.core_actors import Services
+from cluster.fleet.core_actors import CoreActors
 from cluster.fleet.evaluation import Evaluating, Pending
 from cluster.fleet.outcome import Outcome
 from cluster.fleet.placement import Node
-from cluster.fleet.status_view import nothing_yet
+from cluster.fleet.status_view import starting_status
 from cluster.names import EVALUATOR, SYNCER, Seat, island_actor
 from cluster.status import IslandState, RunStatus
-from cluster.storage import runs
+from cluster.storage import fleet_file, runs
 from cluster.storage.folder import Folder
 from cluster.storage.layout import save_layout
 from cluster.view import IslandView, View
@@ -185,7 +184,7 @@ class FakeCluster(RayCluster):
                 return None
 
     def status(self) -> RunStatus:
-        return nothing_yet("run", self.config)
+        return starting_status("run", self.config)
 
     def promise(self, actor: str, method: str, *arguments: object) -> object:
         self.said.append((actor, method, arguments))
@@ -244,12 +243,12 @@ STEADY: list[Fleet] = []
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    monkeypatch.setattr(controller, "LINGER_S", 0.0)
+    monkeypatch.setattr(keeper, "LINGER_S", 0.0)
     monkeypatch.setattr(controller, "UP_TIMEOUT_S", 0.0)
     monkeypatch.setattr(controller, "KEPT_TIMEOUT_S", 0.0)  # the keeper's own thread wishes here
     STEADY.clear()
     yield
-    assert [fleet.status().get("alerts") for fleet in STEADY if fleet.stumbles] == []
+    assert [fleet.status().get("alerts") for fleet in STEADY if fleet.keeper_errors] == []
 
 
 def fleet_of(config: Config, cluster: FakeCluster, run_dir: Path, token: str = "a") -> Fleet:
@@ -293,8 +292,8 @@ def test_an_evaluator_of_several_hosts_gives_its_machines_back(tmp_path: Path) -
 def test_an_evaluator_whose_machines_others_have_taken_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(services, "PLACED_S", 0.0)
-    monkeypatch.setattr(services, "AGAIN_S", 0.0)
+    monkeypatch.setattr(core_actors, "PLACED_S", 0.0)
+    monkeypatch.setattr(core_actors, "AGAIN_S", 0.0)
     cluster = FakeCluster(of_two_hosts(), [FINISHED], room=False)
     outcome = run(cluster.config, cluster, tmp_path / "run")
     said = str(outcome.error)
@@ -339,9 +338,9 @@ def test_a_shard_that_dies_while_it_is_given_the_initial_model_is_given_all_of_i
             return self.has, ""
 
     cluster = Dying(config_of(sync={"fragments": 3}), run_dir=tmp_path)
-    services = Services(cluster.config, cluster)
-    services.start(owner=1)
-    services.begin()
+    core = CoreActors(cluster.config, cluster)
+    core.start(owner=1)
+    core.begin()
     assert [p for _, (_, p, _) in cluster.heard("seed")] == [0, 1, 1, 0, 2]
     assert [p for _, (p,) in cluster.heard("initial")] == [0, 1, 1, 0, 2]
 
@@ -401,7 +400,7 @@ def test_who_breaks_again_and_again_is_set_aside_and_the_run_goes_on(tmp_path: P
     fleet.keep()
     assert fleet.outcome is not None
     assert fleet.outcome.error is None
-    assert fleet._islands[A].last_words.endswith("eu-0 cannot")
+    assert fleet._keeper._islands[A].last_words.endswith("eu-0 cannot")
     (said,) = (each for each in fleet.status()["islands"] if each["island"] == A)
     assert said["why"].endswith("; traceback in tracebacks/eu-0-3.txt")
     kept = tmp_path / "run" / "tracebacks" / "eu-0-3.txt"
@@ -448,7 +447,7 @@ def test_a_warm_spare_takes_a_lost_island_over(tmp_path: Path) -> None:
     def swapped() -> View:
         assert fleet.role(Seat("eu+0"), warm=True) == A
         assert fleet.role(Seat("eu-0"), warm=False) is None, "it is the spare"
-        kept = runs.kept_of(fleet._depot)
+        kept = fleet_file.load_fleet_memory(fleet._keeper._depot)
         assert kept is not None
         assert (kept["held"], list(kept["spares"])) == ({A: "eu+0"}, ["eu-0"])
         return FINISHED()
@@ -495,7 +494,7 @@ def test_what_cannot_be_scaled_is_refused_and_nothing_changes(
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
     with pytest.raises(UserMistake, match=why):
         fleet.scale(counts)
-    assert fleet._wishes.desired == {A, B}
+    assert fleet._requests.desired == {A, B}
 
 
 def test_it_is_told_to_stop_once_and_nothing_is_wanted_after_that(tmp_path: Path) -> None:
@@ -545,7 +544,7 @@ def test_what_people_break_is_refused_where_nobody_is(tmp_path: Path) -> None:
         fleet.harm(Harm.model_validate({"kind": "kill", "island": "eu-0"}))
     with pytest.raises(UserMistake, match="is not there at present"):
         fleet.harm(Harm.model_validate({"kind": "kill", "island": "syncer"}))
-    fleet._services.start(1)
+    fleet._keeper._core.start(1)
     cluster.away = 1
     with pytest.raises(Unreachable, match="which counts faults, cannot be heard at present"):
         fleet.harm(Harm.model_validate({"kind": "kill", "island": "syncer"}))
@@ -570,10 +569,10 @@ def test_a_fleet_that_is_killed_is_taken_over_by_its_next_process(
         return seen(eu_0="live", eu_1="live")()
 
     cluster.script = [seen(), scaled, seen(), seen(), killed]
-    monkeypatch.setattr(first, "_let_go", lambda outcome: None)
+    monkeypatch.setattr(first._keeper, "_let_go", lambda outcome: None)
     first.keep()
-    assert first._own is not None
-    first._own.leave(begun="no file of this name")
+    assert first._keeper._own is not None
+    first._keeper._own.leave(begun="no file of this name")
     before = dict(cluster.actors)
     assert "island eu-2" in before
     asked = len(cluster.said)
@@ -656,7 +655,7 @@ def test_whatever_happens_ends_with_nothing_left(tmp_path: Path, number: int) ->
     if fleet.outcome.error is not None:
         assert "without a contribution between" in fleet.outcome.error
     assert (cluster.actors, cluster.places) == ({}, {})
-    kept = runs.kept_of(fleet._depot)
+    kept = fleet_file.load_fleet_memory(fleet._keeper._depot)
     assert kept is not None
     assert kept["outcome"] is not None
 
@@ -680,7 +679,7 @@ def test_who_only_looks_is_answered_while_the_depot_takes_no_word(
     monkeypatch.setattr(controller, "KEPT_TIMEOUT_S", 60.0)
     cluster = FakeCluster(config_of(2))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
-    writing, go, was = threading.Event(), threading.Event(), runs.keep
+    writing, go, was = threading.Event(), threading.Event(), fleet_file.save_fleet_memory
 
     def keep(depot: Any, kept: Any) -> None:
         if kept["stopping"] is not None and kept["outcome"] is None:
@@ -688,7 +687,7 @@ def test_who_only_looks_is_answered_while_the_depot_takes_no_word(
             assert go.wait(60)
         was(depot, kept)
 
-    monkeypatch.setattr(runs, "keep", keep)
+    monkeypatch.setattr(fleet_file, "save_fleet_memory", keep)
 
     def goes_on() -> View:
         over = FINISHED if go.is_set() else seen(eu_0="live", eu_1="live")

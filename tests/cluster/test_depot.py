@@ -17,7 +17,7 @@ from archipelago.lab.checks.replay import replay
 from cluster.actors.shard.actor import ShardActor
 from cluster.config.load import load
 from cluster.config.schema import Config
-from cluster.storage import runs
+from cluster.storage import fleet_file, runs
 from cluster.storage.bucket import PART_BYTES, Bucket
 from cluster.storage.depot import Depot
 from cluster.storage.folder import Folder
@@ -374,7 +374,7 @@ def test_a_run_goes_on_from_its_depot_alone(
     assert runs.resume(plain, here) == here
     with pytest.raises(UserMistake, match=r"depots/other is not the directory of a run"):
         runs.resume(plain, Path("runs/other"))
-    kept = runs.FleetMemory(
+    kept = fleet_file.FleetMemory(
         desired=[Island("local-0")],
         held={},
         spares={},
@@ -383,9 +383,9 @@ def test_a_run_goes_on_from_its_depot_alone(
         began=0.0,
         outcome={"error": "the node is gone"},
     )
-    runs.keep(Folder(moved.run_dir), kept)
+    fleet_file.save_fleet_memory(Folder(moved.run_dir), kept)
     runs.reopen(here, plain)
-    again = runs.kept_of(depot_of(plain, here))
+    again = fleet_file.load_fleet_memory(depot_of(plain, here))
     assert again is not None
     assert (again["desired"], again["outcome"]) == (["local-0"], None)
     assert load(here / "config.toml") == plain, "for people, who look here"

@@ -186,7 +186,7 @@ def test_rows_wait_whatever_is_raised(
 def test_what_waits_for_a_full_disk_is_not_copied_as_a_whole_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.storage.tape.ADDITION_BYTES", 1)
+    monkeypatch.setattr("cluster.storage.segment_queue.ADDITION_BYTES", 1)
     asked: list[int] = []
     with SystemCalls(tmp_path) as disk:
         tape = Tape(Folder(tmp_path), 0, LAYOUT)

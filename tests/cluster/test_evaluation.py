@@ -25,8 +25,8 @@ from cluster.fleet.evaluation import (
     HUNG_S,
     PATIENCE,
     Evaluating,
-    Judgement,
-    Judging,
+    EvaluationSchedule,
+    FinalEvaluation,
     Pending,
 )
 from cluster.fleet.outcome import SUMMARY_KEYS
@@ -86,11 +86,11 @@ def evaluator() -> Evaluator:
 
 
 @pytest.fixture
-def judging(evaluator: Evaluator) -> Judging:
-    return Judging(evaluator, EVERY_S, lambda: evaluator.now_s)
+def evaluation(evaluator: Evaluator) -> EvaluationSchedule:
+    return EvaluationSchedule(evaluator, EVERY_S, lambda: evaluator.now_s)
 
 
-def losses_of(verdict: Judgement) -> tuple[float | None, ...]:
+def losses_of(verdict: FinalEvaluation) -> tuple[float | None, ...]:
     names = ("heldout_loss", "sample_heldout_loss", "initial_heldout_loss")
     return tuple(verdict.losses[name] for name in names)
 
@@ -107,33 +107,35 @@ FAILURES = [
 
 @pytest.mark.parametrize(("error", "why"), FAILURES)
 def test_a_look_that_fails_is_told_once_and_the_next_has_its_turn(
-    evaluator: Evaluator, judging: Judging, error: Exception, why: Unjudged
+    evaluator: Evaluator, evaluation: EvaluationSchedule, error: Exception, why: Unjudged
 ) -> None:
     evaluator.does["judge"] = [error, None]
-    told = [judging.look()]
+    told = [evaluation.look()]
     for _ in range(40):
         evaluator.now_s += 0.5
-        told.append(judging.look())
+        told.append(evaluation.look())
     assert [each for each in told if each] == [why]
     assert evaluator.asked == ["judge", "judge"]
 
 
 def test_looks_are_one_at_a_time_however_long_one_takes(
-    evaluator: Evaluator, judging: Judging
+    evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     evaluator.does["judge"] = [(45.0, None)]
     for _ in range(100):
         evaluator.now_s += 0.5
-        assert judging.look() is None
+        assert evaluation.look() is None
     assert evaluator.asked == ["judge"]
 
 
-def test_an_evaluator_that_hangs_begins_anew(evaluator: Evaluator, judging: Judging) -> None:
+def test_an_evaluator_that_hangs_begins_anew(
+    evaluator: Evaluator, evaluation: EvaluationSchedule
+) -> None:
     evaluator.does["judge"] = [(float("inf"), None), None]
     told: dict[float, Unjudged] = {}
     while evaluator.now_s < EVERY_S + HUNG_S + 2 * EVERY_S:
         evaluator.now_s += 0.5
-        if (why := judging.look()) is not None:
+        if (why := evaluation.look()) is not None:
             told[evaluator.now_s] = why
     assert told == {EVERY_S + HUNG_S: Unjudged.HUNG}
     assert evaluator.restarts == 1
@@ -141,43 +143,43 @@ def test_an_evaluator_that_hangs_begins_anew(evaluator: Evaluator, judging: Judg
 
 
 def test_one_that_cannot_even_say_how_far_it_is_hangs(
-    evaluator: Evaluator, judging: Judging
+    evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     def deaf() -> NoReturn:
         raise GetTimeoutError
 
     evaluator.judged = deaf
     evaluator.does["loss"] = [(float("inf"), 0.0)]
-    assert judging.verdict(VERSIONS).losses["heldout_loss"] is None
+    assert evaluation.verdict(VERSIONS).losses["heldout_loss"] is None
     assert evaluator.restarts == 1
 
 
 def test_the_last_model_is_waited_for_as_long_as_batches_are_judged(
-    evaluator: Evaluator, judging: Judging
+    evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     """Forty-five minutes, a batch in five; and days, a batch in an hour once one is known."""
     evaluator.does["loss"] = [(2700.0, 2.5)]
     evaluator.judged = lambda: Judged(int(evaluator.now_s // 300), 300.0)
-    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
+    assert losses_of(evaluation.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
     hour_s = 3600.0
     assert hour_s > HUNG_S
     evaluator.does["loss"] = [(48 * hour_s, 2.25)]
     evaluator.judged = lambda: Judged(1 + int(evaluator.now_s // hour_s), hour_s)
-    assert losses_of(judging.verdict(VERSIONS)) == (2.25, 2.4, 5.5)
+    assert losses_of(evaluation.verdict(VERSIONS)) == (2.25, 2.4, 5.5)
     assert evaluator.restarts == 0
     evaluator.does["loss"] = [(float("inf"), 0.0)]
     evaluator.judged = lambda: Judged(100, hour_s)
     began_s = evaluator.now_s
-    assert judging.verdict(VERSIONS).losses["heldout_loss"] is None
+    assert evaluation.verdict(VERSIONS).losses["heldout_loss"] is None
     assert PATIENCE * hour_s <= evaluator.now_s - began_s <= 3 * PATIENCE * hour_s
 
 
 @pytest.mark.parametrize(("error", "why"), FAILURES)
 def test_a_last_evaluation_that_fails_leaves_the_rest_of_the_summary(
-    evaluator: Evaluator, judging: Judging, error: Exception, why: Unjudged
+    evaluator: Evaluator, evaluation: EvaluationSchedule, error: Exception, why: Unjudged
 ) -> None:
     evaluator.does["loss"] = [error]
-    verdict = judging.verdict(VERSIONS)
+    verdict = evaluation.verdict(VERSIONS)
     assert losses_of(verdict) == (None, 2.4, 5.5)
     assert verdict.why == f"there is no heldout_loss: its evaluation {why}"
     evaluator.does["initial_loss"] = [error]
@@ -185,73 +187,75 @@ def test_a_last_evaluation_that_fails_leaves_the_rest_of_the_summary(
         f"there is no {name}: its evaluation {why}"
         for name in ("heldout_loss", "initial_heldout_loss")
     )
-    verdict = judging.verdict(VERSIONS)
+    verdict = evaluation.verdict(VERSIONS)
     assert losses_of(verdict) == (None, 2.4, None)
     assert verdict.why == "; ".join(words)
 
 
 def test_an_evaluator_that_dies_at_the_end_is_asked_again_when_it_is_back(
-    evaluator: Evaluator, judging: Judging
+    evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     died = ActorUnavailableError("restarting", None)
     evaluator.does["loss"] = [died, died, 2.5]
-    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
+    assert losses_of(evaluation.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
     evaluator.asked.clear()
     evaluator.does["loss"] = [died]
-    assert judging.verdict(VERSIONS).losses["heldout_loss"] is None
+    assert evaluation.verdict(VERSIONS).losses["heldout_loss"] is None
     assert evaluator.asked.count("loss") == DEATHS
 
 
 def test_a_look_under_way_at_the_end_is_not_waited_for(
-    evaluator: Evaluator, judging: Judging
+    evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     evaluator.does["judge"] = [(float("inf"), None)]
     evaluator.now_s += EVERY_S
-    assert judging.look() is None
-    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
+    assert evaluation.look() is None
+    assert losses_of(evaluation.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
 
 
 # --- what it costs, and how far it is -------------------------------------------------------------
 
 
 def test_it_is_said_beforehand_what_it_costs_and_at_the_end_how_far_it_is(
-    evaluator: Evaluator, judging: Judging
+    evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
-    assert judging.told is None
+    assert evaluation.progress is None
     evaluator.judged = lambda: Judged(1, 9.0, 0.0, 4, 68)
     evaluator.now_s = EVERY_S
-    judging.look()
-    assert judging.told is None, "the first batch is compiled: nobody knows how long one takes"
-    judging.look()
+    evaluation.look()
+    assert evaluation.progress is None, (
+        "the first batch is compiled: nobody knows how long one takes"
+    )
+    evaluation.look()
     evaluator.judged = lambda: Judged(32, 9.0, 62.0, 4, 68)
     evaluator.now_s = 2 * EVERY_S
-    judging.look()
-    assert judging.told == {"look_s": 8.0, "last_s": 136.0, "done": 0, "wanted": 0}
+    evaluation.look()
+    assert evaluation.progress == {"look_s": 8.0, "last_s": 136.0, "done": 0, "wanted": 0}
     evaluator.does["loss"] = [(64.0, 2.5)]
     began_s, shown = evaluator.now_s, list[Any]()
     ask = evaluator.ask
 
     def seen(method: str, *arguments: object) -> Pending:
-        shown.append(judging.told)
+        shown.append(evaluation.progress)
         return ask(method, *arguments)
 
     evaluator.ask = seen  # type: ignore[method-assign]
     evaluator.judged = lambda: Judged(32 + int((evaluator.now_s - began_s) // 2), 9.0, 64.0, 4, 68)
-    judging.verdict(VERSIONS)
+    evaluation.verdict(VERSIONS)
     done = [each["done"] for each in shown if each and each["wanted"] == 68]
     assert done == sorted(done)
     assert {0, 10, 20, 30} <= {*done}
 
 
 def test_an_evaluator_that_does_not_say_how_far_it_is_costs_nothing_but_that(
-    evaluator: Evaluator, judging: Judging
+    evaluator: Evaluator, evaluation: EvaluationSchedule
 ) -> None:
     def deaf() -> NoReturn:
         raise GetTimeoutError
 
     evaluator.judged = deaf
-    assert losses_of(judging.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
-    assert judging.told is None
+    assert losses_of(evaluation.verdict(VERSIONS)) == (2.5, 2.4, 5.5)
+    assert evaluation.progress is None
 
 
 class Cut(Exception):
@@ -259,18 +263,18 @@ class Cut(Exception):
 
 
 def test_a_last_evaluation_that_is_cut_short_leaves_model_and_summary(
-    evaluator: Evaluator, judging: Judging, tmp_path: Path
+    evaluator: Evaluator, evaluation: EvaluationSchedule, tmp_path: Path
 ) -> None:
     evaluator.does["sample"] = [Cut()]
     layout = cut([Leaf("w", (3,))], 1)
-    services: Any = SimpleNamespace(public=lambda: iter(PUBLIC), verdict=judging.verdict)
+    core: Any = SimpleNamespace(public=lambda: iter(PUBLIC), verdict=evaluation.verdict)
     measured: dict[str, object] = {
         key: 7 for key in SUMMARY_KEYS if "loss" not in key and key not in ("wall_s",)
     }
 
     def leave() -> None:
         Results(tmp_path, Folder(tmp_path), layout).leave(
-            services, measured, check=lambda: None, began=0.0, asked=lambda: None
+            core, measured, check=lambda: None, began=0.0, asked=lambda: None
         )
 
     with pytest.raises(Cut):
@@ -294,7 +298,7 @@ def test_a_last_evaluation_that_is_cut_short_leaves_model_and_summary(
 
 @pytest.mark.parametrize("before", [None, "SIGTERM"])
 def test_who_presses_ctrl_c_while_the_last_model_is_judged_has_model_and_summary_at_once(
-    evaluator: Evaluator, judging: Judging, tmp_path: Path, before: str | None
+    evaluator: Evaluator, evaluation: EvaluationSchedule, tmp_path: Path, before: str | None
 ) -> None:
     """Who has asked for the end before that has asked for this evaluation, too."""
     evaluator.does["loss"] = [(60.0, 2.5)]
@@ -303,10 +307,10 @@ def test_who_presses_ctrl_c_while_the_last_model_is_judged_has_model_and_summary
         return before or ("Ctrl-C" if evaluator.now_s > 3 else None)
 
     layout = cut([Leaf("w", (3,))], 1)
-    services: Any = SimpleNamespace(public=lambda: iter(PUBLIC), verdict=judging.verdict)
+    core: Any = SimpleNamespace(public=lambda: iter(PUBLIC), verdict=evaluation.verdict)
     measured: dict[str, object] = {key: 7 for key in SUMMARY_KEYS if "loss" not in key}
     outcome = Results(tmp_path, Folder(tmp_path), layout).leave(
-        services, measured, check=lambda: None, began=0.0, asked=asked
+        core, measured, check=lambda: None, began=0.0, asked=asked
     )
     assert load_file(tmp_path / MODEL).keys() == {"w"}
     summary = json.loads((tmp_path / SUMMARY).read_text())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cluster.config.schema import FailurePolicy
 from cluster.fleet.reconcile import (
     Action,
-    Deed,
+    ActionKind,
     Hold,
     Holding,
     delay_s,
@@ -47,7 +47,7 @@ def relieved(
 
 
 def deeds(actions: list[Action]) -> list[tuple[str, str]]:
-    return [(action.deed.value, action.island) for action in actions]
+    return [(action.kind.value, action.island) for action in actions]
 
 
 def holding(
@@ -91,7 +91,7 @@ def test_a_draining_island_has_its_time() -> None:
     draining = holding(Hold.DRAINING, "draining")
     assert reconciled([], draining, POLICY.drain_s) == []
     (action,) = reconciled([], draining, POLICY.drain_s + 1)
-    assert (action.deed, action.why) == (Deed.GIVE_BACK, "not drained in 60 s")
+    assert (action.kind, action.why) == (ActionKind.GIVE_BACK, "not drained in 60 s")
 
 
 def test_an_island_wanted_again_while_it_drains_is_let_go_and_placed_anew() -> None:
@@ -105,7 +105,7 @@ def test_an_island_wanted_again_while_it_drains_is_let_go_and_placed_anew() -> N
 def test_who_fails_again_and_again_is_set_aside_and_left_there() -> None:
     broken = holding(Hold.RUNNING, "starting", breakages=POLICY.exceptions)
     (action,) = reconciled([A], broken, 0.0)
-    assert action.deed is Deed.SET_ASIDE
+    assert action.kind is ActionKind.SET_ASIDE
     assert action.why == "broke 3 times without a contribution between"
     dying = holding(Hold.RUNNING, "lost", failures=POLICY.deaths)
     assert deeds(reconciled([A], dying, 0.0)) == [("set aside", A)]
@@ -126,7 +126,10 @@ def test_one_that_is_silent_and_not_dead_is_replaced_if_that_is_the_policy() -> 
     hung = {A: Holding(A, Hold.RUNNING, 0.0, "lost", silent_since_s=10.0)}
     assert reconciled([A], hung, 10.0 + POLICY.hang_s) == []
     (action,) = reconciled([A], hung, 11.0 + POLICY.hang_s)
-    assert (action.deed, action.why) == (Deed.GIVE_BACK, "silent for 301 s and not dead: replaced")
+    assert (action.kind, action.why) == (
+        ActionKind.GIVE_BACK,
+        "silent for 301 s and not dead: replaced",
+    )
     assert reconciled([A], hung, 1e6, FailurePolicy(hang="wait")) == []
     dead = {A: Holding(A, Hold.RUNNING, 0.0, "lost")}
     assert reconciled([A], dead, 1e6) == [], "Ray starts it again"
@@ -180,19 +183,19 @@ def test_whatever_is_there_it_comes_to_rest_as_desired(
     for now_s in range(10):
         actions = reconciled(desired, actual, float(now_s))
         for action in actions:
-            match action.deed:
-                case Deed.PLACE:
+            match action.kind:
+                case ActionKind.PLACE:
                     assert action.island not in actual
                     actual[action.island] = Holding(action.island, Hold.PLACED, 0.0)
-                case Deed.START:
+                case ActionKind.START:
                     island = replace(actual[action.island], hold=Hold.RUNNING, learner="live")
                     actual[action.island] = island
-                case Deed.DRAIN:
+                case ActionKind.DRAIN:
                     island = replace(actual[action.island], hold=Hold.DRAINING, learner="left")
                     actual[action.island] = island
-                case Deed.GIVE_BACK:
+                case ActionKind.GIVE_BACK:
                     del actual[action.island]
-                case Deed.SET_ASIDE:
+                case ActionKind.SET_ASIDE:
                     actual[action.island] = replace(actual[action.island], hold=Hold.ASIDE)
         for island, held in list(actual.items()):
             if held.hold is Hold.WAITING:

@@ -13,7 +13,7 @@ from archipelago.lab.bench.long_tape import Crew, config_for
 from archipelago.lab.bench.scale import layout_of
 from cluster.status import CURVE_KEPT, CURVE_SKETCHED, sketched
 from cluster.storage.folder import Folder
-from cluster.storage.metrics_log import MEGABYTE, Looks, last_look
+from cluster.storage.metrics_log import MEGABYTE, MetricsLog, last_look
 from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT
 from cluster.syncer.journal import NOTES, VITALS, Notes, read_notes
 from cluster.syncer.measures import Measures
@@ -36,15 +36,15 @@ def seeded() -> random.Random:
 
 def test_looks_never_take_more_than_they_may_and_the_last_hours_are_whole(tmp_path: Path) -> None:
     chance, path = seeded(), tmp_path / "metrics.jsonl"
-    looks = Looks(path, 1)
+    log = MetricsLog(path, 1)
     said: list[str] = []
     for number in range(5_000):
         said.append(json.dumps({"t": number, "more": "x" * chance.randrange(1_000, 2_000)}))
-        looks.write(said[-1])
+        log.write(said[-1])
         assert path.stat().st_size < MEGABYTE + 3_000
         if number % 500 == 0:
             assert last_look(path) == said[-1]
-    looks.close()
+    log.close()
     kept = path.read_text().splitlines()
     assert set(kept) <= set(said)
     numbers = [json.loads(line)["t"] for line in kept]
@@ -70,9 +70,9 @@ def test_the_last_look_is_the_last_whole_line_however_long(tmp_path: Path) -> No
 def test_looks_go_on_behind_a_line_that_was_torn(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"t": 1}\n{"t"')
-    looks = Looks(path, 1)
-    looks.write('{"t": 2}')
-    looks.close()
+    log = MetricsLog(path, 1)
+    log.write('{"t": 2}')
+    log.close()
     assert path.read_text().splitlines() == ['{"t": 1}', '{"t"', '{"t": 2}']
 
 

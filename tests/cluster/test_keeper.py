@@ -14,13 +14,12 @@ from ray.exceptions import GetTimeoutError
 from safetensors.numpy import load_file
 
 from cluster.config.schema import Config
-from cluster.fleet import controller
-from cluster.fleet import error_budget as stumbles
+from cluster.fleet import error_budget, reconcile_loop
 from cluster.fleet import shutdown as ending
 from cluster.fleet.controller import Fleet
 from cluster.fleet.evaluation import Pending
 from cluster.names import SYNCER, Seat
-from cluster.storage import files, model_file, ownership, runs
+from cluster.storage import files, fleet_file, model_file, ownership, runs
 from cluster.storage.files import write
 from cluster.storage.folder import Folder
 from cluster.storage.model_file import NAME
@@ -46,7 +45,7 @@ LIVE = seen(eu_0="live", eu_1="live")
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ending, "AGAIN_S", 0.0)
-    monkeypatch.setattr(stumbles, "FIRST_S", 0.0)
+    monkeypatch.setattr(error_budget, "FIRST_S", 0.0)
 
 
 def error_of(fleet: Fleet) -> str | None:
@@ -54,8 +53,8 @@ def error_of(fleet: Fleet) -> str | None:
     return fleet.outcome.error
 
 
-def kept_of(run_dir: Path) -> runs.FleetMemory:
-    kept = runs.kept_of(Folder(run_dir))
+def kept_of(run_dir: Path) -> fleet_file.FleetMemory:
+    kept = fleet_file.load_fleet_memory(Folder(run_dir))
     assert kept is not None
     return kept
 
@@ -91,7 +90,7 @@ def test_a_late_wish_does_not_write_over_the_memory_of_the_next_owner(tmp_path: 
     ownership.take(Folder(run_dir), "run", ownership.me("another"))
     mine = kept_of(run_dir)
     mine["outcome"], mine["desired"] = None, [Island("eu-0"), Island("eu-1")]
-    runs.keep(Folder(run_dir), mine)
+    fleet_file.save_fleet_memory(Folder(run_dir), mine)
     fleet.stop("late Ctrl-C")
     assert kept_of(run_dir) == mine
 
@@ -102,20 +101,20 @@ def test_a_scale_between_decision_and_deed_changes_no_deed(
     """An island fails for the last time, is drained, and the wish pardons those set aside."""
     cluster = FakeCluster(config_of(3))
     fleet = fleet_of(cluster.config, cluster, tmp_path / "run")
-    decide, wished = controller.reconcile, list[str]()
+    decide, wished = reconcile_loop.reconcile, list[str]()
 
     def between(*arguments: Any) -> Any:
         actions = decide(*arguments)
         for action in actions:
-            if action.island == A and action.deed == "set aside":
+            if action.island == A and action.kind == "set aside":
                 wished.append("drain")
                 fleet.drain(A)
-            if action.island == A and action.deed == "give back":
+            if action.island == A and action.kind == "give back":
                 wished.append("scale")
                 fleet.scale({"eu": 2})
         return actions
 
-    monkeypatch.setattr(controller, "reconcile", between)
+    monkeypatch.setattr(reconcile_loop, "reconcile", between)
     cluster.script = [seen(), seen(), *[dying(fleet, "eu-0")] * 3, seen(), seen(), FINISHED]
     fleet.keep()
     assert wished[0] == "drain"
@@ -334,7 +333,7 @@ def test_a_fleet_comes_back_though_the_disk_takes_nothing(
         raise Killed
 
     cluster.script = [seen(), seen(), LIVE, dies]
-    monkeypatch.setattr(first, "_let_go", lambda outcome: None)
+    monkeypatch.setattr(first._keeper, "_let_go", lambda outcome: None)
     first.keep()
     second, alerts = fleet_of(cluster.config, cluster, run_dir), list[str]()
 
@@ -372,7 +371,7 @@ def test_a_defect_in_a_look_is_counted_and_does_not_end_the_run(tmp_path: Path) 
         return LIVE()
 
     STEADY.clear()
-    rows = [broken] * (stumbles.MOST - 1)
+    rows = [broken] * (error_budget.MOST - 1)
     cluster.script = [seen(), seen(), *rows, told, *rows, LIVE, FINISHED]
     fleet.keep()
     assert error_of(fleet) is None

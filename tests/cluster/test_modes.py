@@ -12,7 +12,7 @@ from cluster.config.load import load, parse
 from cluster.config.modes import fixed_islands, misfit
 from cluster.config.schema import Config, Harm
 from cluster.config.values import Mode
-from cluster.fleet.requests import Wishes
+from cluster.fleet.requests import Requests
 from coordinator.errors import UserMistake
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -111,16 +111,19 @@ def test_groups_of_different_batch_are_refused_where_gradients_are_summed() -> N
 @pytest.mark.parametrize("mode", [*Mode])
 def test_islands_are_added_and_taken_where_the_mode_allows_it(mode: Mode) -> None:
     config = entered(f"run.mode={mode}")
-    wishes = Wishes("r", config, list)
+    requests = Requests("r", config, list)
     if mode in NOT_ELASTIC:
         assert fixed_islands(config) is not None
-        for wish in (lambda: wishes.scale({"eu": 2}), lambda: wishes.drain(config.island_names[0])):
+        for request in (
+            lambda: requests.scale({"eu": 2}),
+            lambda: requests.drain(config.island_names[0]),
+        ):
             with pytest.raises(UserMistake, match="waits for all 3 islands"):
-                wish()
-        wishes.scale({"eu": 3})  # as it is
+                request()
+        requests.scale({"eu": 3})  # as it is
     else:
-        wishes.scale({"eu": 2})
-        assert len(wishes.desired) == 2
+        requests.scale({"eu": 2})
+        assert len(requests.desired) == 2
 
 
 @pytest.mark.parametrize("mode", [*Mode])

@@ -23,8 +23,8 @@ from cluster.actors.syncer.actor import SyncerActor
 from cluster.config.load import load, parse
 from cluster.fleet.controller import Fleet
 from cluster.fleet.outcome import Outcome
-from cluster.fleet.ray_backend import OverRay
-from cluster.storage import bucket, ownership, runs
+from cluster.fleet.ray_backend import RayBackend
+from cluster.storage import bucket, fleet_file, ownership, runs
 from cluster.storage.bucket import Bucket
 from cluster.storage.depot import Depot
 from cluster.storage.folder import Folder
@@ -261,25 +261,26 @@ def test_a_fleet_whose_run_is_anothers_by_now_leaves_its_files_alone(
         config,
         folder,
         "nowhere",
-        OverRay(config, folder, Home("nowhere", detached=False)),
+        RayBackend(config, folder, Home("nowhere", detached=False)),
         detached=False,
         auth="disabled",
         token="a",
         resumes=False,
     )
-    fleet._let_go(Outcome({}))
+    keeper = fleet._keeper
+    keeper._let_go(Outcome({}))
     assert not folder.exists(), "it had not even begun"
-    fleet._own = Elsewhere().take(Folder(folder), foreign("a"))
-    fleet._up.set()
-    fleet._keep_in_mind()
+    keeper._own = Elsewhere().take(Folder(folder), foreign("a"))
+    keeper.up.set()
+    keeper._remember()
     runs.announce(folder, runs.Live(RUN, "nowhere", "1.2.3.4:5", 1))
     if over:
         Elsewhere().take(Folder(folder), me("b"))
-    before = (folder / runs.KEPT).read_bytes()
+    before = (folder / fleet_file.FLEET_FILE).read_bytes()
     with pytest.raises(RunFailed) if over else nullcontext():
-        fleet._own.check(again=True)
-    fleet._let_go(Outcome({}, "for a reason"))
-    assert ((folder / runs.KEPT).read_bytes() == before) is over
+        keeper._own.check(again=True)
+    keeper._let_go(Outcome({}, "for a reason"))
+    assert ((folder / fleet_file.FLEET_FILE).read_bytes() == before) is over
     assert (folder / runs.LIVE).exists() is over
     assert sought == ["syncer", "shard-0", "evaluator"]
 

@@ -9,27 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.allreduce.ring import (
+from cluster.allreduce.ring import Ring, Rules, Stage, advance
+from cluster.allreduce.ring_messages import (
+    START,
     Drain,
     Effect,
     Ended,
     Event,
+    FinalStateLost,
     Finish,
     Form,
-    Gone,
-    Held,
-    Kept,
     Lost,
     Pause,
     Ready,
     Release,
     Resume,
-    Ring,
-    Rules,
-    Stage,
+    SnapshotStored,
+    StepsFinished,
     Stop,
-    Turned,
-    advance,
+    TrainingPosition,
 )
 from cluster.allreduce.saved_state import (
     Memory,
@@ -74,8 +72,8 @@ class Told:
         return form
 
 
-def held(step: int) -> Held:
-    return Held(step, tokens=10 * step, windows=step)
+def held(step: int) -> TrainingPosition:
+    return TrainingPosition(step, tokens=10 * step, windows=step)
 
 
 @pytest.mark.parametrize("elastic", [False, True])
@@ -84,13 +82,13 @@ def test_a_run_begins_when_all_are_there(elastic: bool) -> None:
     assert told(Ready(B), Ready(A)) == []
     (form,) = told(Ready(C))
     assert isinstance(form, Form)
-    assert (form.ring, form.members, form.held, form.donor) == (1, (A, B, C), Held(0), None)
+    assert (form.ring, form.members, form.held, form.donor) == (1, (A, B, C), START, None)
 
 
 def test_without_elasticity_a_death_takes_all_back_to_the_snapshot() -> None:
     told = Told(elastic=False)
     told.begun()
-    told(Turned(1, held(10)), Kept(held(10)), Turned(1, held(17)))
+    told(StepsFinished(1, held(10)), SnapshotStored(held(10)), StepsFinished(1, held(17)))
     assert told(Lost(B, "killed")) == []
     assert told(Ready(A, held(17), 3), Ready(C, held(17), 3)) == [], "two are not three"
     again = life("b", 4)
@@ -104,7 +102,7 @@ def test_without_elasticity_a_death_takes_all_back_to_the_snapshot() -> None:
 def test_with_elasticity_the_others_go_on_and_pause_for_whoever_returns() -> None:
     told = Told(elastic=True)
     told.begun()
-    told(Turned(1, held(17)), Lost(B, "killed"))
+    told(StepsFinished(1, held(17)), Lost(B, "killed"))
     assert told(Ready(A, held(17), 3)) == [], "the third has not noticed yet"
     (form,) = told(Ready(C, held(17), 3))
     assert isinstance(form, Form)
@@ -113,7 +111,7 @@ def test_with_elasticity_the_others_go_on_and_pause_for_whoever_returns() -> Non
     again = life("b", 4)
     (pause,) = told(Ready(again))
     assert pause == Pause(2, "b joins")
-    assert told(Turned(2, held(20)), Ready(A, held(20))) == []
+    assert told(StepsFinished(2, held(20)), Ready(A, held(20))) == []
     (form,) = told(Ready(C, held(20)))
     assert isinstance(form, Form)
     assert (form.members, form.held, form.donor) == ((A, again, C), held(20), A)
@@ -122,7 +120,7 @@ def test_with_elasticity_the_others_go_on_and_pause_for_whoever_returns() -> Non
 def test_who_has_come_a_step_further_before_the_ring_broke_is_the_donor() -> None:
     told = Told(elastic=True)
     told.begun()
-    told(Turned(1, held(17)), Lost(A, "killed"), Ready(B, held(17), 3))
+    told(StepsFinished(1, held(17)), Lost(A, "killed"), Ready(B, held(17), 3))
     (form,) = told(Ready(C, held(18)))
     assert isinstance(form, Form)
     assert (form.held, form.donor) == (held(18), C)
@@ -131,7 +129,7 @@ def test_who_has_come_a_step_further_before_the_ring_broke_is_the_donor() -> Non
 def test_when_all_have_died_the_snapshot_is_what_there_is() -> None:
     told = Told(elastic=True)
     told.begun()
-    told(Turned(1, held(17)), Kept(held(10)))
+    told(StepsFinished(1, held(17)), SnapshotStored(held(10)))
     told(Lost(A, "killed"), Lost(B, "killed"), Lost(C, "killed"))
     (form,) = told(Ready(life("c", 4)))
     assert isinstance(form, Form)
@@ -153,7 +151,7 @@ def test_who_is_drained_leaves_after_its_step_and_the_others_go_on() -> None:
 def test_at_the_last_step_whoever_has_it_gives_the_result() -> None:
     told = Told(elastic=False, steps=20)
     told.begun()
-    told(Turned(1, held(20)), Ready(A, held(20)), Ready(B, held(20)))
+    told(StepsFinished(1, held(20)), Ready(A, held(20)), Ready(B, held(20)))
     assert told(Ready(C, held(20))) == [Finish(A)]
     assert told.ring.stage is Stage.ENDING
     assert told(Lost(A, "killed")) == [], "the others wait until the result is there"
@@ -164,21 +162,25 @@ def test_at_the_last_step_whoever_has_it_gives_the_result() -> None:
 def test_a_final_state_that_nobody_can_give_is_trained_again() -> None:
     told = Told(elastic=False, steps=20)
     told.begun()
-    told(Turned(1, held(20)), Kept(held(10)), *(Ready(each, held(20)) for each in (A, B, C)))
-    (form,) = told(Gone(held(20), "the object store is full"))
+    told(
+        StepsFinished(1, held(20)),
+        SnapshotStored(held(10)),
+        *(Ready(each, held(20)) for each in (A, B, C)),
+    )
+    (form,) = told(FinalStateLost(held(20), "the object store is full"))
     assert isinstance(form, Form)
     assert (form.members, form.held, form.donor) == ((A, B, C), held(10), None)
     assert told.ring.lost == 100
-    told(Turned(2, held(20)), Ready(A, held(20)), Ready(B, held(20)))
+    told(StepsFinished(2, held(20)), Ready(A, held(20)), Ready(B, held(20)))
     assert told(Ready(C, held(20))) == [Finish(A)]
 
 
 def test_a_stopped_run_whose_final_state_is_lost_ends_with_the_snapshot() -> None:
     told = Told(elastic=True)
     told.begun()
-    told(Turned(1, held(12)), Kept(held(10)), Stop("asked"))
+    told(StepsFinished(1, held(12)), SnapshotStored(held(10)), Stop("asked"))
     told(*(Ready(each, held(12)) for each in (A, B, C)))
-    assert told(Gone(held(12), "its node died")) == [Finish(None)]
+    assert told(FinalStateLost(held(12), "its node died")) == [Finish(None)]
     told(Ended(held(10)))
     assert (told.ring.stage, told.ring.held, told.ring.lost) == (Stage.OVER, held(10), 20)
 
@@ -189,7 +191,7 @@ def test_a_conductor_that_is_back_at_the_end_decides_again_whether_the_run_is_ov
 ) -> None:
     told = Told(elastic=True, steps=20)
     told.begun()
-    told(Turned(1, held(20)), *(Ready(each, held(20)) for each in (A, B, C)))
+    told(StepsFinished(1, held(20)), *(Ready(each, held(20)) for each in (A, B, C)))
     told.ring = replace(told.ring, stage=stage, kept=held(20))
     assert told(Resume(1)) == [Finish(None)]
     told.ring = replace(told.ring, stage=stage, kept=held(10))
@@ -210,8 +212,8 @@ def test_a_stop_ends_the_ring_and_then_the_run() -> None:
 def test_a_conductor_that_is_back_has_all_come_anew() -> None:
     told = Told(elastic=False)
     told.begun()
-    told(Turned(1, held(9)), Kept(held(5)), Resume(1))
-    assert told(Turned(1, held(12)), Ready(life("a", 4)), Ready(life("b", 5))) == []
+    told(StepsFinished(1, held(9)), SnapshotStored(held(5)), Resume(1))
+    assert told(StepsFinished(1, held(12)), Ready(life("a", 4)), Ready(life("b", 5))) == []
     (form,) = told(Ready(life("c", 6)))
     assert isinstance(form, Form)
     assert (form.ring, form.held, told.ring.lost) == (2, held(5), 40)
@@ -220,7 +222,7 @@ def test_a_conductor_that_is_back_has_all_come_anew() -> None:
 def test_a_snapshot_may_be_newer_than_what_a_conductor_remembers() -> None:
     told = Told(elastic=True)
     told.begun()
-    told(Turned(1, held(9)))
+    told(StepsFinished(1, held(9)))
     told.ring = replace(told.ring, kept=held(10))
     told(Resume(1), Ready(life("a", 4)))
     assert (told.ring.held, told.ring.lost) == (held(10), 0)
@@ -234,7 +236,7 @@ def test_whatever_happens_the_run_comes_to_its_end_and_its_tokens_add_up(elastic
         print(f"seed {SEED}/{number}")
         rng = random.Random(f"{SEED}/{number}")
         told, alive, lives = Told(elastic=elastic, steps=30), dict[str, Life](), 0
-        has: dict[Life, Held | None] = {}
+        has: dict[Life, TrainingPosition | None] = {}
         trained = kept = 0
         effects: list[Effect] = []
         for moment in range(2000):
@@ -260,14 +262,16 @@ def test_whatever_happens_the_run_comes_to_its_end_and_its_tokens_add_up(elastic
                 one = has[turning[0]]
                 assert one is not None
                 assert all(has[each] == one for each in turning), "one state in a ring"
-                now = Held(one.step + 1, one.tokens + 10 * len(turning), one.windows + 1)
+                now = TrainingPosition(
+                    one.step + 1, one.tokens + 10 * len(turning), one.windows + 1
+                )
                 trained += 10 * len(turning)
                 pausing = told.ring.stage is Stage.PAUSING or now.step >= 30
                 for each in turning:
                     has[each] = now
-                effects = told(Turned(told.ring.ring, now))
+                effects = told(StepsFinished(told.ring.ring, now))
                 if rng.random() < 0.2:
-                    kept, _ = now.step, told(Kept(now))
+                    kept, _ = now.step, told(SnapshotStored(now))
                 if pausing:
                     for each in turning:
                         effects += told(Ready(each, now))
@@ -290,7 +294,7 @@ def test_what_a_conductor_remembers_is_what_it_knew(tmp_path: Path) -> None:
     """With the figures that are not known yet, which are not numbers."""
     told = Told(elastic=True)
     told.begun()
-    told(Turned(1, held(9)), Drain(Island("b"), "asked"), Kept(held(5)))
+    told(StepsFinished(1, held(9)), Drain(Island("b"), "asked"), SnapshotStored(held(5)))
     measures = Measures("r", {Island("a"): "a"}, [4], Wire.F32, now_s=0.0)
     memory = Memory(told.ring, 3.0, measures.memory(), lives=3, events=7)
     save_memory(Folder(tmp_path), memory)

@@ -18,17 +18,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from cluster.allreduce.ring import (
+from cluster.allreduce.ring import Ring, Stage, advance
+from cluster.allreduce.ring_messages import (
     Event,
     Form,
-    Held,
-    Kept,
     Ready,
     Resume,
-    Ring,
-    Stage,
-    Turned,
-    advance,
+    SnapshotStored,
+    StepsFinished,
+    TrainingPosition,
 )
 from cluster.allreduce.saved_state import (
     Journal,
@@ -100,14 +98,14 @@ class Turning:
         journal = Journal(depot, 0, lambda: None)
         self.measures = Measures("r", {Island("a"): "a"}, LAYOUT.sizes, Wire.F32, now_s=0.0)
         form = told.begun()
-        journal.note(0.0, Kept(held(0)), [form])
+        journal.note(0.0, SnapshotStored(held(0)), [form])
         save_state(depot, drawn(0), keep=2)
         events: list[Event] = []
         for step in range(1, 61):
-            events.append(Turned(form.ring, held(step)))
+            events.append(StepsFinished(form.ring, held(step)))
             if step % 25 == 0:
                 save_state(depot, drawn(step), keep=2)
-                events.append(Kept(held(step)))
+                events.append(SnapshotStored(held(step)))
         for number, event in enumerate(events):
             journal.note(float(number), event, told(event))
         self.ring: Ring = told.ring
@@ -150,7 +148,7 @@ class Turning:
         except ArchipelagoError as error:
             return error
 
-    def goes_on(self, memory: Memory, kept: Held) -> None:
+    def goes_on(self, memory: Memory, kept: TrainingPosition) -> None:
         """All join again, and the ring forms from the state that is kept."""
         told = Told(elastic=self.mode.startswith("elastic"))
         told.ring = memory.ring
@@ -186,7 +184,7 @@ def test_no_single_harm_costs_more_than_the_state_that_was_touched(
 def test_a_run_whose_end_is_gone_is_not_over(tmp_path: Path) -> None:
     depot, told = Folder(tmp_path), Told(elastic=True, steps=50)
     form = told.begun()
-    told(Turned(form.ring, held(50)))
+    told(StepsFinished(form.ring, held(50)))
     ring = replace(told.ring, stage=Stage.OVER, kept=held(50), members={})
     for step in (25, 50):
         save_state(depot, drawn(step), keep=2)

@@ -15,7 +15,7 @@ import pytest
 
 from cluster.allreduce import rendezvous as meeting
 from cluster.allreduce.member import NotFinite, RingMember
-from cluster.allreduce.ring import Held, Turn
+from cluster.allreduce.ring_messages import START, TrainingPosition, Turn
 from cluster.allreduce.saved_state import RingState
 from cluster.config.load import parse
 from cluster.config.schema import Config
@@ -46,18 +46,18 @@ class Alone:
     """A conductor with one ring of one island, from the beginning to the end."""
 
     def __init__(self, config: Config) -> None:
-        self._first = RingState(Held(0), jax.tree.leaves(task_of(config).init(0)), None)
-        self._turns = [Turn(1, "", 0, 1, Held(0), None)]
-        self.kept, self.turns = list[RingState](), list[Held]()
+        self._first = RingState(START, jax.tree.leaves(task_of(config).init(0)), None)
+        self._turns = [Turn(1, "", 0, 1, START, None)]
+        self.kept, self.turns = list[RingState](), list[TrainingPosition]()
         self.vitals: Vitals
 
     def enter(self, island: Island) -> Life:
         return Life(island, Incarnation(1))
 
-    def ready(self, life: Life, held: Held | None, wasted: int) -> Turn | None:
+    def ready(self, life: Life, held: TrainingPosition | None, wasted: int) -> Turn | None:
         return self._turns.pop() if self._turns else None
 
-    def turned(self, life: Life, ring: int, held: Held) -> None:
+    def turned(self, life: Life, ring: int, held: TrainingPosition) -> None:
         self.turns.append(held)
 
     def report(self, report: Report, vitals: Vitals) -> None:

@@ -15,7 +15,7 @@ import pytest
 from cluster.config.load import load, parse
 from cluster.config.schema import Config
 from cluster.names import Seat
-from cluster.storage import runs
+from cluster.storage import fleet_file, runs
 from cluster.storage.folder import Folder
 from cluster.storage.format import Damaged
 from cluster.storage.ownership import me, take
@@ -161,7 +161,7 @@ def died(folder: Path, *overrides: str) -> Path:
     """The directory of a run with this configuration, the fleet of which has gone."""
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(config(*overrides).toml())
-    kept = runs.FleetMemory(
+    kept = fleet_file.FleetMemory(
         desired=[Island("local-0"), Island("local-3")],
         held={Island("local-0"): Seat("local+0")},
         spares={Seat("local-0"): "local"},
@@ -170,7 +170,7 @@ def died(folder: Path, *overrides: str) -> Path:
         began=1e9,
         outcome={"error": "the disk is full"},
     )
-    runs.keep(Folder(folder), kept)
+    fleet_file.save_fleet_memory(Folder(folder), kept)
     return folder
 
 
@@ -210,19 +210,19 @@ def test_a_run_goes_on_as_it_began() -> None:
 def test_reopened_it_wants_the_islands_it_had_unless_others_are_configured() -> None:
     folder = died(Path("runs/mine"))
     runs.reopen(folder, config())
-    kept = runs.kept_of(Folder(folder))
+    kept = fleet_file.load_fleet_memory(Folder(folder))
     assert kept is not None
     assert (kept["desired"], kept["outcome"]) == (["local-0", "local-3"], None)
     runs.reopen(folder, config("islands.0.count=2"))
-    kept = runs.kept_of(Folder(folder))
+    kept = fleet_file.load_fleet_memory(Folder(folder))
     assert kept is not None
     assert kept["desired"] == ["local-0", "local-1"]
     assert kept["faults"] == [0]
     assert load(folder / "config.toml").islands[0].count == 2
 
 
-def a_memory() -> runs.FleetMemory:
-    return runs.FleetMemory(
+def a_memory() -> fleet_file.FleetMemory:
+    return fleet_file.FleetMemory(
         desired=[Island("local-0")],
         held={},
         spares={},
@@ -236,28 +236,28 @@ def a_memory() -> runs.FleetMemory:
 def test_what_a_fleet_remembers_is_read_back_or_refused(elsewhere: Path) -> None:
     """With a figure that is not finite; and without a checksum, as earlier versions wrote it."""
     depot = Folder(elsewhere)
-    assert runs.kept_of(depot) is None
-    runs.keep(depot, a_memory())
-    path = elsewhere / runs.KEPT
-    kept, whole = runs.kept_of(depot), path.read_text()
+    assert fleet_file.load_fleet_memory(depot) is None
+    fleet_file.save_fleet_memory(depot, a_memory())
+    path = elsewhere / fleet_file.FLEET_FILE
+    kept, whole = fleet_file.load_fleet_memory(depot), path.read_text()
     assert kept is not None
     assert (kept["faults"], kept["began"]) == ([2], 1.5)
     path.write_text(whole.replace("local-0", "local-1"))
     with pytest.raises(Damaged, match=r"fleet.json in .* cannot be used: it is not as it was"):
-        runs.kept_of(depot)
+        fleet_file.load_fleet_memory(depot)
     lines = [line for line in whole.splitlines() if "sha256" not in line]
     path.write_text("\n".join(lines).replace("],\n}", "]\n}"))
-    assert runs.kept_of(depot) == kept
+    assert fleet_file.load_fleet_memory(depot) == kept
     for content in ("", "[]", "7", "{}", whole[:-9]):
         path.write_text(content)
         with pytest.raises(Damaged, match="`archipelago run --resume` goes on without it"):
-            runs.kept_of(depot)
+            fleet_file.load_fleet_memory(depot)
 
 
 def test_a_resume_goes_on_without_a_fleet_memory_that_is_damaged(elsewhere: Path) -> None:
-    (elsewhere / runs.KEPT).write_text("{")
+    (elsewhere / fleet_file.FLEET_FILE).write_text("{")
     runs.reopen(elsewhere, config())
-    assert runs.kept_of(Folder(elsewhere)) is None
+    assert fleet_file.load_fleet_memory(Folder(elsewhere)) is None
     assert (elsewhere / "fleet.json.damaged").read_text() == "{", "for people to look at"
 
 

@@ -9,7 +9,7 @@ import pytest
 from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from cluster.fleet.evaluation import Pending
-from cluster.fleet.watchdog import OFTEN, STARTING_S, STUCK, Watch
+from cluster.fleet.watchdog import OFTEN, STARTING_S, STUCK, Watchdog
 from coordinator.errors import RunFailed
 
 HANG_S = 8.0
@@ -44,10 +44,10 @@ class Process:
 @dataclass
 class Clock:
     now_s: float = 0.0
-    watch: Watch = field(init=False)
+    watch: Watchdog = field(init=False)
 
     def __post_init__(self) -> None:
-        self.watch = Watch(HANG_S, 3, lambda: self.now_s)
+        self.watch = Watchdog(HANG_S, 3, lambda: self.now_s)
 
     def look_for(self, for_s: float, waiting_for: str | None = None) -> None:
         until_s = self.now_s + for_s

@@ -2,7 +2,7 @@
 
 Each call to the cluster takes a time that the seed chooses, and each process of an island or spare
 is a thread that speaks to the fleet as a real one does. Everything that is real: the fleet with its
-wishes, desk, islands, spares, watch, results, files and ownership.
+requests, inbox, islands, spares, watchdog, results, files and ownership.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ from typing import Any
 from ray.exceptions import GetTimeoutError
 
 from cluster.config.schema import Harm, IslandGroup, Machines
-from cluster.fleet import controller, results
-from cluster.fleet import core_actors as services
-from cluster.fleet import inbox as desk
-from cluster.fleet import island_table as islands
-from cluster.fleet import requests as wishes
-from cluster.fleet import shutdown as ending
+from cluster.fleet import (
+    controller,
+    core_actors,
+    error_budget,
+    inbox,
+    island_table,
+    keeper,
+    reconcile_loop,
+    requests,
+    results,
+    shutdown,
+)
 from cluster.fleet.backend import Unavailable
 from cluster.fleet.controller import Fleet
 from cluster.fleet.evaluation import Pending
 from cluster.names import SYNCER, Seat, island_actor
 from cluster.status import IslandState
-from cluster.storage import ownership, runs
+from cluster.storage import fleet_file, ownership
 from cluster.storage.folder import Folder
 from cluster.view import IslandView, View
 from coordinator.errors import RunFailed, Unreachable, UserMistake
@@ -217,7 +223,10 @@ def play(scheduler: Scheduler) -> None:
         durability={"hang_s": HANG_S},
         monitor={"refresh_s": 0.25, "metrics": False, "evaluate_every_s": 1000.0},
     )
-    modules = (controller, desk, ending, islands, ownership, results, services, wishes)
+    modules = (
+        controller, core_actors, error_budget, inbox, island_table, keeper, ownership,
+        reconcile_loop, requests, results, shutdown,
+    )  # fmt: skip
     with TemporaryDirectory() as folder, scheduler.controls(*modules):
         run_dir = Path(folder) / "run"
         world = World(config, run_dir=run_dir, scheduler=scheduler)
@@ -236,11 +245,11 @@ def play(scheduler: Scheduler) -> None:
         for number in range(2):
             scheduler.spawn(world.people, f"people {number}")
         scheduler.run()
-        assert fleet.stumbles == 0, "the keeper broke"
+        assert fleet.keeper_errors == 0, "the keeper broke"
         assert fleet.outcome is not None
         if fleet.outcome.error is not None:
             assert "without a contribution between" in fleet.outcome.error
         assert (world.actors, world.places) == ({}, {}), "something is left"
-        kept = runs.kept_of(Folder(run_dir))
+        kept = fleet_file.load_fleet_memory(Folder(run_dir))
         assert kept is not None
         assert kept["outcome"] is not None, "an ended run would be taken up again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from cluster.storage import segment_queue
 from cluster.storage import tape as tape_module
 from cluster.storage.playback import read_tape
 from cluster.storage.tape import Tape
@@ -20,7 +21,7 @@ SEALS = 0.3
 
 def play(s: Scheduler) -> None:
     """Play one schedule: what was promised without trouble is there, and in the end all is."""
-    with s.controls(tape_module), _short_segments():
+    with s.controls(tape_module, segment_queue), _short_segments():
         _Play(s).run()
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from cluster.actors.ring.conductor import Conductor
 from cluster.allreduce.report import status_of, summary_of, view_of
-from cluster.allreduce.ring import Drain, Stage, Stop
+from cluster.allreduce.ring import Stage
+from cluster.allreduce.ring_messages import Drain, Stop
 from cluster.allreduce.saved_state import RingState
 from cluster.allreduce.shell import RingShell
 from cluster.failures import Unjudged, words_of

@@ -17,7 +17,8 @@ from cluster.actors.restart import code_changed, start_over
 from cluster.actors.ring.ray_ports import RayRingPorts
 from cluster.allreduce.accounts import RingAccounts
 from cluster.allreduce.records import come_back
-from cluster.allreduce.ring import Held, Rules, Turn
+from cluster.allreduce.ring import Rules
+from cluster.allreduce.ring_messages import START, TrainingPosition, Turn
 from cluster.allreduce.saved_state import RingComeback, RingState, read_back, save_state
 from cluster.allreduce.shell import RingShell
 from cluster.allreduce.store import DepotStore
@@ -153,7 +154,7 @@ class Conductor(Breakable):
         if len(self._seed) < len(self._layout.fragments):
             raise RunFailed("the conductor has neither a snapshot nor an initial model")
         leaves = sew(self._layout, [self._seed[p] for p in sorted(self._seed)])
-        snapshot = RingState(Held(0), leaves, None)
+        snapshot = RingState(START, leaves, None)
         save_state(self._depot, snapshot, self._config.durability.keep_snapshots)
         return found._replace(state=snapshot)
 
@@ -174,13 +175,15 @@ class Conductor(Breakable):
         self._ports.seats[event.island] = seat
         return shell.enter(event.island)
 
-    async def ready(self, life: Life, held: Held | None, wasted: int) -> tuple[bool, Turn | None]:
+    async def ready(
+        self, life: Life, held: TrainingPosition | None, wasted: int
+    ) -> tuple[bool, Turn | None]:
         """Wait for a place in a ring: whether to ask again, and the place; None: there is none any
         more."""
         shell = await self._open()
         return await shell.ready(life, held, wasted)
 
-    async def turned(self, life: Life, ring: int, held: Held) -> None:
+    async def turned(self, life: Life, ring: int, held: TrainingPosition) -> None:
         """Take in how far a ring is, from its first member."""
         if self._opened is not None:
             self._opened.turned(life, ring, held)

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from cluster.actors.directory import Directory
-from cluster.allreduce.ports import NotGiven, RingPorts
+from cluster.allreduce.ports import RingPorts, StateUnavailable
 from cluster.allreduce.rendezvous import Meetings
 from cluster.allreduce.saved_state import RingState
 from cluster.failures import in_short, origin_of
@@ -93,7 +93,7 @@ class RayRingPorts(RingPorts):
         except RayError as error:  # whoever watches it hears of its end
             logging.info("%s does not hear %r: %s", life, method, type(error).__name__)
 
-    async def state_of(self, life: Life) -> RingState | NotGiven:
+    async def state_of(self, life: Life) -> RingState | StateUnavailable:
         name = island_actor(self.seat(life.island))
         try:
             actor = await self._actors.find(name)
@@ -103,8 +103,8 @@ class RayRingPorts(RingPorts):
             origin = origin_of(error)
             dead = isinstance(error, RayActorError) and not isinstance(error, ActorUnavailableError)
             why = in_short(f"{type(origin).__name__}: {origin}")
-            return NotGiven(why, again=not dead)
-        return NotGiven("it has none", again=False) if state is None else state
+            return StateUnavailable(why, again=not dead)
+        return StateUnavailable("it has none", again=False) if state is None else state
 
     async def peek(self, life: Life) -> RingState | None:
         """Return the parameters of this life at its next step boundary, without moments; None if

@@ -1,0 +1,33 @@
+"""The share that one member of a ring has of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from cluster.allreduce.ring_messages import Turn
+from coordinator.protocol import Lease
+from islands.task import Task
+
+
+def member_batches(task: Task, turn: Turn, windows: int, lease_windows: int) -> Callable[[], Any]:
+    """Return a function that returns this member's share of the next batch of the ring.
+
+    All members read one order of the data, from the position of the training state on. So a batch
+    is what one process would have trained on. `windows`: of a batch of the whole ring.
+    """
+    stream = task.stream(windows)
+    number, start = divmod(turn.held.windows, lease_windows)
+    stream.add(Lease(number, start))
+    mine = slice(turn.rank * windows // turn.members, (turn.rank + 1) * windows // turn.members)
+
+    def batch() -> Any:
+        nonlocal number
+        while stream.remaining < windows:
+            number += 1
+            stream.add(Lease(number))
+        return jax.tree.map(lambda leaf: leaf[mine], stream.next())
+
+    return batch

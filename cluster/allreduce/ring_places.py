@@ -1,0 +1,51 @@
+"""The places in rings for which the processes of islands wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cluster.allreduce.ring_messages import Form, Turn
+from coordinator.protocol import Life
+
+WAIT_S = 10.0
+"""An island that waits for a place is answered by then, and asks again."""
+
+
+class RingPlaces:
+    """The lives that wait for a place in a ring; for one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Life, asyncio.Future[Turn | None]] = {}
+
+    def __contains__(self, life: Life) -> bool:
+        return life in self._waiting
+
+    def open(self, life: Life) -> None:
+        """Let this life wait for a place from now on."""
+        self._waiting[life] = asyncio.get_running_loop().create_future()
+
+    async def wait(self, life: Life) -> tuple[bool, Turn | None]:
+        """Return whether this life has to ask again, and its place; None if it gets none."""
+        place = self._waiting[life]
+        done, _ = await asyncio.wait({place}, timeout=WAIT_S)
+        if not done:
+            return True, None
+        if self._waiting.get(life) is place:
+            del self._waiting[life]
+        return False, place.result()
+
+    def assign(self, form: Form, address: str) -> None:
+        """Answer the members of a ring with their places in it."""
+        for rank, life in enumerate(form.members):
+            turn = Turn(form.ring, address, rank, len(form.members), form.held, form.donor)
+            self.answer(life, turn)
+
+    def answer(self, life: Life, turn: Turn | None) -> None:
+        """Answer a life that waits, with its place or with None. Else do nothing."""
+        place = self._waiting.get(life)
+        if place is not None and not place.done():
+            place.set_result(turn)
+
+    def forget(self, life: Life) -> None:
+        """Forget that this life waits, and leave it without an answer."""
+        self._waiting.pop(life, None)

@@ -1,0 +1,115 @@
+"""The checks between fields of machines: TPU slices, hosts and meshes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from cluster.config import slices
+from cluster.config.field_check import reads
+from cluster.config.problem_text import Problem
+from cluster.config.schema import Config, Machines
+
+
+def _machines(config: Config) -> Iterator[tuple[str, Machines]]:
+    """All machines that compute as one, and where they stand in the configuration."""
+    for number, group in enumerate(config.islands):
+        yield f"islands.{number}", group
+    yield "monitor.evaluator", config.monitor.evaluator
+
+
+@reads(
+    "islands.*.topology",
+    "islands.*.accelerator",
+    "monitor.evaluator.topology",
+    "monitor.evaluator.accelerator",
+)
+def slices_are_of_tpus(config: Config) -> Iterator[Problem]:
+    for where, given in _machines(config):
+        if given.topology and not (given.accelerator or "").startswith("TPU-"):
+            yield Problem(
+                f"{where}.accelerator",
+                f'a slice {given.topology} is of TPUs: say which, such as "TPU-V6E"',
+            )
+
+
+@reads(
+    "islands.*.topology",
+    "islands.*.accelerator",
+    "islands.*.resources",
+    "islands.*.hosts",
+    "monitor.evaluator",
+)
+def slices_have_as_many_hosts(config: Config) -> Iterator[Problem]:
+    for where, machines in _machines(config):
+        kind, given = machines.accelerator or "", machines.resources.get("TPU") or None
+        if machines.topology is None or not kind.startswith("TPU-"):
+            continue
+        chips, hosts = slices.chips(machines.topology), slices.hosts(machines.topology, kind, given)
+        each = given or slices.chips_per_host(machines.topology, kind)
+        says = f" as {where}.resources.TPU says" if given else ""
+        what = f"a slice {machines.topology} of {kind} has {chips} chips, {each:g} on a host{says}"
+        if chips % each and hosts > 1:
+            yield Problem(
+                f"{where}.topology",
+                f"{what}: its hosts would not have equally many, as they must; take another",
+            )
+        elif hosts != machines.hosts:
+            one, are = slices.largest_of_one_host(kind), "host" if hosts == 1 else "hosts"
+            yield Problem(
+                f"{where}.hosts",
+                f"{what}: {hosts} {are}, and {machines.hosts} is given; "
+                f"say hosts = {hosts}, or take another slice (of one host: {one} at most)",
+            )
+
+
+@reads("islands.*.hosts", "islands.*.encode", "monitor.evaluator.hosts", "run.mode")
+def several_hosts_are_built(config: Config) -> Iterator[Problem]:
+    for where, machines in _machines(config):
+        if machines.hosts > 1 and config.run.mode.sums_gradients:
+            mode = config.run.mode
+            yield Problem(
+                f"{where}.hosts", f"run.mode = {mode} is for one host of each so far; leave it at 1"
+            )
+    for number, group in enumerate(config.islands):
+        if group.hosts > 1 and group.encode == "device":
+            yield Problem(
+                f"islands.{number}.encode",
+                'is not built yet for several hosts; use "host", or hosts = 1',
+            )
+
+
+@reads("islands.*.mesh", "islands.*.hosts", "monitor.evaluator.mesh", "monitor.evaluator.hosts")
+def meshes_can_be(config: Config) -> Iterator[Problem]:
+    for where, machines in _machines(config):
+        mesh, hosts = machines.mesh, machines.hosts
+        sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
+        if len(rest := [name for name, size in sizes.items() if size == -1]) > 1:
+            which = " and ".join(rest)
+            yield Problem(f"{where}.mesh", f"{which} are both -1, the rest; give one a size")
+        known = math.prod(size for size in sizes.values() if size != -1)
+        if machines.on_cpu and len(rest) == 1 and hosts % known:
+            are = f"are {hosts}" if hosts > 1 else "is one"
+            yield Problem(
+                f"{where}.mesh",
+                f"is of a multiple of {known} devices, and there {are}, one to a host on CPUs; "
+                "give every axis a size, and there are as many",
+            )
+        if machines.on_cpu and mesh.devices is not None and mesh.devices % hosts:
+            yield Problem(
+                f"{where}.mesh",
+                f"{mesh.devices} devices cannot be shared evenly by {hosts} hosts; give "
+                f"sizes whose product is a multiple of {hosts}",
+            )
+
+
+@reads("islands.*.mesh", "islands.*.batch_size")
+def batches_divide(config: Config) -> Iterator[Problem]:
+    for number, group in enumerate(config.islands):
+        ways = group.mesh.data * group.mesh.fsdp
+        if group.mesh.devices is not None and group.batch_size % ways:
+            yield Problem(
+                f"islands.{number}.batch_size",
+                f"{group.batch_size} windows cannot be split over {ways} devices, data x fsdp of "
+                f"its mesh; use a multiple of {ways}",
+            )

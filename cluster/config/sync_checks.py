@@ -1,0 +1,119 @@
+"""The checks between fields of `[sync]`, and between these and other tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from cluster.config.field_check import reads
+from cluster.config.problem_text import Problem
+from cluster.config.rule import schedule_of
+from cluster.config.schema import Config, SyncConfig
+
+
+@reads("sync.fragments", "sync.every")
+def fragments_fit(config: Config) -> Iterator[Problem]:
+    given, every = config.sync.fragments, min(every for _, every in config.sync.stretches)
+    if given > every:
+        yield Problem(
+            "sync.fragments",
+            f"two of {given} fragments would be due at one step, as sync.every is {every}; "
+            f"use {every} fragments or fewer, or a longer interval",
+        )
+
+
+@reads("sync.overlap", "sync.every", "sync.fragments", "sync.adopt", "sync.anchor")
+def overlap_fits(config: Config) -> Iterator[Problem]:
+    sync = config.sync
+    given, least = sync.least_overlap, schedule_of(config).least
+    # who runs free and keeps its late hand-ins in place hands in again before it adopts
+    keeps = sync.adopt == "carry" and sync.anchor == "base" and not config.run.mode.lock_step
+    most = least if keeps else least - 1
+    if given > most:
+        kind = "sync.every" if isinstance(sync.every, int) else "the least interval of sync.every"
+        yield Problem(
+            "sync.overlap",
+            f"{given} steps would reach the fragment's next round, as {kind} is {least}; "
+            f"use {most} at most",
+        )
+
+
+@reads("sync.outer")
+def one_outer_optimizer(config: Config) -> Iterator[Problem]:
+    outer = config.sync.outer
+    own = {"learning_rate", "momentum", "nesterov"} & outer.model_fields_set
+    if outer.target is None and outer.options:
+        yield Problem("sync.outer.options", "are those of a target, and there is none")
+    if outer.target is not None and (own := sorted(k for k in own if _changed(outer, k))):
+        yield Problem(
+            f"sync.outer.{own[0]}", f"is not for {outer.target}; put it into sync.outer.options"
+        )
+
+
+def _changed(table: BaseModel, key: str) -> bool:
+    """Tell whether a key is not at its default: a resolved configuration names every key."""
+    return getattr(table, key) != type(table).model_fields[key].default
+
+
+@reads("sync.shards", "sync.fragments")
+def shards_have_fragments(config: Config) -> Iterator[Problem]:
+    given, fragments = config.sync.shards, config.sync.fragments
+    if given > fragments:
+        yield Problem(
+            "sync.shards", f"{given} processes cannot share {fragments} fragments; use fewer"
+        )
+
+
+@reads("sync.shard_labels", "durability.dir")
+def shards_elsewhere_are_durable_there(config: Config) -> Iterator[Problem]:
+    if config.sync.shard_labels is not None and config.durability.dir is None:
+        yield Problem(
+            "sync.shard_labels",
+            "puts shards on nodes that do not see the run directory; give durability.dir, a folder "
+            "that every node sees or a bucket",
+        )
+
+
+@reads("sync.quorum", "islands.*.count")
+def quorum_exists(config: Config) -> Iterator[Problem]:
+    given, total = config.sync.quorum, len(config.island_names)
+    if 0 < total < given:
+        yield Problem(
+            "sync.quorum",
+            f"no round could ever close: {given} contributions are needed and there are {total} "
+            f"islands; use {total} or less, or more islands",
+        )
+
+
+@reads("sync.adopt", "sync.blend")
+def blend_has_alpha(config: Config) -> Iterator[Problem]:
+    if config.sync.adopt == "blend" and config.sync.blend is None:
+        yield Problem("sync.blend", 'is needed by adopt = "blend": a share between 0 and 1')
+    if config.sync.adopt != "blend" and config.sync.blend is not None:
+        yield Problem(
+            "sync.blend",
+            f'is read only by adopt = "blend", and adopt is "{config.sync.adopt}"; leave one out',
+        )
+
+
+@reads("sync.merge", "sync.kappa")
+def kappa_is_of_rda(config: Config) -> Iterator[Problem]:
+    if config.sync.merge != "rda" and config.sync.kappa is not None:
+        yield Problem(
+            "sync.kappa",
+            f'is read only by merge = "rda", and merge is "{config.sync.merge}"; leave one out',
+        )
+
+
+@reads("sync.moments", "sync.moments_every", "sync.wire_moments")
+def moments_are_shared(config: Config) -> Iterator[Problem]:
+    """What says how they are is of no use where they are not."""
+    if config.sync.moments == "mean":
+        return
+    for key in ("moments_every", "wire_moments"):
+        if getattr(config.sync, key) != SyncConfig.model_fields[key].default:
+            yield Problem(
+                f"sync.{key}",
+                'is read only by moments = "mean", and moments is "own"; leave one out',
+            )

@@ -1,0 +1,106 @@
+"""The reconcile loop: one look at the run, and what follows from it.
+
+A look takes in what the syncer says, what processes have told and what Ray holds, has `reconcile`
+decide, and carries its actions out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cluster.config.schema import Config
+from cluster.fleet.backend import RayCluster
+from cluster.fleet.core_actors import CoreActors
+from cluster.fleet.fault_injection import Injection
+from cluster.fleet.island_actions import IslandActions
+from cluster.fleet.island_table import Islands
+from cluster.fleet.reconcile import reconcile
+from cluster.fleet.requests import DesiredState, Requests
+from cluster.fleet.status_board import StatusBoard
+from cluster.fleet.status_view import overlay_islands
+from cluster.status import RunStatus
+from cluster.view import View
+from coordinator.state import Phase
+
+
+class ReconcileLoop:
+    """The looks of one run. The keeper's thread alone calls it."""
+
+    def __init__(
+        self,
+        config: Config,
+        cluster: RayCluster,
+        islands: Islands,
+        core: CoreActors,
+        injection: Injection,
+        requests: Requests,
+        board: StatusBoard,
+        keep: Callable[[], None],
+    ) -> None:
+        """`keep`: writes down which islands hold devices, and where."""
+        self._config, self._islands, self._core = config, islands, core
+        self._injection, self._requests, self._board = injection, requests, board
+        self._keep = keep
+        self._actions = IslandActions(config, cluster, islands, core, keep)
+        self._told_to_stop, self._pardons, self._t = False, 0, -1
+
+    def look(self) -> View:
+        """Look at the run once, act, and return what the syncer has said.
+
+        Errors: `Unavailable` if the syncer cannot be heard; what ends the run.
+        """
+        islands = self._islands
+        view, status = self._core.look(islands.with_devices())
+        now_s = time.monotonic()
+        if view.t > self._t:
+            self._t = view.t
+            self._core.watchdog.progressed()
+        islands.note_processes()
+        islands.note_learners(view)
+        islands.note_devices()
+        wanted = self._requests.wanted
+        if wanted.pardons != self._pardons:
+            self._pardons = wanted.pardons
+            islands.forgive()
+        stopping = wanted.stopping
+        desired = wanted.desired if stopping is None else frozenset(islands.all())
+        if stopping is None:
+            changed = islands.use_spares(desired, now_s)
+            if islands.spares.tend(islands.taken(), now_s) or changed:
+                islands.post()
+                self._keep()
+        policy = self._config.faults.policy
+        for action in reconcile(desired, islands.holdings(), now_s, policy):
+            self._actions.do(action, now_s)
+        self._publish(status, wanted)
+        if view.phase is Phase.RUNNING:
+            self._require_quorum(wanted)
+            if stopping is not None and not self._told_to_stop:
+                self._core.stop(stopping)
+                self._told_to_stop = True
+            self._injection.strike_what_is_due(view, self._keep)
+            self._core.judge()
+        return view
+
+    def _require_quorum(self, wanted: DesiredState) -> None:
+        """Check that enough islands can still be had.
+
+        Errors: `RunFailed` with the last words of one that was set aside, if not.
+        """
+        aside = self._islands.aside()
+        if aside and len(wanted.desired) - len(aside) < self._config.sync.quorum:
+            raise max(aside, key=lambda it: bool(it.last_words)).given_up()
+
+    def _publish(self, status: RunStatus, wanted: DesiredState) -> None:
+        """Show people what the syncer said, with what the fleet knows of islands on top."""
+        warm = sum(map(len, self._islands.spares.warm(time.monotonic()).values()))
+        self._board.publish(
+            overlay_islands(
+                {**status, "asked": wanted.stopping},
+                self._islands.all(),
+                wanted=len(wanted.desired),
+                spares=warm,
+                evaluation=self._core.evaluations.progress,
+            )
+        )

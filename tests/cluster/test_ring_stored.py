@@ -1,0 +1,123 @@
+"""A ring that an earlier source has stored is read back, and the names in its files stay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from cluster.allreduce.records import come_back
+from cluster.allreduce.ring import Member, Ring, Rules, Stage, advance
+from cluster.allreduce.ring_messages import (
+    Drain,
+    Effect,
+    Ended,
+    Event,
+    FinalStateLost,
+    Finish,
+    Form,
+    Lost,
+    Pause,
+    Ready,
+    Release,
+    Resume,
+    SnapshotStored,
+    StepsFinished,
+    Stop,
+    TrainingPosition,
+)
+from cluster.allreduce.saved_state import KINDS, TAPE, Journal, read_back
+from cluster.storage.folder import Folder
+from cluster.storage.layout import load_layout
+from cluster.syncer.measures import Measures
+from coordinator.codec import Wire
+from coordinator.protocol import Incarnation, Island, Life
+
+STORED = Folder(Path(__file__).resolve().parents[1] / "stored" / "data-parallel")
+LIFE = Life(Island("local-0"), Incarnation(1))
+OTHER = Life(Island("local-1"), Incarnation(2))
+HELD = TrainingPosition(25, 6400, 200)
+PLAIN = {"step": 25, "tokens": 6400, "windows": 200}
+EVENTS: tuple[tuple[Event, dict[str, object]], ...] = (
+    (Ready(LIFE, HELD, 3), {"kind": "Ready", "life": ["local-0", 1], "held": PLAIN, "wasted": 3}),
+    (StepsFinished(2, HELD), {"kind": "Turned", "ring": 2, "held": PLAIN}),
+    (Lost(LIFE, "killed"), {"kind": "Lost", "life": ["local-0", 1], "why": "killed"}),
+    (SnapshotStored(HELD), {"kind": "Kept", "held": PLAIN}),
+    (Drain(LIFE.island, "asked"), {"kind": "Drain", "island": "local-0", "why": "asked"}),
+    (Stop("asked"), {"kind": "Stop", "why": "asked"}),
+    (Ended(HELD), {"kind": "Ended", "held": PLAIN}),
+    (FinalStateLost(HELD, "died"), {"kind": "Gone", "held": PLAIN, "why": "died"}),
+    (Resume(1), {"kind": "Resume", "generation": 1}),
+)
+EFFECTS: tuple[tuple[Effect, dict[str, object]], ...] = (
+    (
+        Form(2, (LIFE, OTHER), HELD, LIFE, "all are there"),
+        {
+            "kind": "Form",
+            "ring": 2,
+            "members": [["local-0", 1], ["local-1", 2]],
+            "held": PLAIN,
+            "donor": ["local-0", 1],
+            "why": "all are there",
+        },
+    ),
+    (Pause(2, "asked"), {"kind": "Pause", "ring": 2, "why": "asked"}),
+    (Release(LIFE, "drained"), {"kind": "Release", "life": ["local-0", 1], "why": "drained"}),
+    (Finish(None), {"kind": "Finish", "donor": None}),
+)
+
+
+def test_a_stored_ring_is_read_back_and_goes_on() -> None:
+    memory, state, damage = read_back(STORED)
+    assert damage is None
+    assert memory is not None
+    assert state is not None
+    assert memory.ring == Ring(
+        stage=Stage.TURNING,
+        ring=1,
+        members={life.island: Member(life, None, turns=True) for life in (LIFE, OTHER)},
+        held=TrainingPosition(41, 10496, 328),
+        kept=HELD,
+    )
+    assert (memory.lives, memory.events) == (2, 3)
+    assert state.held == HELD
+    layout = load_layout(STORED)
+    assert [leaf.shape for leaf in state.params] == [leaf.shape for leaf in layout.leaves]
+    assert all(np.isfinite(leaf).all() for leaf in (*state.params, *(state.moments or ())))
+
+    measures = Measures("r", {}, layout.sizes, Wire.F32, now_s=memory.now_s)
+    measures.came_back(memory.measures, None)
+    assert {i: each.contributions for i, each in measures.counts.islands.items()} == {
+        "local-0": 41,
+        "local-1": 41,
+    }
+    ring, resume = come_back(memory, state)
+    assert resume == Resume(1)
+    ring, _ = advance(Rules(elastic=False, count=2, steps=50), ring, Resume(1))
+    assert (ring.stage, ring.held, ring.kept) == (Stage.GATHERING, memory.ring.held, HELD)
+
+
+def test_a_stored_journal_names_kinds_that_are_known() -> None:
+    """The journal of this run was not flushed before it was killed; a longer one is read, too."""
+    lines = STORED.grown(TAPE).content.splitlines()
+    for line in lines:
+        _, _, event, effects = json.loads(line)
+        assert {event["kind"], *(each["kind"] for each in effects)} <= {*KINDS.values()}
+
+
+def test_a_journal_has_the_names_that_earlier_sources_wrote(tmp_path: Path) -> None:
+    assert KINDS.keys() == {*get_args(Event), *get_args(Effect)}
+    assert {type(event) for event, _ in EVENTS} == {*get_args(Event)}
+    assert {type(effect) for effect, _ in EFFECTS} == {*get_args(Effect)}
+    depot = Folder(tmp_path)
+    journal = Journal(depot, 7, lambda: None)
+    for event, _ in EVENTS:
+        journal.note(1.5, event, [effect for effect, _ in EFFECTS])
+    journal.close()
+    lines = depot.grown(TAPE).content.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        [number, 1.5, plain, [said for _, said in EFFECTS]]
+        for number, (_, plain) in enumerate(EVENTS, start=7)
+    ]
