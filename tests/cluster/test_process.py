@@ -460,7 +460,7 @@ def test_all_hosts_of_who_joins_have_moments_or_none_has(
         shared.append((pieces, leaves))
         return ["asked"]
 
-    link.share = share
+    link.donors.share = share
     if why is None:
         assert [each.tolist() for each in link.moments(LIFE) or []] == [[1.0, 1.0, 1.0]]
     else:
@@ -485,7 +485,7 @@ def test_a_full_store_is_waited_for_by_who_fetches_the_model(
         return there[asked]
 
     monkeypatch.setattr("ray.get", get)
-    monkeypatch.setattr("cluster.actors.learner_link.AGAIN_S", 0.001)
+    monkeypatch.setattr("cluster.actors.blocking_calls.AGAIN_S", 0.001)
     link._fetching._get = lambda where: where
     assert link.whole([F0]) == [(Version(0, 1), flat)]
     assert next(full, None) is None

@@ -20,9 +20,9 @@ from cluster.actors.directory import Actor, holder_of, setup_logging
 from cluster.actors.fault_injection import Cable
 from cluster.actors.hosts.host_group import Hosts
 from cluster.actors.learner_link import RayLink
-from cluster.actors.message_checks import FirstPart
 from cluster.actors.object_store.moment_pieces import Piece, put_pieces
 from cluster.config.schema import Config, IslandGroup
+from cluster.hosts.first_part import FirstPart
 from cluster.names import CALL_TIMEOUT_S, Seat, island_actor
 from cluster.tasks import watch_process
 from coordinator.codec import Sent
@@ -70,7 +70,7 @@ class RayGang:
     def narrowed(self, link: Link, ranges: Mapping[Fragment, slice], split: Split) -> Link:
         assert isinstance(link, RayLink)
         link.ranges = self._ranges = ranges
-        link.split, link.share = split, self._share
+        link.donors.split, link.donors.share = split, self._share
         self.lead.came = link.came
         return link
 
@@ -199,7 +199,7 @@ class HostActor:
         try:
             if not self._ready.wait(CALL_TIMEOUT_S) or self._follower is None:
                 return "it is not ready"
-            self._follower.given(self._link.pulled(pieces, leaves))
+            self._follower.given(self._link.donors.pulled(pieces, leaves))
         except (Unreachable, Malformed, ValueError) as error:
             return str(error)
         return None

@@ -19,10 +19,10 @@ from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.fault_injection import Breakable, Cable
 from cluster.actors.hosts.actor import RayGang
 from cluster.actors.learner_link import RayLink
-from cluster.actors.message_checks import FirstPart
 from cluster.actors.object_store.moment_pieces import Giving, Piece, put_pieces
 from cluster.config.schema import Config
 from cluster.failures import Failure, Reason
+from cluster.hosts.first_part import FirstPart
 from cluster.names import Seat
 from cluster.source import user_sha256
 from cluster.tasks import watch_process

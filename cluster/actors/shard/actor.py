@@ -18,7 +18,6 @@ from ray.exceptions import RayActorError, RayError
 from cluster.actors.call_errors import STORE_FULL, failure_of
 from cluster.actors.directory import Directory, setup_logging
 from cluster.actors.fault_injection import Breakable
-from cluster.actors.message_checks import FirstPart, flaw
 from cluster.actors.object_store.publish import Boxed, Probe, Shared
 from cluster.actors.object_store.ranges import Range
 from cluster.actors.restart import code_changed, start_over
@@ -27,6 +26,7 @@ from cluster.actors.shard.public_fragments import ANY, INLINE_BYTES, WHOLE, Publ
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.failures import Answered, Failure, Reason, raised
+from cluster.hosts.first_part import FirstPart
 from cluster.names import Seat, island_actor
 from cluster.shard.arrays import warm_up
 from cluster.shard.arrivals import Arrivals
@@ -45,6 +45,7 @@ from cluster.tasks import Tasks, heard, watch_process
 from coordinator.codec import Sent
 from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout
+from coordinator.message_checks import flaw
 from coordinator.parts import joined
 from coordinator.protocol import (
     ContributionId,

@@ -12,7 +12,6 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from cluster.actors.directory import AGAIN_S, Directory, holder_of, setup_logging
 from cluster.actors.fault_injection import Breakable
-from cluster.actors.message_checks import check_report, check_word
 from cluster.actors.restart import code_changed, start_over
 from cluster.actors.syncer.ray_ports import RayPorts
 from cluster.actors.syncer.snapshot_writer import SnapshotWriter
@@ -40,6 +39,7 @@ from cluster.tasks import Tasks, watch_process
 from cluster.view import View
 from coordinator.errors import ArchipelagoError, Outdated, RunFailed
 from coordinator.fragments import Layout
+from coordinator.message_checks import check_report, check_word
 from coordinator.protocol import (
     Adopted,
     Answer,
