@@ -118,6 +118,7 @@ RING, RECORDS = "cluster/allreduce/ring.py", "cluster/allreduce/records.py"
 FRAGMENTS, SEALED = "cluster/storage/fragments.py", "cluster/storage/sealed.py"
 PLAYBACK, KEEPING = "cluster/storage/playback.py", "cluster/allreduce/saved_state.py"
 SHARD, FATES = "cluster/shard/shard.py", "cluster/shard/fates.py"
+VERSIONS, INBOX = "cluster/shard/shard_fragment.py", "cluster/shard/inbox.py"
 INJECTION, RECONCILE = "cluster/fleet/fault_injection.py", "cluster/fleet/reconcile.py"
 
 MERGING = "if round_ is None or round_.stage is not Stage.MERGING"
@@ -1197,45 +1198,45 @@ MUTANTS = (
     ),
     Mutant(
         "a shard merges over what is staged",
-        SHARD,
-        "if holding.staged is not None or order.version <= holding.version:",
+        VERSIONS,
+        "if self.staged is not None or order.version <= self.version:",
         "if False:",
     ),
     Mutant(
         "what is not sound is staged",
-        SHARD,
+        VERSIONS,
         "if not norm <= order.limit or not math.isfinite(norm):",
         "if False:",
     ),
     Mutant(
         "what is not sound leaves its step",
-        SHARD,
+        VERSIONS,
         "                undo()\n",
         "                pass\n",
     ),
     Mutant(
         "a shard goes back to a version before",
-        SHARD,
-        "stored = holding.stored == holding.version",
-        "stored = holding.stored is not None",
+        VERSIONS,
+        "stored = self.stored == self.version",
+        "stored = self.stored is not None",
     ),
     Mutant(
         "merged bytes are held",
-        SHARD,
-        "            self.drop(item.contribution.reference)\n",
+        VERSIONS,
+        "            inbox.drop(item.contribution.reference)\n",
         "            pass\n",
     ),
     Mutant(
         "what was handed in outlives a recovery",
-        SHARD,
-        "if held.fragment not in found}",
+        INBOX,
+        "if held.fragment not in fragments}",
         "}",
     ),
     Mutant(
         "a merge that died unpublished stays in the master",
         SHARD,
-        "holding.version == version and holding.staged is None",
-        "holding.version == version",
+        "known.version == version and known.staged is None",
+        "known.version == version",
     ),
     Mutant(
         "what was stored and never published stays",
@@ -1245,26 +1246,26 @@ MUTANTS = (
     ),
     Mutant(
         "a version is published twice",
-        SHARD,
-        "if holding.version == order.version:",
+        VERSIONS,
+        "if self.version == order.version:",
         "if False:",
     ),
     Mutant(
         "whatever is staged is published",
-        SHARD,
-        "if version != order.version or difference is None or order.previous != holding.version:",
+        VERSIONS,
+        "if version != order.version or difference is None or order.previous != self.version:",
         "if difference is None:",
     ),
     Mutant(
         "whatever is staged is stored",
-        SHARD,
-        "if holding.staged is None or holding.staged[0] != version:",
+        VERSIONS,
+        "if self.staged is None or self.staged[0] != version:",
         "if False:",
     ),
     Mutant(
         "what counts from a former version is not moved",
-        SHARD,
-        "if self._keeping.anchor is Anchor.BASE or said.base == holding.version:",
+        VERSIONS,
+        "if self._retention.anchor is Anchor.BASE or contribution.base == self.version:",
         "if True:",
     ),
     Mutant(

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cluster.shard.arithmetic import Files
 from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, fresh
 from cluster.shard.files import NoFiles
-from cluster.shard.shard import Keeping, Shard
+from cluster.shard.retention import Retention
+from cluster.shard.shard import Shard
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Arrays
 from coordinator.codec import Payload, Wire, decode, encode
@@ -329,7 +330,7 @@ def test_a_shard_without_a_model_does_nothing_and_says_so() -> None:
     layout = LAYOUT
     method = Method(MergeRule.MEAN, AS_IT_IS, Wire.F32, Wire.F32, 0, None, 1.0)
     shard: ArrayShard = Shard(
-        lambda: (ArrayArithmetic(layout, method, map), NoFiles()), Keeping(Anchor.BASE, 0, 1)
+        lambda: (ArrayArithmetic(layout, method, map), NoFiles()), Retention(Anchor.BASE, 0, 1)
     )
     said = ContributionId(A, F0, 0, 1)
     hand_in = HandIn(said, Version(0, 0), 0, 1, LAYOUT.fingerprint, Progress(1, 1, Lease(0)))

@@ -22,7 +22,8 @@ from archipelago.lab.bench import procfs
 from archipelago.lab.bench.stats import median, told
 from cluster.shard.arrays import ArrayArithmetic, Method, fresh, warm_up
 from cluster.shard.files import NoFiles
-from cluster.shard.shard import Keeping, Shard
+from cluster.shard.retention import Retention
+from cluster.shard.shard import Shard
 from cluster.storage.fragments import Arrays
 from coordinator.alignment import Part
 from coordinator.codec import Wire, encode
@@ -133,7 +134,7 @@ def memory(workload: Workload) -> dict[str, float]:
         raise UserMistake(f"memory is read off /proc, which is not as on Linux: {error}") from error
     method = Method(MergeRule.RDA, OUTER, wire, wire, KEEP_DIFFERENCES, None, 1.0)
     shard = Shard(
-        lambda: (ArrayArithmetic(layout, method, map), Stored()), Keeping(Anchor.BASE, 0, every=1)
+        lambda: (ArrayArithmetic(layout, method, map), Stored()), Retention(Anchor.BASE, 0, every=1)
     )
     shard.seed(fresh([np.zeros(n, np.float32)]))
 
