@@ -10,7 +10,7 @@ import math
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +36,27 @@ MOST = 2**53
 """The largest count: above it a float, such as a weight, is not exact any more."""
 
 
-PieceT = TypeVar("PieceT")
-"""A piece of moments: it has a `host`, a `leaf`, a `start`, `nbytes` and a `reference`."""
+class MomentPiece(Protocol):
+    """A piece of a leaf of a donor's moments, for one host; `reference`: to the stored bytes."""
+
+    @property
+    def host(self) -> int: ...
+    @property
+    def leaf(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def reference(self) -> object: ...
+
+
+PieceT = TypeVar("PieceT", bound=MomentPiece)
 
 
 def flaw(handed: object, life: Life, fragment: Fragment) -> str | None:
     """What is wrong with the answer of this life, asked for this fragment; None: nothing."""
-    if type(handed) is not tuple or len(pair := cast("tuple[Any, ...]", handed)) != 2:
+    if (pair := _pair(handed)) is None:
         return f"{_shown(handed)} instead of facts and a payload"
     facts, sent = pair
     if type(facts) is not HandIn:
@@ -131,6 +145,14 @@ def moments_of(pulled: Sequence[object]) -> list[NDArray[Any]]:
     ]:
         raise Malformed(f"{_shown(wrong[0])} among its moments")
     return leaves
+
+
+def _pair(value: object) -> tuple[Any, Any] | None:
+    """Return the value if it is a plain tuple of two."""
+    if type(value) is not tuple:
+        return None
+    parts = cast("tuple[Any, ...]", value)
+    return (parts[0], parts[1]) if len(parts) == 2 else None
 
 
 def _refuse(*checks: Iterator[str]) -> None:
