@@ -101,6 +101,7 @@ ROSTER = "coordinator/roster.py"
 QUORUM, GRACE, LEASES = "coordinator/quorum.py", "coordinator/grace.py", "coordinator/leases.py"
 LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
 ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
+EFFECTS = "cluster/syncer/effects.py"
 CLAIMS = "coordinator/claims.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction_gate.py"
@@ -552,9 +553,9 @@ MUTANTS = (
     ),
     Mutant(
         "whoever had nothing to hand in is over",
-        SHELL,
-        'self.feed(Missing(ask.life, ask.fragment, "nothing to hand in"))',
-        'self.feed(Missing(ask.life, ask.fragment, "nothing to hand in", lost=True))',
+        EFFECTS,
+        'self._syncer.feed(Missing(ask.life, ask.fragment, "nothing to hand in"))',
+        'self._syncer.feed(Missing(ask.life, ask.fragment, "nothing to hand in", lost=True))',
     ),
     Mutant(
         "accounted for twice",
@@ -999,13 +1000,13 @@ MUTANTS = (
     ),
     Mutant(
         "public before it is merged",
-        SHELL,
+        EFFECTS,
         "if (event := await self._ports.merge(order)) is not None:",
         "if event := Merged(order.fragment, order.version):",
     ),
     Mutant(
         "public before it is stored, by the shell",
-        SHELL,
+        EFFECTS,
         "if (said := await self._ports.store(order)) is None:",
         "if (said := True) is None:",
     ),

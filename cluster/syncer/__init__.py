@@ -3,7 +3,9 @@
 `actors` comes in, and the laboratory. No Ray here, and no arrays: other processes are reached over
 `Ports`, the tape over `Log`.
 
-    shell           feeds events to the rules, writes the tape, carries effects out in order
+    shell           feeds events to the rules, writes the tape, has effects carried out in order
+    effect_queue    effects that wait until the tape is durable up to their event
+    effects         carries effects out: what comes of each is an event
     ports           what the shell reaches: shards, learners, disk, tape
     collect         many learners asked through one shard in few calls
     shard_liveness  which shards are there; calls of one that died fail

@@ -26,7 +26,7 @@ from cluster.storage.lines import Adding, WaitingLines
 from cluster.storage.ownership import Fence, me, take
 from cluster.storage.playback import read_tape
 from cluster.storage.tape import Tape
-from cluster.syncer.shell import done, is_done
+from cluster.syncer.effect_queue import done, is_done
 from coordinator.fragments import Flat
 from coordinator.protocol import Discard, Fate, Fragment, Stop, Version
 from tests.cluster.played import LAYOUT as CUT

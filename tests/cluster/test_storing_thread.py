@@ -240,7 +240,7 @@ def test_a_disk_that_hangs_does_not_stop_the_syncers_event_loop(
 
     async def story(disk: SystemCalls) -> None:
         await syncer.status()
-        monkeypatch.setattr("cluster.syncer.shell.FLUSH_TIMEOUT_S", 0.5)
+        monkeypatch.setattr("cluster.syncer.effect_queue.FLUSH_TIMEOUT_S", 0.5)
         monkeypatch.setattr("cluster.actors.syncer.actor.END_S", 0.2)
         disk.answers.clear()
         stopping = asyncio.create_task(syncer.stop("enough"))

@@ -31,10 +31,11 @@ from cluster.storage.playback import edition_of
 from cluster.storage.snapshots import Snapshot
 from cluster.storage.tape import Tape
 from cluster.syncer.clock import Clock
+from cluster.syncer.effect_queue import done
 from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
 from cluster.syncer.restore import restore, rules_sha256
-from cluster.syncer.shell import Syncer, done
+from cluster.syncer.shell import Syncer
 from cluster.tasks import Tasks, watch_process
 from cluster.view import View
 from coordinator.errors import ArchipelagoError, Outdated, RunFailed
