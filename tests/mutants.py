@@ -1235,9 +1235,9 @@ MUTANTS = (
     ),
     Mutant(
         "a merge that died unpublished stays in the master",
-        SHARD,
-        "known.version == version and known.staged is None",
-        "known.version == version",
+        VERSIONS,
+        "return self.version == version and self.staged is None",
+        "return self.version == version",
     ),
     Mutant(
         "what was stored and never published stays",

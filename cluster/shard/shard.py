@@ -65,10 +65,8 @@ class Shard(Generic[P, D, W, S]):
         """Errors: `Outdated` if a later generation has been heard: a syncer may live on where Ray
         has lost sight of it."""
         if generation < self.generation:
-            raise Outdated(
-                f"the syncer of generation {generation} is not heard any more, that of "
-                f"{self.generation} is"
-            )
+            other = f"that of {self.generation} is"
+            raise Outdated(f"the syncer of generation {generation} is not heard any more, {other}")
 
     def _fragment(self, p: Fragment) -> ShardFragment[P, D, W, S]:
         """Errors: `NoModel`: this process is not the one that was meant."""
@@ -117,9 +115,7 @@ class Shard(Generic[P, D, W, S]):
         return found
 
     def _has(self, p: Fragment, version: Version) -> bool:
-        """Return whether this is the fragment as it is in memory, with what a merge changes."""
-        known = self._fragments.get(p)
-        return known is not None and known.version == version and known.staged is None
+        return p in self._fragments and self._fragments[p].is_at(version)
 
     def _public_at(self, p: Fragment, version: Version) -> ShardFragment[P, D, W, S]:
         return ShardFragment(p, version, self._arithmetic, self._files, self._retention)
@@ -138,19 +134,13 @@ class Shard(Generic[P, D, W, S]):
         """Free what will not be merged; unknown references are free already."""
         self.inbox.drop(reference)
 
-    def payload(self, reference: Reference) -> P:
-        """Return what was handed in, as it was encoded.
-
-        Errors: `NoModel`; `Misordered` if it is not held.
-        """
-        if not self._fragments:
-            raise NoModel(NO_MODEL)
-        return self.inbox.payload(reference)
-
     def payloads(self, order: Merge) -> list[P]:
-        """Return what an order would merge, as it was encoded. Errors: as `payload`."""
+        """Return what an order would merge, as it was encoded.
+
+        Errors: `NoModel`; `Misordered` if one is not held.
+        """
         self._fragment(order.fragment)
-        return [self.payload(item.contribution.reference) for item in order.items]
+        return [self.inbox.payload(item.contribution.reference) for item in order.items]
 
     # --- versions ---------------------------------------------------------------------------------
 

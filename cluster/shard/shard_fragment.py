@@ -58,6 +58,10 @@ class ShardFragment(Generic[P, D, W, S]):
         staged = "nothing" if self.staged is None else str(self.staged[0])
         return f"{self.version} of fragment {self._p} is public and {staged} is staged"
 
+    def is_at(self, version: Version) -> bool:
+        """Return whether this is the fragment at a version, down to what a merge changes."""
+        return self.version == version and self.staged is None
+
     def merge(self, order: Merge, inbox: Inbox[P]) -> Merged | Unsound:
         """Merge as `Shard.merge` says; what is staged is no longer in the inbox."""
         p = self._p

@@ -221,7 +221,7 @@ class Played:
 
     def _keep(self, order: Merge) -> None:
         for item in order.items:
-            payload = self._shard.payload(item.contribution.reference)
+            payload = self._shard.inbox.payload(item.contribution.reference)
             save_contribution(
                 Folder(self.run_dir), item.contribution.id, payload, LAYOUT.fingerprint
             )

@@ -337,7 +337,7 @@ def test_a_shard_without_a_model_does_nothing_and_says_so() -> None:
     assert not shard.has_model
     for call in (
         lambda: shard.receive(hand_in, numbers(0)),
-        lambda: shard.payload(Reference("any")),
+        lambda: shard.payloads(Merge(F0, Version(0, 1), (), "")),
         lambda: shard.merge(Merge(F0, Version(0, 1), (), "")),
         lambda: shard.publish(Publish(F0, Version(0, 1), Version(0, 0), (), ())),
         lambda: shard.whole([F0]),
@@ -379,7 +379,7 @@ def test_an_order_that_does_not_fit_is_never_carried_out() -> None:
     with pytest.raises(Misordered, match="nothing is held of"):
         story.shard.merge(Merge(F0, Version(0, 2), (item,), ""))
     with pytest.raises(Misordered, match="nothing is held of"):
-        story.shard.payload(item.contribution.reference)
+        story.shard.payloads(Merge(F0, Version(0, 2), (item,), ""))
 
 
 def test_it_goes_back_to_what_is_in_memory_and_drops_what_was_handed_in() -> None:
