@@ -69,8 +69,7 @@ class Shard(Generic[P, D, W, S]):
             raise Outdated(f"the syncer of generation {generation} is not heard any more, {other}")
 
     def _fragment(self, p: Fragment) -> ShardFragment[P, D, W, S]:
-        """Errors: `NoModel`: this process is not the one that was meant."""
-        if not self._fragments:
+        if not self._fragments:  # this process is not the one that was meant
             raise NoModel(NO_MODEL)
         return self._fragments[p]
 
@@ -211,14 +210,12 @@ class Shard(Generic[P, D, W, S]):
         return [self._arithmetic.shared(p) for p in fragments]
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> list[D] | tuple[Version, W]:
-        """The differences that lead from one version to another, in order; the public fragment as
-        it is now, if they are not kept."""
+        """Return what `links` does; the public fragment as it is now, if that is None."""
         found = self.links(p, older, newer)
         return self.whole([p])[0] if found is None else found
 
     def links(self, p: Fragment, older: Version, newer: Version) -> list[D] | None:
-        """The differences that lead from one version to another, in order; None if they are not
-        kept."""
+        """Return the differences from one version to another, in order; None if they are gone."""
         return self._fragment(p).links(older, newer)
 
     @property

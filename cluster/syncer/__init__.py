@@ -10,6 +10,8 @@
     collect          many learners asked through one shard in few calls
     shard_liveness   which shards are there; calls of one that died fail
     restore          where a syncer that comes back goes on: snapshot, then tape
+    resume_point     the snapshot, and the place on the tape, that a restart resumes from
+    damage_report    which stored files could not be used, and which versions are stored
     journal          `notes.jsonl`: what a summary needs and no event says
     measures         takes in events and vitals, and counts
     island_measures  how far each island has come, when it advanced, what it delivered

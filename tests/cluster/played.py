@@ -29,7 +29,7 @@ from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_sna
 from cluster.storage.tape import Tape
 from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
-from cluster.syncer.restore import rules_sha256
+from cluster.syncer.resume_point import rules_sha256
 from coordinator.advance import advance
 from coordinator.codec import encode, joined
 from coordinator.fragments import Flat, Leaf, cut

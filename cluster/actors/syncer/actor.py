@@ -34,7 +34,8 @@ from cluster.syncer.clock import Clock
 from cluster.syncer.effect_queue import done
 from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
-from cluster.syncer.restore import restore, rules_sha256
+from cluster.syncer.restore import restore
+from cluster.syncer.resume_point import rules_sha256
 from cluster.syncer.shell import Syncer
 from cluster.tasks import Tasks, watch_process
 from cluster.view import View
