@@ -3,6 +3,7 @@
 Modules:
 
     protocol        ids, versions, events, effects: all that is ever said
+    message_checks  the checks of messages from islands, before they are used
     advance         (rule, state, event, now) -> (state, effects): every decision
     state           the syncer's whole mind, one frozen value, and what must hold of it
     lives           join, report, drain, lose: a restart is a new incarnation

@@ -9,7 +9,8 @@ from typing import Any
 from cluster.shard.arithmetic import Files
 from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, OuterOptimizer
 from cluster.shard.files import NoFiles
-from cluster.shard.shard import Keeping, Shard
+from cluster.shard.retention import Retention
+from cluster.shard.shard import Shard
 from cluster.storage.fragments import Arrays
 from coordinator.codec import Wire
 from coordinator.fragments import Layout
@@ -143,7 +144,7 @@ def array_shard(
     )
     shard: ArrayShard = Shard(
         lambda: (ArrayArithmetic(layout, method, map), files or NoFiles()),
-        Keeping(anchor, max_staleness, every),
+        Retention(anchor, max_staleness, every),
     )
     shard.seed(arrays)
     return shard

@@ -103,6 +103,7 @@ ROSTER, OUTCOMES = "coordinator/roster.py", "coordinator/merge_outcomes.py"
 QUORUM, GRACE, LEASES = "coordinator/quorum.py", "coordinator/grace.py", "coordinator/leases.py"
 LEDGER, RECOVERY = "coordinator/ledger.py", "coordinator/recovery.py"
 ADVANCE, SHELL = "coordinator/advance.py", "cluster/syncer/shell.py"
+EFFECTS = "cluster/syncer/effects.py"
 CLAIMS = "coordinator/claims.py"
 NORMS, SUSPECTS = "coordinator/norms.py", "coordinator/suspects.py"
 DIRECTION = "coordinator/direction_gate.py"
@@ -122,6 +123,7 @@ RING, RECORDS = "cluster/allreduce/ring.py", "cluster/allreduce/records.py"
 FRAGMENTS, SEALED = "cluster/storage/fragments.py", "cluster/storage/sealed.py"
 PLAYBACK, KEEPING = "cluster/storage/playback.py", "cluster/allreduce/saved_state.py"
 SHARD, FATES = "cluster/shard/shard.py", "cluster/shard/fates.py"
+VERSIONS, INBOX = "cluster/shard/shard_fragment.py", "cluster/shard/inbox.py"
 INJECTION, RECONCILE = "cluster/fleet/fault_injection.py", "cluster/fleet/reconcile.py"
 
 MERGING = "if round_ is None or round_.stage is not Stage.MERGING"
@@ -554,9 +556,9 @@ MUTANTS = (
     ),
     Mutant(
         "whoever had nothing to hand in is over",
-        SHELL,
-        'self.feed(Missing(ask.life, ask.fragment, "nothing to hand in"))',
-        'self.feed(Missing(ask.life, ask.fragment, "nothing to hand in", lost=True))',
+        EFFECTS,
+        'self._syncer.feed(Missing(ask.life, ask.fragment, "nothing to hand in"))',
+        'self._syncer.feed(Missing(ask.life, ask.fragment, "nothing to hand in", lost=True))',
     ),
     Mutant(
         "accounted for twice",
@@ -1001,15 +1003,15 @@ MUTANTS = (
     ),
     Mutant(
         "public before it is merged",
-        SHELL,
+        EFFECTS,
         "if (event := await self._ports.merge(order)) is not None:",
         "if event := Merged(order.fragment, order.version):",
     ),
     Mutant(
         "public before it is stored, by the shell",
-        SHELL,
-        "if (said := await self._ports.store(order)) is None:",
-        "if (said := True) is None:",
+        EFFECTS,
+        "if (outcome := await self._ports.store(order)) is None:",
+        "if (outcome := True) is None:",
     ),
     # --- what a learner owes and says
     Mutant(
@@ -1202,45 +1204,45 @@ MUTANTS = (
     ),
     Mutant(
         "a shard merges over what is staged",
-        SHARD,
-        "if holding.staged is not None or order.version <= holding.version:",
+        VERSIONS,
+        "if self.staged is not None or order.version <= self.version:",
         "if False:",
     ),
     Mutant(
         "what is not sound is staged",
-        SHARD,
+        VERSIONS,
         "if not norm <= order.limit or not math.isfinite(norm):",
         "if False:",
     ),
     Mutant(
         "what is not sound leaves its step",
-        SHARD,
+        VERSIONS,
         "                undo()\n",
         "                pass\n",
     ),
     Mutant(
         "a shard goes back to a version before",
-        SHARD,
-        "stored = holding.stored == holding.version",
-        "stored = holding.stored is not None",
+        VERSIONS,
+        "stored = self.stored == self.version",
+        "stored = self.stored is not None",
     ),
     Mutant(
         "merged bytes are held",
-        SHARD,
-        "            self.drop(item.contribution.reference)\n",
+        VERSIONS,
+        "            inbox.drop(item.contribution.reference)\n",
         "            pass\n",
     ),
     Mutant(
         "what was handed in outlives a recovery",
-        SHARD,
-        "if held.fragment not in found}",
+        INBOX,
+        "if held.fragment not in fragments}",
         "}",
     ),
     Mutant(
         "a merge that died unpublished stays in the master",
-        SHARD,
-        "holding.version == version and holding.staged is None",
-        "holding.version == version",
+        VERSIONS,
+        "return self.version == version and self.staged is None",
+        "return self.version == version",
     ),
     Mutant(
         "what was stored and never published stays",
@@ -1250,26 +1252,26 @@ MUTANTS = (
     ),
     Mutant(
         "a version is published twice",
-        SHARD,
-        "if holding.version == order.version:",
+        VERSIONS,
+        "if self.version == order.version:",
         "if False:",
     ),
     Mutant(
         "whatever is staged is published",
-        SHARD,
-        "if version != order.version or difference is None or order.previous != holding.version:",
+        VERSIONS,
+        "if version != order.version or difference is None or order.previous != self.version:",
         "if difference is None:",
     ),
     Mutant(
         "whatever is staged is stored",
-        SHARD,
-        "if holding.staged is None or holding.staged[0] != version:",
+        VERSIONS,
+        "if self.staged is None or self.staged[0] != version:",
         "if False:",
     ),
     Mutant(
         "what counts from a former version is not moved",
-        SHARD,
-        "if self._keeping.anchor is Anchor.BASE or said.base == holding.version:",
+        VERSIONS,
+        "if self._retention.anchor is Anchor.BASE or contribution.base == self.version:",
         "if True:",
     ),
     Mutant(

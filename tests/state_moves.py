@@ -69,10 +69,10 @@ FRAGMENT = Machine(
 
 def stage(shard: Shard[Any, Any, Any, Any], p: Fragment) -> str:
     """How far a fragment is there."""
-    holding = shard._holdings.get(p)
-    if holding is None:
+    known = shard._fragments.get(p)
+    if known is None:
         return NO_MODEL
-    return PUBLIC if holding.staged is None else STAGED
+    return PUBLIC if known.staged is None else STAGED
 
 
 def fragments_of(call: str, arguments: Sequence[Any]) -> Sequence[Fragment]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from cluster.allreduce.ring import Ring
 from cluster.allreduce.ring_messages import Form
 from cluster.allreduce.wire import wire_bytes
-from cluster.syncer.measures import RECENT_MERGES, Measures
+from cluster.syncer.measures import Measures
+from cluster.syncer.merge_measures import RECENT_MERGES
 from coordinator.codec import Wire
 from coordinator.fragments import Layout
 from coordinator.protocol import Life

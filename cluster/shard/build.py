@@ -11,7 +11,8 @@ from cluster.shard.arithmetic import Files
 from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, first
 from cluster.shard.files import NoFiles
 from cluster.shard.outer_optax import OptaxOuter
-from cluster.shard.shard import Keeping, Shard
+from cluster.shard.retention import Retention
+from cluster.shard.shard import Shard
 from cluster.storage.fragments import Arrays
 from coordinator.codec import Wire
 from coordinator.fragments import Flat, Layout
@@ -65,8 +66,8 @@ def shard_over(
         )
         return ArrayArithmetic(layout, method, spread), files
 
-    keeping = Keeping(Anchor(sync.anchor), sync.max_staleness, config.durability.counted)
-    return Shard(have, keeping)
+    retention = Retention(Anchor(sync.anchor), sync.max_staleness, config.durability.counted)
+    return Shard(have, retention)
 
 
 def shard_of(

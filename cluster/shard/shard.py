@@ -10,22 +10,19 @@ simulator replaces: what it plays is this module.
 from __future__ import annotations
 
 import functools
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from cluster.shard.arithmetic import Arithmetic, D, Files, Held, P, S, Sized, W, Weighed
-from coordinator.chain import Kept, between, lengthened
-from coordinator.errors import Misordered, NoModel, Outdated
+from cluster.shard.arithmetic import Arithmetic, D, Files, P, S, W
+from cluster.shard.inbox import Inbox
+from cluster.shard.retention import Retention
+from cluster.shard.shard_fragment import ShardFragment
+from coordinator.errors import NoModel, Outdated
 from coordinator.protocol import (
-    Anchor,
     Contribution,
-    ContributionId,
     Fragment,
     HandIn,
-    Item,
     Merge,
     Merged,
     Publication,
@@ -39,77 +36,42 @@ T = TypeVar("T")
 NO_MODEL = "the shard has just begun and has no model yet"
 
 
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """How much a shard keeps. `every`: as `durability.every`.
-
-    `anchor`: with `CURRENT` the public fragments of `max_staleness` versions before the present one
-    are kept, since the gate admits nothing older; a contribution may still count from them.
-    """
-
-    anchor: Anchor
-    max_staleness: int
-    every: int
-
-    @property
-    def former(self) -> int:
-        return self.max_staleness if self.anchor is Anchor.CURRENT else 0
-
-
-@dataclass(slots=True)
-class _Holding(Generic[D, W]):
-    """One fragment, at its public `version`. `stored`: the newest version in the files, if known.
-
-    `former`: public fragments that a contribution may still count from, by version, oldest first.
-    `chain`: the last differences of the public one.
-    """
-
-    version: Version
-    stored: Version | None
-    staged: tuple[Version, D] | None = None
-    former: dict[Version, W] = field(default_factory=dict[Version, Any])
-    chain: tuple[Kept[D], ...] = ()
-
-
 class Shard(Generic[P, D, W, S]):
     """Some fragments of a model, or all; none until it is told to `seed` or to `recover`.
 
     One thread at a time may call; `whole`, `shared` and `missed` may be called from any. `store`
     may be called beside calls for other fragments; once it has its copy, it may go on beside all
-    but `seed`. `generation`: of the newest
-    syncer that was heard; of an earlier one no order is taken.
+    but `seed`. `generation`: of the newest syncer that was heard; of an earlier one no order is
+    taken. `inbox`: what was handed in and neither merged nor dropped.
     """
 
     def __init__(
-        self, means: Callable[[], tuple[Arithmetic[P, D, W, S], Files[S]]], keeping: Keeping
+        self, means: Callable[[], tuple[Arithmetic[P, D, W, S], Files[S]]], retention: Retention
     ) -> None:
         """`means`: called once, when there is a model."""
         self.generation = 0
-        self._means, self._keeping = means, keeping
+        self._means, self._retention = means, retention
         self._arithmetic: Arithmetic[P, D, W, S]
         self._files: Files[S]
-        self._holdings: dict[Fragment, _Holding[D, W]] = {}
-        self._inbox: dict[Reference, Held[P]] = {}
+        self._fragments: dict[Fragment, ShardFragment[P, D, W, S]] = {}
+        self.inbox = Inbox[P]()
         self._publishing = threading.Lock()
 
     @property
     def has_model(self) -> bool:
-        return bool(self._holdings)
+        return bool(self._fragments)
 
     def obey(self, generation: int) -> None:
         """Errors: `Outdated` if a later generation has been heard: a syncer may live on where Ray
         has lost sight of it."""
         if generation < self.generation:
-            raise Outdated(
-                f"the syncer of generation {generation} is not heard any more, that of "
-                f"{self.generation} is"
-            )
+            other = f"that of {self.generation} is"
+            raise Outdated(f"the syncer of generation {generation} is not heard any more, {other}")
 
-    def _holding(self, p: Fragment) -> _Holding[D, W]:
-        """Errors: `NoModel`: this process is not the one that was meant."""
-        if not self._holdings:
+    def _fragment(self, p: Fragment) -> ShardFragment[P, D, W, S]:
+        if not self._fragments:  # this process is not the one that was meant
             raise NoModel(NO_MODEL)
-        return self._holdings[p]
+        return self._fragments[p]
 
     # --- beginnings -------------------------------------------------------------------------------
 
@@ -118,12 +80,12 @@ class Shard(Generic[P, D, W, S]):
 
         Errors: `OSError` if that is not to be had.
         """
-        if not self._holdings:
+        if not self._fragments:
             self._arithmetic, self._files = self._means()
         for p, stored in fragments.items():
             self._arithmetic.put(p, stored)
             self._files.save(p, functools.partial(fragments.__getitem__, p), first=True)
-            self._holdings[p] = self._as_stored(p, stored.version)
+            self._fragments[p] = self._public_at(p, stored.version)
 
     def recover(
         self, wanted: Mapping[Fragment, Version], generation: int
@@ -138,79 +100,46 @@ class Shard(Generic[P, D, W, S]):
         """
         self.obey(generation)
         self.generation = generation
-        if not self._holdings:
+        if not self._fragments:
             self._arithmetic, self._files = self._means()
         back = {p: self._files.newest(p, v) for p, v in wanted.items() if not self._has(p, v)}
         found = {p: back[p].version if p in back else v for p, v in wanted.items()}
         with self._publishing:
             for p, stored in back.items():
                 self._arithmetic.put(p, stored)
-            self._holdings |= {p: self._as_stored(p, version) for p, version in found.items()}
-        self._inbox = {r: held for r, held in self._inbox.items() if held.fragment not in found}
+            self._fragments |= {p: self._public_at(p, version) for p, version in found.items()}
+        self.inbox.forget(found.keys())
         for p, version in found.items():
             self._files.forget_after(p, version)
         return found
 
     def _has(self, p: Fragment, version: Version) -> bool:
-        """Is this the fragment as it is in memory, down to what a merge changes?"""
-        holding = self._holdings.get(p)
-        return holding is not None and holding.version == version and holding.staged is None
+        return p in self._fragments and self._fragments[p].is_at(version)
 
-    def _as_stored(self, p: Fragment, version: Version) -> _Holding[D, W]:
-        return _Holding(version, version if self._files.has(p, version) else None)
+    def _public_at(self, p: Fragment, version: Version) -> ShardFragment[P, D, W, S]:
+        return ShardFragment(p, version, self._arithmetic, self._files, self._retention)
 
     # --- contributions ----------------------------------------------------------------------------
 
     def receive(self, hand_in: HandIn, payload: P) -> Contribution:
-        """Hold what was handed in, measured; of what the run's wire does not have nothing is held,
-        and the contribution says why (`flaw`).
+        """Hold what was handed in, measured (`Inbox.receive`).
 
         Errors: `NoModel`.
         """
-        p, lengths, moments = hand_in.id.fragment, [math.nan], None
-        self._holding(p)
-        reference, flaw = Reference(str(hand_in.id)), self._arithmetic.flaw(p, payload)
-        if not flaw:
-            held = self._inbox[reference] = self._arithmetic.hold(p, payload)
-            lengths, moments = held.norms, held.moments
-        return Contribution(
-            id=hand_in.id,
-            base=hand_in.base,
-            since_step=hand_in.since_step,
-            tokens=hand_in.tokens,
-            fingerprint=hand_in.fingerprint,
-            progress=hand_in.progress,
-            norm=math.hypot(*lengths),
-            bytes=payload.nbytes,
-            reference=reference,
-            flaw=flaw,
-            moments_norm=moments,
-        )
+        self._fragment(hand_in.id.fragment)
+        return self.inbox.receive(hand_in, payload, self._arithmetic)
 
     def drop(self, reference: Reference) -> None:
         """Free what will not be merged; unknown references are free already."""
-        self._inbox.pop(reference, None)
-
-    def payload(self, reference: Reference) -> P:
-        """What was handed in, as it was encoded.
-
-        Errors: `NoModel`; `Misordered` if it is not held.
-        """
-        if not self._holdings:
-            raise NoModel(NO_MODEL)
-        if (held := self._inbox.get(reference)) is None:
-            raise Misordered(f"nothing is held of {reference}")
-        return held.payload
+        self.inbox.drop(reference)
 
     def payloads(self, order: Merge) -> list[P]:
-        """Return what an order would merge, as it was encoded. Errors: as `payload`."""
-        self._holding(order.fragment)
-        return [self.payload(item.contribution.reference) for item in order.items]
+        """Return what an order would merge, as it was encoded.
 
-    @property
-    def inbox(self) -> Mapping[Reference, Held[P]]:
-        """What was handed in and neither merged nor dropped."""
-        return self._inbox
+        Errors: `NoModel`; `Misordered` if one is not held.
+        """
+        self._fragment(order.fragment)
+        return [self.inbox.payload(item.contribution.reference) for item in order.items]
 
     # --- versions ---------------------------------------------------------------------------------
 
@@ -223,50 +152,7 @@ class Shard(Generic[P, D, W, S]):
 
         Errors: `NoModel`; `Misordered`; what `Files.load` has, and then the fragment is not sound.
         """
-        p = order.fragment
-        holding = self._holding(p)
-        if holding.staged is not None or order.version <= holding.version:
-            raise Misordered(f"{order} while {self._how_it_stands(p)}")
-        named = [*(item.contribution for item in order.items), *order.trial]
-        if missing := [c.id for c in named if c.reference not in self._inbox]:
-            raise Misordered(f"{order}: nothing is held of {missing}")
-        parts = [self._weighed(holding, item) for item in order.items]
-        trial = self._on_trial(holding, order)
-        stored = holding.stored == holding.version
-        undo = None if stored else self._arithmetic.undo(p)
-        staging = self._arithmetic.merge(order, parts, trial)
-        norm = staging.norm
-        if not norm <= order.limit or not math.isfinite(norm):
-            if undo is not None:
-                undo()
-            else:
-                self._arithmetic.put_back(p, self._files.load(p, holding.version))
-            return Unsound(p, order.version, norm, self._spoiled(order))
-        holding.staged = (order.version, staging.difference)
-        for item in order.items:
-            self.drop(item.contribution.reference)
-        return Merged(p, order.version, *staging[1:])
-
-    def _weighed(self, holding: _Holding[D, W], item: Item) -> Weighed[P, W]:
-        said, held = item.contribution, self._inbox[item.contribution.reference]
-        if self._keeping.anchor is Anchor.BASE or said.base == holding.version:
-            return Weighed(held, item.weight, None)
-        if (base := holding.former.get(said.base)) is None:
-            raise Misordered(f"{said.id} counts from {said.base}, which is not kept")
-        return Weighed(held, item.weight, base)
-
-    def _on_trial(self, holding: _Holding[D, W], order: Merge) -> list[Weighed[P, W]] | None:
-        """What is measured beside a merge; None if directions are not wanted, or there are too few
-        contributions to say who points the wrong way."""
-        few = len(order.items) + len(order.trial) < 2  # one alone has nobody to point against
-        if few or not order.measure:
-            return None
-        return [self._weighed(holding, Item(c, 0.0)) for c in order.trial]
-
-    def _spoiled(self, order: Merge) -> tuple[ContributionId, ...]:
-        """Which contributions of an order have other norms now than when they arrived."""
-        held = {c.id: self._inbox[c.reference] for c, _ in order.items}
-        return tuple(s for s, each in held.items() if self._arithmetic.norms(each) != each.norms)
+        return self._fragment(order.fragment).merge(order, self.inbox)
 
     def store(
         self, p: Fragment, version: Version, copied: Callable[[], None] = lambda: None
@@ -278,20 +164,7 @@ class Shard(Generic[P, D, W, S]):
 
         Errors: `OSError` if that is not to be had; `Misordered`.
         """
-        holding = self._holding(p)
-        if holding.staged is None or holding.staged[0] != version:
-            raise Misordered(f"store {version} while {self._how_it_stands(p)}")
-        if version.number % self._keeping.every:
-            return False
-
-        def copy() -> S:
-            mine = self.staged(p)
-            copied()
-            return mine
-
-        self._files.save(p, copy, first=False)
-        holding.stored = version
-        return True
+        return self._fragment(p).store(version, copied)
 
     def publish(self, order: Publish) -> tuple[Publication, D] | None:
         """Make the staged version public; what to send to every learner. None if this process has
@@ -299,61 +172,35 @@ class Shard(Generic[P, D, W, S]):
 
         Errors: `NoModel`; `Misordered`.
         """
-        p, holding = order.fragment, self._holding(order.fragment)
-        if holding.version == order.version:
-            return None
-        version, difference = holding.staged or (None, None)
-        if version != order.version or difference is None or order.previous != holding.version:
-            raise Misordered(f"{order} while {self._how_it_stands(p)}")
-        if former := self._keeping.former:
-            holding.former[holding.version] = self._arithmetic.whole(p)
-            for old in list(holding.former)[:-former]:
-                del holding.former[old]
-        with self._publishing:
-            missed = self._arithmetic.publish(p, difference)
-            kept = Kept(holding.version, order.version, missed)
-            holding.version, holding.staged = order.version, None
-        holding.chain = lengthened(holding.chain, kept, self._arithmetic.links(p))
-        return Publication(p, order.version, order.previous, order.merged), difference
-
-    def _how_it_stands(self, p: Fragment) -> str:
-        holding = self._holdings[p]
-        staged = "nothing" if holding.staged is None else str(holding.staged[0])
-        return f"{holding.version} of fragment {p} is public and {staged} is staged"
+        return self._fragment(order.fragment).publish(order, self._publishing)
 
     # --- what it has ------------------------------------------------------------------------------
 
     def version(self, p: Fragment) -> Version:
         """The public one."""
-        return self._holding(p).version
+        return self._fragment(p).version
 
     def arrays(self, p: Fragment) -> S:
         """The fragment as it is; not to be called while a version is staged."""
-        holding = self._holding(p)
-        if holding.staged is not None:
-            raise Misordered(f"the arrays while {self._how_it_stands(p)}")
-        return self._arithmetic.stored(p, holding.version, None)
+        return self._fragment(p).as_public()
 
     def staged(self, p: Fragment) -> S:
         """A copy of the merged version that is not public yet, to be made durable.
 
         Errors: `Misordered` if there is none.
         """
-        holding = self._holding(p)
-        if holding.staged is None:
-            raise Misordered(f"what is staged while {self._how_it_stands(p)}")
-        return self._arithmetic.stored(p, *holding.staged)
+        return self._fragment(p).copy_staged()
 
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, W]]:
         """Copies of public fragments, with their present versions."""
         with self._publishing:
-            return [(self._holding(p).version, self._arithmetic.whole(p)) for p in fragments]
+            return [(self._fragment(p).version, self._arithmetic.whole(p)) for p in fragments]
 
     def read(self, p: Fragment, copied: Callable[[W], T]) -> tuple[Version, T]:
         """Return the public version and what `copied` takes of the fragment, which it must not
         keep: nothing is published meanwhile."""
         with self._publishing:
-            return self._holding(p).version, copied(self._arithmetic.public(p))
+            return self._fragment(p).version, copied(self._arithmetic.public(p))
 
     def shared(self, fragments: Sequence[Fragment]) -> list[D | None]:
         """Return the mean of the islands' first moments of each fragment, None where there is none.
@@ -363,22 +210,18 @@ class Shard(Generic[P, D, W, S]):
         return [self._arithmetic.shared(p) for p in fragments]
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> list[D] | tuple[Version, W]:
-        """The differences that lead from one version to another, in order; the public fragment as
-        it is now, if they are not kept."""
+        """Return what `links` does; the public fragment as it is now, if that is None."""
         found = self.links(p, older, newer)
         return self.whole([p])[0] if found is None else found
 
     def links(self, p: Fragment, older: Version, newer: Version) -> list[D] | None:
-        """The differences that lead from one version to another, in order; None if they are not
-        kept."""
-        return between(self._holding(p).chain, older, newer)
+        """Return the differences from one version to another, in order; None if they are gone."""
+        return self._fragment(p).links(older, newer)
 
     @property
     def bytes_held(self) -> int:
         """Of all arrays, the differences kept, and what was handed in and is not merged yet."""
-        holdings = [*self._holdings.values()]
-        former = [each for h in holdings for each in h.former.values()]
-        beside: list[Sized] = [link.difference for h in holdings for link in h.chain]
-        beside += [h.staged[1] for h in holdings if h.staged is not None]
-        beside += [held.payload for held in self._inbox.values()]
-        return self._arithmetic.nbytes(*former) + sum(each.nbytes for each in beside)
+        fragments = [*self._fragments.values()]
+        former = [each for fragment in fragments for each in fragment.former.values()]
+        differences = sum(fragment.difference_bytes for fragment in fragments)
+        return self._arithmetic.nbytes(*former) + differences + self.inbox.nbytes

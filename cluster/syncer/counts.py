@@ -41,6 +41,8 @@ class Watched:
     handed_in: dict[int, int] = field(default_factory=dict[int, int])  # until it adopts: the step
 
 
+RATE_SMOOTHING = 0.1
+"""Weight of the newest sample in a moving average."""
 SPANS_KEPT, RECOVERIES_KEPT = 64, 4096
 """Of the newest: times in which some learner advanced, and recoveries."""
 
@@ -87,6 +89,10 @@ class Counts:
     up_before_s: float = 0.0  # of spans that are no longer told apart
     damage: str = ""  # files of the run that could not be used when it came back last
 
+    def watched(self, island: Island) -> Watched:
+        """Return what is known of an island; of one that is not configured, from here on."""
+        return self.islands.setdefault(island, Watched("?"))
+
 
 COUNTS = TypeAdapter(Counts)
 
@@ -120,3 +126,8 @@ def fresh(islands: Mapping[Island, str], now_s: float) -> Counts:
         failures=Counter(),
         unjudged=Counter(),
     )
+
+
+def smoothed(known: float, sample: float) -> float:
+    """Return a moving average with one more sample; NaN stands for an average of none."""
+    return sample if math.isnan(known) else known + RATE_SMOOTHING * (sample - known)

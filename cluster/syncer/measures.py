@@ -12,10 +12,10 @@ from typing import Any
 
 from cluster.failures import Failure
 from cluster.status import CURVE_KEPT, RunStatus
-from cluster.syncer.counts import COUNTS, RECOVERIES_KEPT, SPANS_KEPT, Counts, Watched, fresh
+from cluster.syncer import island_measures, merge_measures
+from cluster.syncer.counts import COUNTS, Counts, Watched, fresh
 from cluster.syncer.report import status_of, summary_of, view_of
 from cluster.view import View
-from coordinator import suspects
 from coordinator.codec import Wire
 from coordinator.errors import RunFailed
 from coordinator.protocol import (
@@ -37,17 +37,10 @@ from coordinator.protocol import (
     Vitals,
     Void,
 )
-from coordinator.state import FragmentState, Phase, Rule, Stage, State
+from coordinator.state import FragmentState, Phase, Rule, State
 
-RECENT_MERGES = 24
-"""The participants shown are a mean over so many merges."""
-STALLED_STEPS = 3.0
-"""A learner whose next step takes longer than this many of its usual ones did not advance."""
-STALLED_FLOOR_S = 1.0
 WORDS = Report | Adopted
 """Of a learner: its life ends over one only if that cannot be true."""
-RATE_SMOOTHING = 0.1
-"""Weight of the newest sample in a moving average."""
 
 
 class Measures:
@@ -94,21 +87,21 @@ class Measures:
             if not any(isinstance(effect, Discard) for effect in effects):
                 self.delivered(event.contribution.id.life, now_s)
                 said = event.contribution.id
-                self._watched(said.life.island).handed_in[said.fragment] = said.to_step
+                self._counts.watched(said.life.island).handed_in[said.fragment] = said.to_step
         if isinstance(event, Adopted):
-            self._adopted(event)
+            island_measures.adopted(self._counts, event)
         if isinstance(event, Unsound):
-            self._undone(before, event, after)
+            merge_measures.undone(self._counts, before, event, after)
         if isinstance(event, Merged) and after.merges > before.merges:
             self._counts.jumps.pop(event.fragment, None)
-            self._pointed(before, event)
+            merge_measures.pointed(self._counts, before, event)
         if isinstance(event, Resume):
             for fragment, version in zip(before.fragments, event.versions, strict=True):
                 lost = fragment.version.number - version.number
                 self._counts.merges_lost += max(0, lost)  # what is stored may be later
         for effect in effects:
             if isinstance(effect, Granted):
-                watched = self._watched(effect.life.island)
+                watched = self._counts.watched(effect.life.island)
                 watched.lives, watched.refused = watched.lives + 1, ""
                 watched.rejected, watched.handed_in = False, {}
             if isinstance(effect, Void) and effect.distrusted:
@@ -118,20 +111,13 @@ class Measures:
             if isinstance(effect, Discard):
                 self._counts.refusals[effect.fate] += 1
             if isinstance(effect, Merge):
-                self._closed(before.fragments[effect.fragment], effect, now_s)
+                fragment = before.fragments[effect.fragment]
+                merge_measures.closed(self._counts, fragment, effect, now_s)
             if isinstance(effect, Publish):
                 bytes_ = self._published_bytes(before.fragments[effect.fragment], effect)
                 self._counts.down_bytes += bytes_ * len(effect.to)
         if after.merges > before.merges:
-            merged = next(
-                new.participants
-                for old, new in zip(before.fragments, after.fragments, strict=True)
-                if old.round != new.round and new.round and new.round.stage is Stage.STORING
-            )
-            self._counts.recent = [*self._counts.recent, len(merged)][-RECENT_MERGES:]
-            if not math.isnan(self._counts.merged_s):
-                self._counts.max_gap_s = max(self._counts.max_gap_s, now_s - self._counts.merged_s)
-            self._counts.merged_s = now_s
+            merge_measures.merged(self._counts, before, after, now_s)
         if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
             self._counts.stopping_s = now_s
         if before.phase is not after.phase and after.phase is Phase.FINISHED:
@@ -147,44 +133,15 @@ class Measures:
 
     def heard(self, life: Life, vitals: Vitals) -> None:
         """What came with a report that was not void."""
-        watched = self._watched(life.island)
-        if watched.vital_life != life:
-            watched.computing_before_s += watched.vitals.computing_s
-            watched.vital_life = life
-        watched.vitals = vitals
-
-    def _closed(self, fragment: FragmentState, order: Merge, now_s: float) -> None:
-        """A round was closed: how long it was open, and how old was what it had gathered."""
-        if (round_ := fragment.round) is not None:
-            self._counts.round_s = _smoothed(self._counts.round_s, now_s - round_.opened_s)
-            since_s = now_s if round_.quorum_since_s is None else round_.quorum_since_s
-            self._counts.grace_s = now_s - since_s
-        steps = sum(item.contribution.steps for item in order.items)
-        shares = [item.weight * steps / item.contribution.steps for item in order.items]
-        self._counts.largest_share = _smoothed(self._counts.largest_share, max(shares))
-        for item in order.items:
-            old = fragment.version.number - item.contribution.base.number
-            self._counts.staleness = _smoothed(self._counts.staleness, old)
+        island_measures.heard(self._counts, life, vitals)
 
     def reported(self, report: Report, now_s: float) -> None:
         """A report that was not void: its learner has advanced."""
-        watched = self._watched(report.life.island)
-        if watched.life != report.life:
-            watched.steps_before += watched.steps
-            watched.life, watched.steps, watched.tokens = report.life, 0, 0
-            watched.reported_s, watched.tokens_per_s = math.nan, 0.0
-        if (steps := report.progress.steps - watched.steps) <= 0:
-            return
-        self._advanced(advancing_since(report, steps, watched.reported_s, now_s), now_s)
-        if not math.isnan(watched.reported_s) and now_s > watched.reported_s:
-            rate = (report.progress.tokens - watched.tokens) / (now_s - watched.reported_s)
-            known = watched.tokens_per_s or rate
-            watched.tokens_per_s = known + RATE_SMOOTHING * (rate - known)
-        watched.steps, watched.tokens = report.progress.steps, report.progress.tokens
-        watched.reported_s = now_s
+        island_measures.reported(self._counts, report, now_s)
 
-    def _watched(self, island: Island) -> Watched:
-        return self._counts.islands.setdefault(island, Watched("?"))
+    def delivered(self, life: Life, now_s: float) -> None:
+        """Something of this life got into the model."""
+        island_measures.delivered(self._counts, life, now_s)
 
     def began(self, now_s: float) -> None:
         """The run began then; said again by each generation, and the first counts."""
@@ -199,14 +156,14 @@ class Measures:
 
     def refused(self, island: Island, why: str, *, for_good: bool = True) -> None:
         """An island was not let in."""
-        watched = self._watched(island)
+        watched = self._counts.watched(island)
         watched.refused, watched.rejected = why, for_good
 
     def failed(self, life: Life | None, failure: Failure) -> None:
         """An island has failed, or a task for nobody in particular; by reason."""
         self._counts.failures[failure.reason] += 1
         if life is not None:
-            self._watched(life.island).failed = failure.why
+            self._counts.watched(life.island).failed = failure.why
 
     def unjudged(self, why: str) -> None:
         """An evaluation of the model has come to nothing."""
@@ -247,56 +204,6 @@ class Measures:
         else:
             self._counts.not_finite = f"its held-out loss at t = {t} is not finite"
 
-    def _undone(self, before: State, event: Unsound, after: State) -> None:
-        if after.fragments[event.fragment] is before.fragments[event.fragment]:
-            return  # said of a round that is over
-        self._counts.unsound += 1
-        self._counts.jumps[event.fragment] = (
-            f"the step of fragment {event.fragment} to {event.version} had norm {event.norm:.3g} "
-            "and was undone"
-        )
-
-    def _adopted(self, event: Adopted) -> None:
-        """How many steps it was since the learner had handed the fragment in, if it had."""
-        handed_in = self._watched(event.life.island).handed_in.pop(event.fragment, None)
-        if handed_in is not None:
-            self._counts.adoptions += 1
-            self._counts.steps_to_adoption += event.progress.steps - handed_in
-
-    def _pointed(self, before: State, event: Merged) -> None:
-        """Where each contribution of a merge pointed, and where all of them together."""
-        if event.turned is not None:
-            self._counts.outer_cosine = _smoothed(self._counts.outer_cosine, event.turned)
-        if event.rate is not None:
-            self._counts.outer_rate = _smoothed(self._counts.outer_rate, event.rate)
-        if (round_ := before.fragments[event.fragment].round) is None:
-            return
-        for found in suspects.cosines_of(round_.items, round_.trial, event):
-            for island, cosine in found.items():
-                self._watched(island).cosine = cosine
-
-    def delivered(self, life: Life, now_s: float) -> None:
-        """Something of this life got into the model."""
-        watched = self._watched(life.island)
-        watched.contributions += 1
-        watched.failed = ""
-        if watched.fault_s is not None and life != watched.fault_life:
-            self._counts.recovery_s.append(now_s - watched.fault_s)
-            del self._counts.recovery_s[:-RECOVERIES_KEPT]
-            watched.fault_s = watched.fault_life = None
-
-    def _advanced(self, start_s: float, stop_s: float) -> None:
-        """Some learner advanced all through this time."""
-        if math.isnan(self._counts.first_s):
-            self._counts.first_s = start_s
-        spans = self._counts.up_spans
-        while spans and spans[-1][1] >= start_s:
-            start_s = min(start_s, spans.pop()[0])
-        spans.append((max(start_s, self._counts.first_s), stop_s))
-        if len(spans) > SPANS_KEPT and math.isnan(self._counts.stopping_s):
-            start_s, stop_s = spans.pop(0)
-            self._counts.up_before_s += stop_s - start_s
-
     def hopeless(self, phase: Phase) -> RunFailed | None:
         """Why the run had better end: of the islands that have devices nobody will ever come."""
         held = [self._counts.islands[island] for island in sorted(self._counts.holding)]
@@ -316,15 +223,3 @@ class Measures:
     def summary(self, state: State, now_s: float) -> dict[str, object]:
         """The figures that a run ends with, of those that are measured here (docs/protocol.md)."""
         return summary_of(self._sizes, self._counts, state, now_s)
-
-
-def advancing_since(report: Report, steps: int, before_s: float, now_s: float) -> float:
-    """Since when its learner has advanced, if it reports `steps` more; `before_s`: its last report,
-    NaN if there was none. Over so many usual steps, or a second each if that is more, at most."""
-    usual_s = max(STALLED_FLOOR_S, STALLED_STEPS * report.step_s) * steps
-    since_s = now_s - report.step_s if math.isnan(before_s) else before_s
-    return max(since_s, now_s - usual_s)
-
-
-def _smoothed(known: float, sample: float) -> float:
-    return sample if math.isnan(known) else known + RATE_SMOOTHING * (sample - known)

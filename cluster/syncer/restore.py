@@ -8,39 +8,26 @@ to what is retained: otherwise it is refused, with what is stored and how to go 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from cluster.source import source_sha256
 from cluster.storage.depot import Depot
 from cluster.storage.fleet_file import FLEET_FILE
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Stored, stored_versions
 from cluster.storage.playback import Playback, TapeRow
-from cluster.storage.segments import Place, Segment, generations
-from cluster.storage.snapshots import (
-    STATE,
-    STATES,
-    Snapshot,
-    beginning_of,
-    beginnings,
-    load_snapshot,
-    name_of,
-)
+from cluster.storage.segments import generations
+from cluster.storage.snapshots import STATE, STATES
 from cluster.storage.state_history import relive
+from cluster.syncer.damage_report import joined, passed_over, refused
 from cluster.syncer.journal import read_notes, retell
 from cluster.syncer.measures import Measures
+from cluster.syncer.resume_point import resume_point, snapshots
 from coordinator.protocol import Fragment, Resume, Version
 from coordinator.state import Rule, State, initial
 
 log = logging.getLogger("archipelago.comeback")
-HINT = (
-    "nothing was deleted; bring back what is missing, or go on from the newest stored version of "
-    "each fragment, at t of the newest snapshot, with --resume --from-stored"
-)
 STORED = "--from-stored: each fragment goes on from its newest stored version"
 
 
@@ -99,11 +86,6 @@ async def restore(
     return back, Resume(back.generation, tuple(found[p] for p in sorted(found)))
 
 
-def rules_sha256(rule: Rule) -> str:
-    """Of everything that the answer to an event depends on: configuration and source."""
-    return hashlib.sha256(f"{rule!r} {source_sha256()}".encode()).hexdigest()
-
-
 def come_back(
     depot: Depot,
     rule: Rule,
@@ -153,7 +135,7 @@ def _relived(
     hears: Callable[[int], None],
     stored: Mapping[Fragment, list[Stored]],
 ) -> Comeback:
-    kept, played, damage = _start(depot, rule, measures)
+    kept, played, damage = resume_point(depot, rule, measures)
     if kept is None:
         state, last_s, notes = initial(rule), 0.0, read_notes(depot)
     else:
@@ -174,7 +156,7 @@ def _without_tape(
     why: str,
 ) -> Comeback:
     """The newest snapshot alone; the rules' initial state if there is none either."""
-    for kept in _snapshots(depot, rule, []):
+    for kept in snapshots(depot, rule, []):
         try:
             measures.remember(kept.measures)
         except ValueError as error:
@@ -205,110 +187,3 @@ def _counted(played: Playback, hears: Callable[[int], None]) -> Iterator[TapeRow
     for row in played:
         hears(row.seq)
         yield row
-
-
-def _start(
-    depot: Depot, rule: Rule, measures: Measures
-) -> tuple[Snapshot | None, Playback, str | None]:
-    """The newest snapshot that one can go on from, and the tape from there; `measures` are then
-    those of its moment. Beside it, the snapshots that are damaged.
-
-    Errors: `Damaged` if there is none, and nothing of the tape.
-    """
-    damaged: list[str] = []
-    for kept in _snapshots(depot, rule, damaged):
-        try:
-            return kept, _from(depot, rule, measures, kept), joined(*damaged)
-        except (Damaged, ValueError) as error:
-            log.warning("%s", error)
-    if not generations(depot):
-        raise Damaged(joined("the tape is not there, and no snapshot can be used", *damaged))
-    if (kept := beginning_of(depot, rule.fingerprint)) is not None:
-        log.warning("all of the tape that is left is heard again, from event %d on", kept.seq)
-        return kept, _from(depot, rule, measures, kept), joined(*damaged)
-    log.warning("the whole tape is heard again")
-    return None, Playback(depot, rule.fingerprint), joined(*damaged)
-
-
-def _snapshots(depot: Depot, rule: Rule, damaged: list[str]) -> Iterator[Snapshot]:
-    """The snapshots of these rules, newest first; those that cannot be read go to `damaged`."""
-    for name in (STATE, *map(name_of, reversed(beginnings(depot)))):
-        try:
-            kept = load_snapshot(depot, rule.fingerprint, name)
-        except Damaged as error:
-            log.warning("%s", error)
-            damaged.append(str(error))
-            continue
-        if kept is not None and kept.rules != rules_sha256(rule):
-            log.warning("%s is of other rules", name)  # the tape will tell whether that matters
-        elif kept is not None:
-            yield kept
-
-
-def _from(depot: Depot, rule: Rule, measures: Measures, kept: Snapshot) -> Playback:
-    """The tape from a snapshot on, as far as there is any.
-
-    Errors: `Damaged` if a later generation went on from before it; `ValueError` for the measures.
-    """
-    layout, place = rule.fingerprint, kept.place
-    if place is None and generations(depot):
-        passed = Playback(depot, layout, kept.seq)
-        for _ in passed:
-            pass
-        if passed.length < kept.seq:
-            log.warning("the tape ends at event %d, a snapshot is of %d", passed.length, kept.seq)
-            place = _behind(kept)
-    elif place is None:
-        place = _behind(kept)
-    played = Playback(depot, layout, kept.seq, place)
-    measures.remember(kept.measures)
-    return played
-
-
-def _behind(kept: Snapshot) -> Place:
-    """A place behind all that the generation of an old snapshot has on the tape."""
-    return Place(Segment(kept.state.generation, kept.seq), 0, 0)
-
-
-def refused(error: Damaged, stored: Mapping[Fragment, list[Stored]]) -> Damaged:
-    """Return the error with the versions of each fragment that are stored, and the way on."""
-    if not stored:
-        return error
-    return Damaged(f"{error}; {_inventory(stored)}; {HINT}")
-
-
-def _inventory(stored: Mapping[Fragment, list[Stored]]) -> str:
-    """The versions of each fragment that are stored; fragments with the same ones together."""
-    alike: dict[str, list[Fragment]] = defaultdict(list)
-    for p, files in stored.items():
-        alike[" ".join(_version(each) for each in files)].append(p)
-    said = (f"of fragment {', '.join(map(str, ps))}: {names}" for names, ps in alike.items())
-    return f"stored are {'; '.join(said)}"
-
-
-def _version(file: Stored) -> str:
-    aside = " (set aside)" if file.orphan else ""
-    return f"g{file.version.generation}-v{file.version.number}{aside}"
-
-
-def passed_over(
-    stored: Mapping[Fragment, list[Stored]],
-    wanted: Mapping[Fragment, Version],
-    found: Mapping[Fragment, Version],
-) -> str | None:
-    """Name the stored versions that were wanted and could not be used, since an earlier one was.
-
-    `stored`: as it was before the shards came back. Returns None if there is none.
-    """
-    words = [
-        f"{each.name} is damaged, v{found[p].number} is used"
-        for p, version in wanted.items()
-        for each in stored.get(p, [])
-        if found[p] < each.version <= version and not each.orphan
-    ]
-    return joined(*words)
-
-
-def joined(*words: str | None) -> str | None:
-    """Return what was said, in one line; None if that is nothing."""
-    return "; ".join(filter(None, words)) or None

@@ -29,7 +29,7 @@ from cluster.storage.snapshots import Snapshot, forget_before, name_of, save_sna
 from cluster.storage.tape import Tape
 from cluster.syncer.journal import Notes
 from cluster.syncer.measures import Measures
-from cluster.syncer.restore import rules_sha256
+from cluster.syncer.resume_point import rules_sha256
 from coordinator.advance import advance
 from coordinator.codec import encode, joined
 from coordinator.fragments import Flat, Leaf, cut
@@ -221,7 +221,7 @@ class Played:
 
     def _keep(self, order: Merge) -> None:
         for item in order.items:
-            payload = self._shard.payload(item.contribution.reference)
+            payload = self._shard.inbox.payload(item.contribution.reference)
             save_contribution(
                 Folder(self.run_dir), item.contribution.id, payload, LAYOUT.fingerprint
             )

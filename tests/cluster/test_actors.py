@@ -95,7 +95,9 @@ def test_an_outdated_syncer_makes_a_shard_forget_nothing(played: Played) -> None
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
     asked: list[str] = []
-    shard._gatherer = cast("Gatherer", SimpleNamespace(forget=lambda: asked.append("forget")))
+    shard._hand_ins._gatherer = cast(
+        "Gatherer", SimpleNamespace(forget=lambda: asked.append("forget"))
+    )
     asyncio.run(shard.recover(wanted, 2))
     with pytest.raises(Outdated, match="generation 1 is not heard"):
         asyncio.run(shard.recover(wanted, 1))
@@ -505,7 +507,7 @@ def test_who_is_no_island_of_the_run_is_not_let_in_and_leaves_nothing_behind(
         answer, _ = await syncer.join(added, source_sha256(), Seat("local-7"))
         assert "the run is finished" in str(answer), "that was asked of the rules"
         await syncer.close()
-        syncer._notes.close()
+        (await syncer.process.up.ready()).notes.close()
 
     asyncio.run(story())
 

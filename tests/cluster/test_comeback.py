@@ -16,7 +16,8 @@ from cluster.storage.snapshots import Snapshot, load_snapshot, name_of, save_sna
 from cluster.storage.tape import Tape
 from cluster.syncer.counts import Counts
 from cluster.syncer.measures import Measures
-from cluster.syncer.restore import Comeback, come_back, rules_sha256
+from cluster.syncer.restore import Comeback, come_back
+from cluster.syncer.resume_point import rules_sha256
 from coordinator.advance import advance
 from coordinator.protocol import Effect, Event, Fragment, Lost, Resume, Version
 from tests.cluster.test_notes import A, Story, figures, measures_from

@@ -111,14 +111,14 @@ class Run:
 
     async def merges(self) -> bool:
         """Merge once, with what was merged kept; whether the version is durable."""
-        generation = self.shard._shard.generation
-        before, number = self.shard._shard.version(F0), next(self.numbers)
+        generation = self.shard.process.shard.generation
+        before, number = self.shard.process.shard.version(F0), next(self.numbers)
         after = Version(generation, before.number + 1)
         said = ContributionId(life(), F0, number, number + 1)
         progress = Progress(number, number, Lease(0, 1))
         facts = HandIn(said, before, number, 1, LAYOUT.fingerprint, progress)
         payload = encode(self.config.sync.wire_up, np.ones(LAYOUT.sizes[F0], np.float32))
-        there = await self.shard._compute(self.shard._shard.receive, facts, payload)
+        there = await self.shard.process.compute(self.shard.process.shard.receive, facts, payload)
         event, durable = await self.shard.merge(Merge(F0, after, (Item(there, 1.0),), ""))
         assert isinstance(event, Merged)
         await self.shard.publish(Publish(F0, after, before, (), ()), ())
@@ -149,7 +149,7 @@ class Run:
             await syncer.fault(Island("local-1"))
             self.told.faults += 1
             self.depot.write_soon("vitals.json", b"[]")
-            await syncer._keep_snapshot(await syncer._ready())
+            await (await syncer.process.up.ready()).keep_snapshot()
             owned.check(again=True)
         for _ in range(merges):
             await self.merges()
@@ -158,16 +158,15 @@ class Run:
     async def story(self) -> None:
         owned = await self.begin()
         first = await self.lives(owned, 1)
-        (await first._ready()).close()  # its process dies
+        (await first.process.up.ready()).syncer.close()  # its process dies
         syncer = await self.lives(owned, 3)
-        assert syncer._tape is not None
         if not await self.merges():
             assert await self.merges(), "it is durable again"
         self.before_the_end()
         self.told.summary = await syncer.close()
         owned.check(again=True)
         owned.leave(begun=CONFIG_FILE)
-        self.told.events = syncer._tape.seq
+        self.told.events = (await syncer.process.up.ready()).tape.seq
 
     def check(self) -> None:
         """All that was promised is there, as another process finds it."""
@@ -190,7 +189,8 @@ class Run:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits for its next turn, and every snapshot seals a segment."""
     monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
-    monkeypatch.setattr("cluster.actors.syncer.actor.AGAIN_S", 0.0)
+    monkeypatch.setattr("cluster.actors.bring_up.AGAIN_S", 0.0)
+    monkeypatch.setattr("cluster.actors.syncer.records.AGAIN_S", 0.0)
     monkeypatch.setattr(ownership, "BEAT_S", 0.0)
 
 

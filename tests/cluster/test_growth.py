@@ -15,6 +15,7 @@ from cluster.status import CURVE_KEPT, CURVE_SKETCHED, sketched
 from cluster.storage.folder import Folder
 from cluster.storage.metrics_log import MEGABYTE, MetricsLog, last_look
 from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT
+from cluster.syncer.island_measures import advanced
 from cluster.syncer.journal import NOTES, VITALS, Notes, read_notes
 from cluster.syncer.measures import Measures
 from coordinator.codec import Wire
@@ -103,16 +104,16 @@ def test_measures_have_an_end() -> None:
             now_s += 10.0
             measures.evaluated(int(now_s), 3.0)
             measures.fault(A, now_s)
-            measures._counts.recovery_s.append(1.0)
+            measures.counts.recovery_s.append(1.0)
             life = Life(A, Incarnation(1))
-            watched = measures._watched(A)
+            watched = measures.counts.watched(A)
             watched.fault_s, watched.fault_life = now_s, None
             measures.delivered(life, now_s)
-            measures._advanced(now_s - 2.0, now_s)
+            advanced(measures.counts, now_s - 2.0, now_s)
             up_s += 2.0
         sizes.append(size(measures.memory()))
     assert sizes[1] < 1.1 * sizes[0], "but for digits"
-    counts = measures._counts
+    counts = measures.counts
     assert (len(counts.up_spans), len(counts.recovery_s)) == (SPANS_KEPT, RECOVERIES_KEPT)
     assert CURVE_KEPT / 2 <= len(counts.heldout) <= CURVE_KEPT
     assert counts.heldout[-1][0] == int(now_s)

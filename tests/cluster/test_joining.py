@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import OwnerDiedError, RayActorError
 
+from cluster.actors import blocking_calls
 from cluster.actors import learner_link as link
 from cluster.actors.directory import Directory
 from cluster.actors.fault_injection import Cable
@@ -265,7 +266,7 @@ class Run:
         monkeypatch.setattr("ray.wait", self.wait)
         monkeypatch.setattr("ray.ObjectRef", np.ndarray)
         monkeypatch.setattr(link, "SIGN_S", 0.0)
-        monkeypatch.setattr(link, "AGAIN_S", 0.0)
+        monkeypatch.setattr(blocking_calls, "AGAIN_S", 0.0)
         holder = {p: f"shard-{p % 2}" for p in MODEL}
         self.link = RayLink("run", Cable(), Seat("a-0"), holder, relievable=False, get=self.pulled)
         self.link._fetching._now_s = lambda: float(self.pulls * 3600)

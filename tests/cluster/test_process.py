@@ -23,10 +23,12 @@ from ray.exceptions import (
 )
 
 from cluster.actors.fault_injection import Cable
-from cluster.actors.hosts.actor import RayGang
-from cluster.actors.island.actor import THREADS, IslandActor
+from cluster.actors.hosts.ray_gang import RayGang
+from cluster.actors.island.actor import IslandActor
+from cluster.actors.island.call_threads import THREADS
+from cluster.actors.island.learner_calls import LearnerCalls
 from cluster.actors.learner_link import RayLink
-from cluster.actors.object_store.moment_pieces import Giving, Piece
+from cluster.actors.object_store.moment_pieces import Piece
 from cluster.actors.object_store.publish import Probe, Shared
 from cluster.config.load import load
 from cluster.failures import Failure, Reason
@@ -139,7 +141,7 @@ def island(
 
     def made(learner: Any) -> IslandActor:
         actor = IslandActor.__new__(IslandActor)
-        actor._cable, actor._giving, actor._gang = Cable(), Giving(), None
+        actor._cable, actor._calls = Cable(), LearnerCalls(lambda: actor._learner)
         link = cast("Any", lambda: None)
         actor.process = IslandProcess(config, config.islands[0], lambda: fleet, link)
         actor.process.learner = learner
@@ -460,7 +462,7 @@ def test_all_hosts_of_who_joins_have_moments_or_none_has(
         shared.append((pieces, leaves))
         return ["asked"]
 
-    link.share = share
+    link.donors.share = share
     if why is None:
         assert [each.tolist() for each in link.moments(LIFE) or []] == [[1.0, 1.0, 1.0]]
     else:
@@ -485,7 +487,7 @@ def test_a_full_store_is_waited_for_by_who_fetches_the_model(
         return there[asked]
 
     monkeypatch.setattr("ray.get", get)
-    monkeypatch.setattr("cluster.actors.learner_link.AGAIN_S", 0.001)
+    monkeypatch.setattr("cluster.actors.blocking_calls.AGAIN_S", 0.001)
     link._fetching._get = lambda where: where
     assert link.whole([F0]) == [(Version(0, 1), flat)]
     assert next(full, None) is None

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cluster.shard.arithmetic import Files
 from cluster.shard.arrays import ArrayArithmetic, ArrayShard, Method, fresh
 from cluster.shard.files import NoFiles
-from cluster.shard.shard import Keeping, Shard
+from cluster.shard.retention import Retention
+from cluster.shard.shard import Shard
 from cluster.storage.format import Damaged
 from cluster.storage.fragments import Arrays
 from coordinator.codec import Payload, Wire, decode, encode
@@ -329,14 +330,14 @@ def test_a_shard_without_a_model_does_nothing_and_says_so() -> None:
     layout = LAYOUT
     method = Method(MergeRule.MEAN, AS_IT_IS, Wire.F32, Wire.F32, 0, None, 1.0)
     shard: ArrayShard = Shard(
-        lambda: (ArrayArithmetic(layout, method, map), NoFiles()), Keeping(Anchor.BASE, 0, 1)
+        lambda: (ArrayArithmetic(layout, method, map), NoFiles()), Retention(Anchor.BASE, 0, 1)
     )
     said = ContributionId(A, F0, 0, 1)
     hand_in = HandIn(said, Version(0, 0), 0, 1, LAYOUT.fingerprint, Progress(1, 1, Lease(0)))
     assert not shard.has_model
     for call in (
         lambda: shard.receive(hand_in, numbers(0)),
-        lambda: shard.payload(Reference("any")),
+        lambda: shard.payloads(Merge(F0, Version(0, 1), (), "")),
         lambda: shard.merge(Merge(F0, Version(0, 1), (), "")),
         lambda: shard.publish(Publish(F0, Version(0, 1), Version(0, 0), (), ())),
         lambda: shard.whole([F0]),
@@ -378,7 +379,7 @@ def test_an_order_that_does_not_fit_is_never_carried_out() -> None:
     with pytest.raises(Misordered, match="nothing is held of"):
         story.shard.merge(Merge(F0, Version(0, 2), (item,), ""))
     with pytest.raises(Misordered, match="nothing is held of"):
-        story.shard.payload(item.contribution.reference)
+        story.shard.payloads(Merge(F0, Version(0, 2), (item,), ""))
 
 
 def test_it_goes_back_to_what_is_in_memory_and_drops_what_was_handed_in() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cluster.actors.message_checks import flaw
 from cluster.config.load import parse
 from cluster.config.rule import rule_of, wire_of_moments
 from cluster.config.schema import Config
@@ -227,18 +226,6 @@ def test_moments_that_the_run_has_not_agreed_on_are_a_flaw() -> None:
     )
     assert "the fragment has" in said(a_shard(Wire.INT4), WithMoments(delta, moments[:-1]))
     assert "int4 bytes" in said(a_shard(Wire.INT4), WithMoments(moments, moments))
-
-
-def test_what_is_handed_in_is_looked_at_before_it_is_a_contribution() -> None:
-    life = LIVES[0]
-    said = HandIn(
-        ContributionId(life, F0, 0, 1), Version(0, 0), 0, 1, "x", Progress(1, 1, Lease(0))
-    )
-    good = drawn(1)
-    assert flaw((said, WithMoments(good, good)), life, F0) is None
-    for bad in ([1.0], np.array([object()]), good.reshape(1, -1), None):
-        assert flaw((said, WithMoments(good, bad)), life, F0) is not None  # type: ignore[arg-type]
-        assert flaw((said, WithMoments(bad, good)), life, F0) is not None  # type: ignore[arg-type]
 
 
 # --- the gate -------------------------------------------------------------------------------------

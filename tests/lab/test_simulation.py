@@ -32,7 +32,7 @@ from archipelago.lab.simulation.plan import (
     draw,
 )
 from archipelago.lab.simulation.world import SimWorld
-from cluster.shard import shard
+from cluster.shard import shard_fragment
 from coordinator import advance as rules
 from coordinator import contributions, lives, recovery, roster, rounds
 from coordinator.direction_gate import Watch
@@ -135,21 +135,21 @@ def test_seeds_that_were_violations_once(seed: str) -> None:
 
 def test_learners_that_missed_something_get_it_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """They get differences, or the whole; the judge would see a difference too few."""
-    came, give = Counter[str](), shard.between
+    came, give = Counter[str](), shard_fragment.between
 
     def counted(*asked: Any) -> list[Any] | None:
         found = give(*asked)
         came["whole" if found is None else "differences"] += 1
         return found
 
-    monkeypatch.setattr(shard, "between", counted)
+    monkeypatch.setattr(shard_fragment, "between", counted)
     played = 0
     while min(came["whole"], came["differences"]) == 0:
         assert played < 2 * FEW, came
         one_schedule(f"{SEED}/{played}", total := Sum())
         assert total.violations == 0
         played += 1
-    monkeypatch.setattr(shard, "between", lambda *asked: (give(*asked) or [None])[1:])
+    monkeypatch.setattr(shard_fragment, "between", lambda *asked: (give(*asked) or [None])[1:])
     total = Sum()
     for number in range(played):
         one_schedule(f"{SEED}/{number}", total, shrink=False)

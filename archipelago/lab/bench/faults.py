@@ -21,7 +21,7 @@ from archipelago.lab.bench.stats import median, told
 from cluster.launch.chaos import ANY
 from cluster.names import SHARD, SYNCER
 from cluster.storage.playback import TapeRow
-from cluster.syncer.measures import advancing_since
+from cluster.syncer.island_measures import advancing_since
 from coordinator.protocol import (
     Arrived,
     Fragment,

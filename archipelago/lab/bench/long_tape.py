@@ -32,7 +32,7 @@ from cluster.storage.segments import Segment, segments, tape_name
 from cluster.storage.snapshots import Snapshot, load_snapshot, save_snapshot
 from cluster.storage.tape import Tape
 from cluster.syncer.measures import Measures
-from cluster.syncer.restore import rules_sha256
+from cluster.syncer.resume_point import rules_sha256
 from coordinator.advance import advance
 from coordinator.fragments import Layout
 from coordinator.protocol import (

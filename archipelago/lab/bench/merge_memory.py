@@ -10,7 +10,8 @@ from archipelago.lab.bench import procfs
 from archipelago.lab.bench.merge_workload import OUTER, Workload
 from cluster.shard.arrays import ArrayArithmetic, Method, fresh, warm_up
 from cluster.shard.files import NoFiles
-from cluster.shard.shard import Keeping, Shard
+from cluster.shard.retention import Retention
+from cluster.shard.shard import Shard
 from cluster.storage.fragments import Arrays
 from coordinator.codec import Wire, encode
 from coordinator.errors import UserMistake
@@ -56,7 +57,7 @@ def memory(workload: Workload) -> dict[str, float]:
     method = Method(MergeRule.RDA, OUTER, wire, wire, KEEP_DIFFERENCES, None, 1.0)
     shard = Shard(
         lambda: (ArrayArithmetic(layout, method, map), FreeFiles()),
-        Keeping(Anchor.BASE, 0, every=1),
+        Retention(Anchor.BASE, 0, every=1),
     )
     shard.seed(fresh([np.zeros(n, np.float32)]))
 

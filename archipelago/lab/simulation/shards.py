@@ -12,7 +12,8 @@ from archipelago.lab.simulation.integer_shard import Saved, SimArithmetic, SimDi
 from archipelago.lab.simulation.payloads import SimDifference
 from cluster.shard.arrivals import Arrivals
 from cluster.shard.fates import Fates
-from cluster.shard.shard import Keeping, Shard
+from cluster.shard.retention import Retention
+from cluster.shard.shard import Shard
 from cluster.syncer.collect import Gatherer
 from coordinator.protocol import (
     ContributionId,
@@ -45,9 +46,9 @@ class SimShards:
     """
 
     def __init__(
-        self, loop: VirtualLoop, fragments: int, keeping: Keeping, rng: random.Random
+        self, loop: VirtualLoop, fragments: int, retention: Retention, rng: random.Random
     ) -> None:
-        self._loop, self._keeping, self._rng, self._free_s = loop, keeping, rng, 0.0
+        self._loop, self._retention, self._rng, self._free_s = loop, retention, rng, 0.0
         self._disk = SimDisk()
         count = rng.randint(1, fragments)
         own = [range(number, fragments, count) for number in range(count)]
@@ -61,7 +62,7 @@ class SimShards:
             self.history |= {(p, Version(0, 0)): 0 for p in place.fragments}
 
     def _begun(self) -> SimShard:
-        return Shard(lambda: (SimArithmetic(self._rng), self._disk), self._keeping)
+        return Shard(lambda: (SimArithmetic(self._rng), self._disk), self._retention)
 
     def of(self, p: Fragment) -> ShardPlace:
         return self._of[p]

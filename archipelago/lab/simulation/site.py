@@ -11,7 +11,7 @@ from archipelago.lab.simulation.fate_checks import FateChecker
 from archipelago.lab.simulation.plan import SimPlan, Span, Trait
 from archipelago.lab.simulation.process import SimProcess
 from archipelago.lab.simulation.shards import SimShards
-from cluster.shard.shard import Keeping
+from cluster.shard.retention import Retention
 from cluster.syncer.shell import Syncer
 from coordinator.protocol import ContributionId, Island, Life
 
@@ -43,9 +43,9 @@ class Site:
     def __init__(self, plan: SimPlan) -> None:
         self.plan, self.rng = plan, random.Random(f"{plan.seed}/world")
         self.loop = VirtualLoop()
-        keeping = Keeping(plan.anchor, plan.rule.max_staleness, plan.store_every)
+        retention = Retention(plan.anchor, plan.rule.max_staleness, plan.store_every)
         rng = random.Random(f"{plan.seed}/shard")
-        self.shards = SimShards(self.loop, plan.rule.schedule.fragments, keeping, rng)
+        self.shards = SimShards(self.loop, plan.rule.schedule.fragments, retention, rng)
         self.machines = {trait.island: Machine(trait) for trait in plan.traits}
         self.made_of: dict[ContributionId, ContributionTruth] = {}
         self.lied: set[Life] = set()  # lives that may have said something untrue

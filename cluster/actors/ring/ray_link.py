@@ -26,14 +26,14 @@ class RingRayLink(RayLink):
 
     def enter(self, island: Island) -> Life:
         join = Join(island, group_name(island), "")
-        answer = self._insist(SYNCER, "enter", join, source_sha256(), self._seat, self._code)
+        answer = self._calls.insist(SYNCER, "enter", join, source_sha256(), self._seat, self._code)
         if isinstance(answer, Refused):
             raise Rejected(f"{island} may not join: {answer.why}")
         return answer
 
     def ready(self, life: Life, held: TrainingPosition | None, wasted: int) -> Turn | None:
         while True:
-            waits, turn = self._insist(SYNCER, "ready", life, held, wasted)
+            waits, turn = self._calls.insist(SYNCER, "ready", life, held, wasted)
             if not waits:
                 return turn
 
@@ -47,11 +47,11 @@ class RingRayLink(RayLink):
         self._say("keep", life, state)
 
     def snapshot(self) -> RingState:
-        return self._insist(SYNCER, "snapshot")
+        return self._calls.insist(SYNCER, "snapshot")
 
     def state_of(self, donor: Life) -> RingState | None:
         try:
-            return self._ask(island_actor(seat_of(donor.island)), "state_of", donor)
+            return self._calls.ask(island_actor(seat_of(donor.island)), "state_of", donor)
         except (Unreachable, RayError):  # it has died since: the ring forms anew
             return None
 

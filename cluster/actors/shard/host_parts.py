@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from ray.exceptions import RayError
 
 from cluster.actors.directory import Directory
-from cluster.actors.message_checks import FirstPart, flaw
 from cluster.failures import Failure, Reason
+from cluster.hosts.first_part import FirstPart
+from coordinator.message_checks import flaw
 from coordinator.parts import Part, misfit
 from coordinator.protocol import Fragment, Known, Life
 

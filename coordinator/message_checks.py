@@ -1,26 +1,22 @@
-"""Is what an island says and sends what the protocol has words for?
+"""The checks of messages from islands: types and ranges, before a shard or the syncer uses them.
 
-Whoever hears it must be able to rely on it: numbers that no tape can hold, facts of another life or
-an array of objects would break the shard or the syncer, and so the run of all others. What fits is
-judged by the gate, as ever.
+A number that no tape can hold, facts of another life or an array of objects would break the shard
+or the syncer, and so the run of all other islands. A message that passes is judged by the gate.
 """
 
 from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
-from typing import Any, NamedTuple, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-import ray
 from numpy.typing import NDArray
 
-from cluster.actors.object_store.moment_pieces import Piece
 from coordinator.codec import WithMoments
 from coordinator.errors import Malformed
-from coordinator.parts import Part
 from coordinator.protocol import (
     Adopted,
     ContributionId,
@@ -40,16 +36,27 @@ MOST = 2**53
 """The largest count: above it a float, such as a weight, is not exact any more."""
 
 
-class FirstPart(NamedTuple):
-    """What the first host of several hands in, and the actors that have the other parts."""
+class MomentPiece(Protocol):
+    """A piece of a leaf of a donor's moments, for one host; `reference`: to the stored bytes."""
 
-    part: Part
-    others: tuple[str, ...]
+    @property
+    def host(self) -> int: ...
+    @property
+    def leaf(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def reference(self) -> object: ...
+
+
+PieceT = TypeVar("PieceT", bound=MomentPiece)
 
 
 def flaw(handed: object, life: Life, fragment: Fragment) -> str | None:
     """What is wrong with the answer of this life, asked for this fragment; None: nothing."""
-    if type(handed) is not tuple or len(pair := cast("tuple[Any, ...]", handed)) != 2:
+    if (pair := _pair(handed)) is None:
         return f"{_shown(handed)} instead of facts and a payload"
     facts, sent = pair
     if type(facts) is not HandIn:
@@ -104,8 +111,12 @@ def check_word(event: object, kind: type[LeaseWanted] | type[Left]) -> None:
         _refuse(_of_progress(event.progress))
 
 
-def pieces_of(given: object) -> list[Piece] | None:
-    """Where a donor says that its moments lie, if it has any.
+def pieces_of(
+    given: object, kind: type[PieceT], is_reference: Callable[[object], bool]
+) -> list[PieceT] | None:
+    """Return the pieces in which a donor says that its moments lie; None if it has none.
+
+    `kind`: the class of a piece. `is_reference`: returns whether a value refers to a stored object.
 
     Errors: `Malformed`.
     """
@@ -115,8 +126,7 @@ def pieces_of(given: object) -> list[Piece] | None:
         raise Malformed(f"{_shown(given)} instead of moments")
     pieces = cast("list[Any]", given)
     for piece in pieces:
-        reference: object = piece.reference if type(piece) is Piece else None
-        if not isinstance(reference, ray.ObjectRef):
+        if type(piece) is not kind or not is_reference(piece.reference):
             raise Malformed(f"{_shown(piece)} where moments should lie")
         _refuse(_count("leaf", piece.leaf, len(pieces) - 1))  # each has a piece at least
         for name in ("host", "start", "nbytes"):
@@ -137,6 +147,14 @@ def moments_of(pulled: Sequence[object]) -> list[NDArray[Any]]:
     return leaves
 
 
+def _pair(value: object) -> tuple[Any, Any] | None:
+    """Return the value if it is a plain tuple of two."""
+    if type(value) is not tuple:
+        return None
+    parts = cast("tuple[Any, ...]", value)
+    return (parts[0], parts[1]) if len(parts) == 2 else None
+
+
 def _refuse(*checks: Iterator[str]) -> None:
     for check in checks:
         if (why := next(check, None)) is not None:
@@ -144,16 +162,16 @@ def _refuse(*checks: Iterator[str]) -> None:
 
 
 def _of_facts(facts: HandIn, life: Life, fragment: Fragment) -> Iterator[str]:
-    said = facts.id
-    if type(said) is not ContributionId:
-        yield f"its id is {_shown(said)}"
-    elif (said.life, said.fragment) != (life, fragment):
-        yield f"it is of {_shown(said)}, {life} was asked for fragment {fragment}"
+    handed_in = facts.id
+    if type(handed_in) is not ContributionId:
+        yield f"its id is {_shown(handed_in)}"
+    elif (handed_in.life, handed_in.fragment) != (life, fragment):
+        yield f"it is of {_shown(handed_in)}, {life} was asked for fragment {fragment}"
     else:
-        yield from _of_life(said.life)
-        yield from _count("fragment", said.fragment)
-        yield from _count("from_step", said.from_step)
-        yield from _count("to_step", said.to_step)
+        yield from _of_life(handed_in.life)
+        yield from _count("fragment", handed_in.fragment)
+        yield from _count("from_step", handed_in.from_step)
+        yield from _count("to_step", handed_in.to_step)
     yield from _of_version(facts.base)
     yield from _count("since_step", facts.since_step)
     yield from _count("tokens", facts.tokens)

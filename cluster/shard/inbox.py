@@ -1,0 +1,98 @@
+"""The inbox of a shard: contributions that wait for a merge, measured when they arrived."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from cluster.shard.arithmetic import Arithmetic, Held, P
+from coordinator.errors import Misordered
+from coordinator.protocol import (
+    Contribution,
+    ContributionId,
+    Fragment,
+    HandIn,
+    Merge,
+    Reference,
+)
+
+
+class Inbox(Mapping[Reference, Held[P]]):
+    """What was handed in and neither merged nor dropped, by reference."""
+
+    def __init__(self) -> None:
+        self._held: dict[Reference, Held[P]] = {}
+
+    def __getitem__(self, reference: Reference) -> Held[P]:
+        return self._held[reference]
+
+    def __iter__(self) -> Iterator[Reference]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all payloads together."""
+        return sum(held.payload.nbytes for held in self._held.values())
+
+    def receive(
+        self, hand_in: HandIn, payload: P, arithmetic: Arithmetic[P, Any, Any, Any]
+    ) -> Contribution:
+        """Hold what was handed in, measured.
+
+        A payload that is not of the run's wire is not held; the contribution says why (`flaw`).
+        """
+        p, lengths, moments = hand_in.id.fragment, [math.nan], None
+        reference, flaw = Reference(str(hand_in.id)), arithmetic.flaw(p, payload)
+        if not flaw:
+            held = self._held[reference] = arithmetic.hold(p, payload)
+            lengths, moments = held.norms, held.moments
+        return Contribution(
+            id=hand_in.id,
+            base=hand_in.base,
+            since_step=hand_in.since_step,
+            tokens=hand_in.tokens,
+            fingerprint=hand_in.fingerprint,
+            progress=hand_in.progress,
+            norm=math.hypot(*lengths),
+            bytes=payload.nbytes,
+            reference=reference,
+            flaw=flaw,
+            moments_norm=moments,
+        )
+
+    def payload(self, reference: Reference) -> P:
+        """Return what was handed in, as it was encoded.
+
+        Errors: `Misordered` if it is not held.
+        """
+        if (held := self._held.get(reference)) is None:
+            raise Misordered(f"nothing is held of {reference}")
+        return held.payload
+
+    def drop(self, reference: Reference) -> None:
+        """Free what will not be merged; unknown references are free already."""
+        self._held.pop(reference, None)
+
+    def forget(self, fragments: Collection[Fragment]) -> None:
+        """Free all contributions to these fragments."""
+        self._held = {r: held for r, held in self._held.items() if held.fragment not in fragments}
+
+    def check(self, order: Merge) -> None:
+        """Check that everything that an order names is held.
+
+        Errors: `Misordered`.
+        """
+        named = [*(item.contribution for item in order.items), *order.trial]
+        if missing := [c.id for c in named if c.reference not in self._held]:
+            raise Misordered(f"{order}: nothing is held of {missing}")
+
+    def spoiled(
+        self, order: Merge, arithmetic: Arithmetic[P, Any, Any, Any]
+    ) -> tuple[ContributionId, ...]:
+        """Return which contributions of an order have other norms now than when they arrived."""
+        held = {c.id: self._held[c.reference] for c, _ in order.items}
+        return tuple(c for c, each in held.items() if arithmetic.norms(each) != each.norms)

@@ -1,0 +1,59 @@
+"""The report of damage: which stored files could not be used, and which versions are stored."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from cluster.storage.format import Damaged
+from cluster.storage.fragments import Stored
+from coordinator.protocol import Fragment, Version
+
+HINT = (
+    "nothing was deleted; bring back what is missing, or go on from the newest stored version of "
+    "each fragment, at t of the newest snapshot, with --resume --from-stored"
+)
+
+
+def refused(error: Damaged, stored: Mapping[Fragment, list[Stored]]) -> Damaged:
+    """Return the error with the versions of each fragment that are stored, and the way on."""
+    if not stored:
+        return error
+    return Damaged(f"{error}; {_inventory(stored)}; {HINT}")
+
+
+def _inventory(stored: Mapping[Fragment, list[Stored]]) -> str:
+    """The versions of each fragment that are stored; fragments with the same ones together."""
+    alike: dict[str, list[Fragment]] = defaultdict(list)
+    for p, files in stored.items():
+        alike[" ".join(_version(each) for each in files)].append(p)
+    said = (f"of fragment {', '.join(map(str, ps))}: {names}" for names, ps in alike.items())
+    return f"stored are {'; '.join(said)}"
+
+
+def _version(file: Stored) -> str:
+    aside = " (set aside)" if file.orphan else ""
+    return f"g{file.version.generation}-v{file.version.number}{aside}"
+
+
+def passed_over(
+    stored: Mapping[Fragment, list[Stored]],
+    wanted: Mapping[Fragment, Version],
+    found: Mapping[Fragment, Version],
+) -> str | None:
+    """Name the stored versions that were wanted and could not be used, since an earlier one was.
+
+    `stored`: as it was before the shards came back. Returns None if there is none.
+    """
+    words = [
+        f"{each.name} is damaged, v{found[p].number} is used"
+        for p, version in wanted.items()
+        for each in stored.get(p, [])
+        if found[p] < each.version <= version and not each.orphan
+    ]
+    return joined(*words)
+
+
+def joined(*words: str | None) -> str | None:
+    """Return what was said, in one line; None if that is nothing."""
+    return "; ".join(filter(None, words)) or None

@@ -1,0 +1,81 @@
+"""The queue of effects that wait until the tape is durable up to their event.
+
+A promise is flushed before it is carried out. While a flush takes its time, all later effects wait
+behind it, so that the order of acting stays the order of the effects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+
+from coordinator.protocol import Effect
+
+FLUSH_TIMEOUT_S = 6.0
+"""A little longer than a tape takes to notice that its depot is silent."""
+
+
+class EffectQueue:
+    """Effects in their order; for one event loop.
+
+    `flushed`: the last flush of the tape, if it took its time; whoever begins one sets it.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Effect], None],
+        spawn: Callable[[Coroutine[None, None, None]], None],
+    ) -> None:
+        self._carry_out, self._spawn = carry_out, spawn
+        self.flushed: Future[None] | None = None
+        self._held: deque[tuple[Future[None] | None, tuple[Effect, ...]]] = deque()
+
+    def put(self, effects: tuple[Effect, ...]) -> None:
+        """Carry effects out: now, or when the last flush is over and all effects before are out.
+
+        Errors: as `is_done`; what carrying them out raises.
+        """
+        if is_done(self.flushed) and not self._held:
+            for effect in effects:
+                self._carry_out(effect)
+        elif effects:
+            self._held.append((self.flushed, effects))
+            if len(self._held) == 1:
+                self._spawn(self._let_go())
+
+    async def _let_go(self) -> None:
+        while self._held:
+            flushed, effects = self._held[0]
+            await done(flushed)
+            for effect in effects:
+                self._carry_out(effect)
+            self._held.popleft()
+
+    async def durable(self) -> None:
+        """Return when everything promised so far is on the tape."""
+        await done(self.flushed)
+
+
+def is_done(flushed: Future[None] | None) -> bool:
+    """Return whether a flush is over.
+
+    Errors: what it met that no storage raises: nothing may count as durable then.
+    """
+    if flushed is None or not flushed.done():
+        return flushed is None
+    flushed.result()
+    return True
+
+
+async def done(flushed: Future[None] | None) -> None:
+    """Wait for a flush, not for ever: what cannot be made durable is not, as with a full disk.
+
+    Errors: as `is_done`.
+    """
+    if not is_done(flushed) and flushed is not None:
+        waiting = asyncio.wrap_future(flushed)
+        await asyncio.wait([waiting], timeout=FLUSH_TIMEOUT_S)
+        if waiting.done():
+            waiting.result()

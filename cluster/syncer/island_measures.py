@@ -1,0 +1,81 @@
+"""The measures of islands: how far each has come, when it advanced, and what it delivered.
+
+Each function counts one thing in the `Counts` of a run. Times are seconds of the syncer's clock.
+"""
+
+from __future__ import annotations
+
+import math
+
+from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT, Counts, smoothed
+from coordinator.protocol import Adopted, Life, Report, Vitals
+
+STALLED_STEPS = 3.0
+"""A learner whose next step takes longer than this many of its usual ones did not advance."""
+STALLED_FLOOR_S = 1.0
+
+
+def reported(counts: Counts, report: Report, now_s: float) -> None:
+    """Count a report that was not void: its learner has advanced."""
+    watched = counts.watched(report.life.island)
+    if watched.life != report.life:
+        watched.steps_before += watched.steps
+        watched.life, watched.steps, watched.tokens = report.life, 0, 0
+        watched.reported_s, watched.tokens_per_s = math.nan, 0.0
+    if (steps := report.progress.steps - watched.steps) <= 0:
+        return
+    advanced(counts, advancing_since(report, steps, watched.reported_s, now_s), now_s)
+    if not math.isnan(watched.reported_s) and now_s > watched.reported_s:
+        rate = (report.progress.tokens - watched.tokens) / (now_s - watched.reported_s)
+        watched.tokens_per_s = smoothed(watched.tokens_per_s or rate, rate)
+    watched.steps, watched.tokens = report.progress.steps, report.progress.tokens
+    watched.reported_s = now_s
+
+
+def heard(counts: Counts, life: Life, vitals: Vitals) -> None:
+    """Take in what came with a report that was not void."""
+    watched = counts.watched(life.island)
+    if watched.vital_life != life:
+        watched.computing_before_s += watched.vitals.computing_s
+        watched.vital_life = life
+    watched.vitals = vitals
+
+
+def delivered(counts: Counts, life: Life, now_s: float) -> None:
+    """Count something of this life that got into the model."""
+    watched = counts.watched(life.island)
+    watched.contributions += 1
+    watched.failed = ""
+    if watched.fault_s is not None and life != watched.fault_life:
+        counts.recovery_s.append(now_s - watched.fault_s)
+        del counts.recovery_s[:-RECOVERIES_KEPT]
+        watched.fault_s = watched.fault_life = None
+
+
+def adopted(counts: Counts, event: Adopted) -> None:
+    """Count the steps since the learner had handed the fragment in, if it had."""
+    handed_in = counts.watched(event.life.island).handed_in.pop(event.fragment, None)
+    if handed_in is not None:
+        counts.adoptions += 1
+        counts.steps_to_adoption += event.progress.steps - handed_in
+
+
+def advancing_since(report: Report, steps: int, before_s: float, now_s: float) -> float:
+    """Since when its learner has advanced, if it reports `steps` more; `before_s`: its last report,
+    NaN if there was none. Over so many usual steps, or a second each if that is more, at most."""
+    usual_s = max(STALLED_FLOOR_S, STALLED_STEPS * report.step_s) * steps
+    since_s = now_s - report.step_s if math.isnan(before_s) else before_s
+    return max(since_s, now_s - usual_s)
+
+
+def advanced(counts: Counts, start_s: float, stop_s: float) -> None:
+    """Add a time all through which some learner advanced."""
+    if math.isnan(counts.first_s):
+        counts.first_s = start_s
+    spans = counts.up_spans
+    while spans and spans[-1][1] >= start_s:
+        start_s = min(start_s, spans.pop()[0])
+    spans.append((max(start_s, counts.first_s), stop_s))
+    if len(spans) > SPANS_KEPT and math.isnan(counts.stopping_s):
+        start_s, stop_s = spans.pop(0)
+        counts.up_before_s += stop_s - start_s
