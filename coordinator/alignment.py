@@ -23,7 +23,7 @@ VANISHING = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AlignmentPart:
     """A contribution in a merge: its frozen payload, its share, and the norm of each piece."""
 
     payload: Payload
@@ -57,7 +57,7 @@ class Everyone(NamedTuple):
 
 def directions(
     pieces: Sequence[Piece],
-    parts: Sequence[Part],
+    parts: Sequence[AlignmentPart],
     trial: Sequence[Payload] = (),
     spread: Spread = map,
 ) -> Directions:
@@ -79,7 +79,7 @@ def directions(
     return pointing(everyone, spread(among, jobs), [size])
 
 
-def everyone_of(parts: Sequence[Part], trial: Sequence[Payload]) -> Everyone:
+def everyone_of(parts: Sequence[AlignmentPart], trial: Sequence[Payload]) -> Everyone:
     weights = np.array([part.weight for part in parts], np.float32)
     return Everyone([*(part.payload for part in parts), *trial], weights)
 

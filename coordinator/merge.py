@@ -33,9 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.alignment import (
+    AlignmentPart,
     Directions,
     Everyone,
-    Part,
     along_nothing,
     everyone_of,
     look,
@@ -66,7 +66,7 @@ def merge(
 ) -> Flat:
     """Merge whole fragments into a new array; `weights` sum to one, in the order of `deltas`."""
     parts = [
-        Part(frozen(delta), weight, norms(frozen(delta), pieces))
+        AlignmentPart(frozen(delta), weight, norms(frozen(delta), pieces))
         for delta, weight in zip(deltas, weights, strict=True)
     ]
     return merged_of(rule, pieces, parts)
@@ -75,7 +75,7 @@ def merge(
 def merged_of(
     rule: MergeRule,
     pieces: Sequence[Piece],
-    parts: Sequence[Part],
+    parts: Sequence[AlignmentPart],
     spread: Spread = map,
     kappa: float = 1.0,
 ) -> Flat:
@@ -96,7 +96,7 @@ def merge_into(
     rule: MergeRule,
     outer: OuterRule,
     pieces: Sequence[Piece],
-    parts: Sequence[Part],
+    parts: Sequence[AlignmentPart],
     spread: Spread = map,
     trial: Sequence[Payload] | None = None,
     kappa: float = 1.0,
@@ -158,7 +158,7 @@ class _Plan(NamedTuple):
 def _planned(
     rule: MergeRule,
     pieces: Sequence[Piece],
-    parts: Sequence[Part],
+    parts: Sequence[AlignmentPart],
     trial: Sequence[Payload] | None,
     spread: Spread,
     kappa: float,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coordinator.alignment import VANISHING, Part
+from coordinator.alignment import VANISHING, AlignmentPart
 from coordinator.fragments import Flat, Piece
 from coordinator.inner_products import sum_of_squares
 from coordinator.scratch import Room, room_of_my_own
@@ -33,7 +33,7 @@ class Recipe(NamedTuple):
 def radial_recipes(
     kappa: float,
     pieces: Sequence[Piece],
-    parts: Sequence[Part],
+    parts: Sequence[AlignmentPart],
     plain: Recipe,
     spread: Spread,
 ) -> list[Recipe]:

@@ -64,7 +64,7 @@ class Cut:
 
 
 @dataclass(slots=True, eq=False)
-class Snapshot:
+class FragmentSnapshot:
     """What is handed in, in words, and as it was cut out: until it is encoded, since it may be
     asked for long after that.
 
@@ -117,7 +117,7 @@ class Uplink:
         self._roundings = [_Rounding() for _ in layout.fragments]
 
     def encode(
-        self, fragment: Fragment, snapshot: Snapshot, spoil: float = 1.0
+        self, fragment: Fragment, snapshot: FragmentSnapshot, spoil: float = 1.0
     ) -> tuple[HandIn, Sent]:
         """Write the snapshot; return the facts and one contiguous buffer, or two with moments.
 

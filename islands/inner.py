@@ -43,7 +43,7 @@ class InnerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Measures:
+class StepMeasures:
     """What a step tells: the loss before it, in nats per token, a scalar still being computed."""
 
     loss: jax.Array
@@ -217,7 +217,7 @@ class Inner:
         self.devices.split(batch)
         self._compiled[_shapes(batch)] = step.lower(self._like, like, clock).compile()
 
-    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, Measures]:
+    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, StepMeasures]:
         """One inner step at the learning rate of `clock`; `state` is used up.
 
         Batches of a new shape are compiled on the way.
@@ -226,7 +226,7 @@ class Inner:
             self.compile(batch)
         batch = self.devices.split(batch)
         state, loss = self._compiled[shapes](state, batch, self.devices.number(clock))
-        return state, Measures(loss)
+        return state, StepMeasures(loss)
 
     def _step(
         self, state: InnerState, batch: Batch, clock: jax.Array

@@ -34,7 +34,7 @@ from coordinator.protocol import (
 from islands.adopt import FragmentPort
 from islands.donations import Donation
 from islands.hosts.lead import Lead
-from islands.hosts.orders import Fate, News, Order, Over
+from islands.hosts.orders import FateNotice, News, Order, Over
 from islands.inner import Inner, Share
 from islands.learner_life import LearnerState
 from islands.learner_messages import Ceased, Parked, Settled
@@ -42,7 +42,7 @@ from islands.life_setup import LifeSetup
 from islands.link import LearnerSettings, Link
 from islands.mailbox import Mailbox
 from islands.message_thread import speak
-from islands.moments import Sharing
+from islands.moments import MomentSharing
 from islands.task import Params, StreamLike, Task
 from islands.trainer import Trainer
 
@@ -69,7 +69,7 @@ class Learner:
         layout: Layout,
         inner: Inner,
         port: FragmentPort,
-        sharing: Sharing | None,
+        sharing: MomentSharing | None,
         stream: Callable[[], StreamLike],
         link: Link,
         settings: LearnerSettings,
@@ -204,7 +204,7 @@ class Learner:
     def refused(self, said: ContributionId) -> None:
         """A contribution was discarded: what it took along is this learner's again."""
         if self._lead is not None:
-            self._lead.tell(Fate(said))
+            self._lead.tell(FateNotice(said))
         if (ends := self._mail.ends(said.life)) is not None:
             ends.uplink.settle(said, merged=False)
             self._mail.happens(Settled((said,)), said.life)

@@ -34,7 +34,7 @@ from islands.life_start import (
 )
 from islands.link import LearnerSettings, Link
 from islands.mailbox import Mailbox
-from islands.moments import Sharing
+from islands.moments import MomentSharing
 from islands.task import StreamLike, Task
 from islands.thread_tasks import Ends, Offer
 from islands.trainer import Trainer
@@ -51,7 +51,7 @@ class LifeSetup:
         layout: Layout,
         inner: Inner,
         port: FragmentPort,
-        sharing: Sharing | None,
+        sharing: MomentSharing | None,
         stream: Callable[[], StreamLike],
         link: Link,
         settings: LearnerSettings,

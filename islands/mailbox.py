@@ -24,7 +24,7 @@ from coordinator.protocol import (
     Vitals,
 )
 from islands.donations import Donations
-from islands.exchange import Snapshot
+from islands.exchange import FragmentSnapshot
 from islands.learner_life import LearnerState
 from islands.learner_messages import (
     Asked,
@@ -141,7 +141,7 @@ class Mailbox:
 
     def asks(
         self, life: Life, p: Fragment, held: tuple[ContributionId, ...] | None
-    ) -> Future[Snapshot | None] | None:
+    ) -> Future[FragmentSnapshot | None] | None:
         """Ask for what was trained on a fragment; None if this life is not lived. All who ask
         before it is decided get the same answer."""
         with self._lock:
@@ -153,7 +153,7 @@ class Mailbox:
                 self.happens(Asked(p, held))
             return asked
 
-    def answer(self, handing: Handing, snapshot: Snapshot | None) -> None:
+    def answer(self, handing: Handing, snapshot: FragmentSnapshot | None) -> None:
         """Give the snapshot to whoever asked for it."""
         with self._lock:
             self._queues.answer(handing, snapshot)

@@ -183,7 +183,7 @@ class MomentsPort:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class MomentSharing:
     """How a learner shares its first moments: with every `every`-th merge of a fragment."""
 
     port: MomentsPort

@@ -16,10 +16,10 @@ from coordinator.fragments import Flat
 from coordinator.protocol import ContributionId, Fragment
 from islands.adopt import AdoptRule, FragmentPort
 from islands.encoder import Numbers, Where
-from islands.exchange import Basis, Cut, Snapshot
-from islands.inner import Inner, InnerState, Measures
+from islands.exchange import Basis, Cut, FragmentSnapshot
+from islands.inner import Inner, InnerState, StepMeasures
 from islands.learner_messages import HandOver
-from islands.moments import Sharing, Taken
+from islands.moments import MomentSharing, Taken
 from islands.task import Batch, Params
 
 Handed = Mapping[ContributionId, tuple[Numbers, jax.Array]]
@@ -30,14 +30,14 @@ class Replica:
     """Parameters and moments on the devices, and for each fragment where its deltas count from."""
 
     def __init__(
-        self, inner: Inner, port: FragmentPort, encode: Where, sharing: Sharing | None
+        self, inner: Inner, port: FragmentPort, encode: Where, sharing: MomentSharing | None
     ) -> None:
         """`encode`: where deltas are encoded, and so where they are counted from. `sharing`: how
         first moments are shared; None: they are not."""
         self._inner, self._port, self._encode, self._sharing = inner, port, encode, sharing
         self._state: InnerState | None = None
         self._basis: dict[Fragment, Basis] = {}
-        self._kept: dict[Fragment, Snapshot] = {}  # of their due points, not asked for yet
+        self._kept: dict[Fragment, FragmentSnapshot] = {}  # of their due points, not asked for yet
         self._handed: dict[Fragment, Handed] = {}  # in, and not known to be in the fragment yet
         self._taken: dict[Fragment, Taken] = {}  # first moments that went along, for their return
 
@@ -85,22 +85,22 @@ class Replica:
             self._state = replace(self._state, opt_state=self._inner.place_moments(joined))
         self._basis = {p: Basis(flat, self._anchor_of(p, flat)) for p, flat in public.items()}
 
-    def step(self, batch: Batch, clock: int) -> Measures:
+    def step(self, batch: Batch, clock: int) -> StepMeasures:
         """One inner step, dispatched; nothing here waits for the devices."""
         self._state, measures = self._inner.step(self.state, batch, clock)
         return measures
 
-    def keep(self, word: HandOver) -> Snapshot:
+    def keep(self, word: HandOver) -> FragmentSnapshot:
         """Take the fragment as it is now, to be handed in once it is asked for."""
         kept = self._kept[word.fragment] = self._cut(word)
         return kept
 
-    def take(self, word: HandOver) -> Snapshot:
+    def take(self, word: HandOver) -> FragmentSnapshot:
         """What is to be handed in: the fragment as it was kept for that, else as it is."""
         kept = self._kept.pop(word.fragment, None)
         return kept if kept is not None and kept.word == word else self._cut(word)
 
-    def _cut(self, word: HandOver) -> Snapshot:
+    def _cut(self, word: HandOver) -> FragmentSnapshot:
         """What is handed in of the fragment next counts from here."""
         p = word.fragment
         flat, basis = self._port.take(self.state.params, p), self._basis[p]
@@ -112,7 +112,7 @@ class Replica:
         self._taken.pop(p, None)
         if self._sharing is not None and self._sharing.wanted(p, word.track.base.number):
             self._taken[p] = self._sharing.port.take(self.state.opt_state, p)
-        return Snapshot(word, Cut(flat, basis, self._taken.get(p)))
+        return FragmentSnapshot(word, Cut(flat, basis, self._taken.get(p)))
 
     def adopt(
         self,

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec
 from coordinator.fragments import Piece
 from islands.mesh import Devices
 from islands.mesh_shape import AXES
-from islands.windows import Lying, Moves, Place, Rows, Window, moves_of
+from islands.windows import Lying, Moves, Rows, Window, WindowPlace, moves_of
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class _Cutter:
 
     rows: Rows
 
-    def out(self, leaf: jax.Array, place: Place) -> jax.Array:
+    def out(self, leaf: jax.Array, place: WindowPlace) -> jax.Array:
         """The bits of the rows, [size], zero where another device has them to add."""
         rows, depth = self.rows, self.rows.leaf.own[self.rows.axis]
         local = place.start + jnp.arange(rows.count) - self._first_row
@@ -55,7 +55,7 @@ class _Cutter:
         return bits.reshape(-1)
 
     def into(
-        self, leaf: jax.Array, whole: jax.Array, place: Place, times: jax.Array | None
+        self, leaf: jax.Array, whole: jax.Array, place: WindowPlace, times: jax.Array | None
     ) -> jax.Array:
         """What one device has of a leaf with its part of the rows, [size], in their place, or,
         times a number, added to what is there."""
@@ -91,7 +91,7 @@ class _Cutter:
             for each, side in zip(names, self.rows.own_row, strict=True)
         ]
 
-    def _mine(self, place: Place) -> jax.Array:
+    def _mine(self, place: WindowPlace) -> jax.Array:
         """Does this device have something at this place on the axes before that of the rows?"""
         names = tuple(name for each in self.rows.leaf.names[: self.rows.axis] for name in each)
         return lax.axis_index(names) == place.owner if names else jnp.bool_(True)

@@ -6,7 +6,7 @@ from collections import deque
 from concurrent.futures import Future
 
 from coordinator.protocol import Fragment
-from islands.exchange import Snapshot
+from islands.exchange import FragmentSnapshot
 from islands.learner_messages import Adopt, HandOver, Say, Want, Words
 from islands.thread_tasks import Adoption, Handing, Offer, Todo
 
@@ -22,8 +22,8 @@ class ThreadQueues:
         self.todo = deque[Todo]()
         self.to_say = deque[Say | Want]()
         self.offers: dict[Fragment, Offer] = {}
-        self._asked: dict[Fragment, Future[Snapshot | None]] = {}  # and not decided yet
-        self._owed: list[Future[Snapshot | None]] = []  # decided, to be given
+        self._asked: dict[Fragment, Future[FragmentSnapshot | None]] = {}  # and not decided yet
+        self._owed: list[Future[FragmentSnapshot | None]] = []  # decided, to be given
 
     def follow(self, words: Words) -> None:
         """Queue what follows from a happening."""
@@ -44,11 +44,11 @@ class ThreadQueues:
         """Return whether somebody asks for this fragment, and the answer is not decided yet."""
         return p in self._asked
 
-    def ask(self, p: Fragment) -> Future[Snapshot | None]:
+    def ask(self, p: Fragment) -> Future[FragmentSnapshot | None]:
         """Return the future of all who ask for this fragment before the answer is decided."""
         return self._asked.setdefault(p, Future())
 
-    def answer(self, handing: Handing, snapshot: Snapshot | None) -> None:
+    def answer(self, handing: Handing, snapshot: FragmentSnapshot | None) -> None:
         """Give the snapshot to whoever asked for it."""
         if handing.asked is not None:
             self._owed.remove(handing.asked)

@@ -10,7 +10,7 @@ import jax
 
 from coordinator.fragments import Flat
 from coordinator.protocol import Vitals
-from islands.exchange import Snapshot, Uplink
+from islands.exchange import FragmentSnapshot, Uplink
 from islands.hosts.publication_lanes import Following
 from islands.learner_messages import Adopt, End, HandOver, Keep, Say, Step, Take, Want
 
@@ -36,7 +36,7 @@ class Handing:
     """A hand-in, and the future of whoever asked for it; None if nobody waits."""
 
     word: HandOver
-    asked: Future[Snapshot | None] | None
+    asked: Future[FragmentSnapshot | None] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,13 +17,13 @@ from coordinator.fragments import Flat
 from coordinator.protocol import Fragment
 from islands.adopt import FragmentPort
 from islands.corpus import Starved
-from islands.exchange import Snapshot
+from islands.exchange import FragmentSnapshot
 from islands.hosts.orders import CopyOut, CutOut, Feed, InnerStep, Order, PutIn
 from islands.inner import Inner
 from islands.learner_messages import End, Fed, Keep, Step, Stepped, Take
 from islands.link import LearnerSettings
 from islands.mailbox import Mailbox
-from islands.moments import Sharing
+from islands.moments import MomentSharing
 from islands.replica import Replica
 from islands.step_timing import StepTiming
 from islands.task import Params, StreamLike, Task
@@ -46,7 +46,7 @@ class Trainer:
         task: Task,
         inner: Inner,
         port: FragmentPort,
-        sharing: Sharing | None,
+        sharing: MomentSharing | None,
         settings: LearnerSettings,
         mail: Mailbox,
         now_s: Callable[[], float],
@@ -214,7 +214,7 @@ class Trainer:
                 self._replica.adopt(p, *offer, keeps=keeps)
                 self._exchanged = True
 
-    def _taken(self, snapshot: Snapshot) -> Snapshot:
+    def _taken(self, snapshot: FragmentSnapshot) -> FragmentSnapshot:
         if (cut := snapshot.cut) is not None:
             self._copying += [cut.flat] if cut.moments is None else [cut.flat, cut.moments.flat]
         self._exchanged = True

@@ -78,7 +78,7 @@ class Rows:
         return self.count * math.prod(self.row)
 
 
-class Place(NamedTuple):
+class WindowPlace(NamedTuple):
     """Where rows begin. `at`: on the axes before theirs, in what `owner` has of the leaf, who is
     counted along the axes of the mesh that those are split over; `start`: on their own, of the
     whole leaf; `piece`: of which piece of the fragment they are."""
@@ -95,7 +95,7 @@ class Window(NamedTuple):
 
     device: int
     rest: int
-    places: tuple[Place, ...]
+    places: tuple[WindowPlace, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def moves_of(
     `each`: elements of the flat form that a device has; `room`: those of the largest window.
     """
     split, offset = [SplitLeaf.of(lying) for lying in leaves], 0
-    bundles = list[tuple[int, list[tuple[Rows, Place]]]]()
+    bundles = list[tuple[int, list[tuple[Rows, WindowPlace]]]]()
     size, end = 0, -1
     for number, (piece, is_wanted) in enumerate(zip(pieces, wanted, strict=True)):
         fixed = () if piece.layer is None else (piece.layer,)
@@ -154,7 +154,7 @@ def _cut(
     stop: int,
     piece: int,
     room: int,
-) -> Iterator[tuple[Rows, Place]]:
+) -> Iterator[tuple[Rows, WindowPlace]]:
     """The rows `start` to `stop` of what the leaf has at `fixed` on its first axes, as many at a
     time as there is room for; a row that is too large is cut along its own."""
     axis = len(fixed)
@@ -173,4 +173,4 @@ def _cut(
     most = -(-(stop - start) // windows)  # in about equal parts: those that are alike are one loop
     for begin in range(start, stop, most):
         count = min(most, stop - begin)
-        yield Rows(number, leaf, axis, count), Place(own, owner, begin, piece)
+        yield Rows(number, leaf, axis, count), WindowPlace(own, owner, begin, piece)

@@ -29,7 +29,7 @@ from cluster.config.schema import Config
 from cluster.workers.assembly import optimizer_of, task_of
 from cluster.workers.evaluator import Evaluator
 from coordinator import norms as usual
-from coordinator.alignment import Part, directions
+from coordinator.alignment import AlignmentPart, directions
 from coordinator.direction_gate import RUN, against, bound
 from coordinator.fragments import Flat
 from coordinator.kernels import frozen
@@ -114,7 +114,10 @@ def play(config: Config, sources: list[str | None], fault: Fault | None, seed: i
                     known[p] = usual.admit(known[p], norm, schedule.every)
                     admitted[name] = delta
             pieces, weight = layout.fragments[p], 1 / len(admitted)
-            parts = [Part(frozen(d), weight, norms(frozen(d), pieces)) for d in admitted.values()]
+            parts = [
+                AlignmentPart(frozen(d), weight, norms(frozen(d), pieces))
+                for d in admitted.values()
+            ]
             found = directions(pieces, parts)
             cosines = {n: c for n, c in zip(admitted, found.cosines, strict=True) if c is not None}
             for name, low in against(cosines, {}, found.measured).items():

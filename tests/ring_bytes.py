@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cluster.allreduce.rendezvous import Meeting, join
+from cluster.allreduce.rendezvous import Rendezvous, join
 from cluster.allreduce.wire import wire_bytes
 from coordinator.codec import Wire
 from islands.task import load_task
@@ -56,7 +56,7 @@ def member(rank: int, members: int, address: str, wire: Wire) -> None:
 
 def inside(members: int, wire: Wire) -> None:
     """A ring in this namespace."""
-    meeting = Meeting()
+    meeting = Rendezvous()
     address = meeting.open("127.0.0.1", members)
     command = [sys.executable, "-m", "tests.ring_bytes", "member"]
     processes = [

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cluster.allreduce.rendezvous import Meeting, join
+from cluster.allreduce.rendezvous import Rendezvous, join
 
 ROOT = Path(__file__).parents[1]
 SIDE, PRODUCTS = 512, 300
@@ -89,7 +89,7 @@ def member(rank: int, address: str, kind: str) -> None:
 
 def seen(kind: str, flags: str) -> dict[str, float]:
     """Of one pair of processes."""
-    meeting = Meeting()
+    meeting = Rendezvous()
     address = meeting.open("127.0.0.1", 2)
     processes = [
         subprocess.Popen(

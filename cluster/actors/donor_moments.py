@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from cluster.actors.blocking_calls import BlockingCalls
 from cluster.actors.directory import Directory
 from cluster.actors.fault_injection import Cable
-from cluster.actors.object_store.moment_pieces import Piece, joined
+from cluster.actors.object_store.moment_pieces import MomentPieceRef, joined
 from cluster.actors.object_store.pull import Fetching, Lot
 from cluster.failures import in_short, origin_of
 from coordinator.errors import Unreachable
@@ -50,7 +50,7 @@ class DonorMoments:
         self._actors, self._cable, self._calls = actors, cable, calls
         self._fetching, self._goes_on = fetching, goes_on
         self.split = Split()
-        self.share: Callable[[Sequence[Piece], int], list[ray.ObjectRef]] | None = None
+        self.share: Callable[[Sequence[MomentPieceRef], int], list[ray.ObjectRef]] | None = None
 
     def moments(self, name: str, donor: Life) -> list[NDArray[Any]] | None:
         """Return this host's share of each leaf; None if the donor in this actor has none.
@@ -78,7 +78,7 @@ class DonorMoments:
                 self._goes_on()
             elif time.monotonic() - further_s > max(DONOR_FLOOR_S, DONOR_STEPS * step_s):
                 raise Unreachable(f"{donor} has copied {count} of its moments and no more")
-        if (pieces := pieces_of(ray.get(call), Piece, _is_reference)) is None:
+        if (pieces := pieces_of(ray.get(call), MomentPieceRef, _is_reference)) is None:
             return None
         leaves = 1 + max((each.leaf for each in pieces), default=-1)
         others = None if self.share is None else self.share(pieces, leaves)
@@ -97,7 +97,7 @@ class DonorMoments:
         if whys := [why for why in ray.get(others) if why is not None]:
             raise Unreachable(f"another host of this island has none: {whys[0]}")
 
-    def pulled(self, pieces: Sequence[Piece], leaves: int) -> list[NDArray[Any]]:
+    def pulled(self, pieces: Sequence[MomentPieceRef], leaves: int) -> list[NDArray[Any]]:
         """Pull these pieces, and return this host's share of each of so many leaves.
 
         Errors: `Unreachable`, `Malformed`.

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from cluster.allreduce import rendezvous as meeting
 from cluster.allreduce.member_batches import member_batches
 from cluster.allreduce.member_reports import MemberReports
-from cluster.allreduce.pace import Pace
-from cluster.allreduce.ring_messages import TrainingPosition, Turn
+from cluster.allreduce.pace import StepPace
+from cluster.allreduce.ring_messages import RingDecision, TrainingPosition
 from cluster.allreduce.saved_state import RingState
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
@@ -56,7 +56,7 @@ class RingLink(Protocol):
         """Errors: `Rejected`."""
         ...
 
-    def ready(self, life: Life, held: TrainingPosition | None, wasted: int) -> Turn | None:
+    def ready(self, life: Life, held: TrainingPosition | None, wasted: int) -> RingDecision | None:
         """Wait for a place in a ring; None: there is none any more."""
         ...
 
@@ -82,7 +82,7 @@ class RingMember:
         self._ring = 0  # that it is in; 0: in none
         self._peeks: list[Future[RingState]] = []
         self._life: Life
-        self._reports, self._pace = MemberReports(link.report), Pace(self._group)
+        self._reports, self._pace = MemberReports(link.report), StepPace(self._group)
         self._told_s = 0.0
         self._wires = frozenset[int]()  # connections to the members of its ring
 
@@ -132,7 +132,7 @@ class RingMember:
 
     # --- a ring -----------------------------------------------------------------------------------
 
-    def _turn(self, turn: Turn, host: RingState, began_s: float) -> int:
+    def _turn(self, turn: RingDecision, host: RingState, began_s: float) -> int:
         """Be in this ring until it ends; tokens of the step that it broke in, 0 if it did not."""
         from cluster.allreduce.step import RingStep
 
@@ -162,7 +162,7 @@ class RingMember:
         return wasted
 
     def _steps(
-        self, turn: Turn, step: RingStep, state: InnerState
+        self, turn: RingDecision, step: RingStep, state: InnerState
     ) -> tuple[InnerState, TrainingPosition, int]:
         """Step after step; the state at the end, and tokens of the step that broke."""
         held, windows = turn.held, turn.members * self._group.batch_size
@@ -219,7 +219,7 @@ class RingMember:
         return state, held, 0
 
     def _tell(
-        self, turn: Turn, told: StepTotals, held: TrainingPosition, state: InnerState
+        self, turn: RingDecision, told: StepTotals, held: TrainingPosition, state: InnerState
     ) -> None:
         """Say how far it is, and give away what is asked for; the first one speaks for all."""
         began_s = time.perf_counter()

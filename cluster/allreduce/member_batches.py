@@ -7,12 +7,14 @@ from typing import Any
 
 import jax
 
-from cluster.allreduce.ring_messages import Turn
+from cluster.allreduce.ring_messages import RingDecision
 from coordinator.protocol import Lease
 from islands.task import Task
 
 
-def member_batches(task: Task, turn: Turn, windows: int, lease_windows: int) -> Callable[[], Any]:
+def member_batches(
+    task: Task, turn: RingDecision, windows: int, lease_windows: int
+) -> Callable[[], Any]:
     """Return a function that returns this member's share of the next batch of the ring.
 
     All members read one order of the data, from the position of the training state on. So a batch

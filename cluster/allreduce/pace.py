@@ -10,7 +10,7 @@ PACE_DRIFT = 1.01
 """As a decoupled learner that is slowed forgets its quickest step (`islands.trainer`)."""
 
 
-class Pace:
+class StepPace:
     """Idles, so that the steps of an island are as slow as its configuration or a fault has it."""
 
     def __init__(self, group: IslandGroup) -> None:

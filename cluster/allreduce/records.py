@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from cluster.allreduce.ring import Ring
-from cluster.allreduce.ring_messages import START, Resume
+from cluster.allreduce.ring_messages import START, RingResume
 from cluster.allreduce.saved_state import Memory, RingState
 from cluster.allreduce.store import Coalesced, RingStore
 from cluster.syncer.measures import Measures
@@ -18,12 +18,12 @@ AGAIN_S = 1.0
 """Between two attempts to store what has to be stored."""
 
 
-def come_back(memory: Memory | None, snapshot: RingState) -> tuple[Ring, Resume | None]:
+def come_back(memory: Memory | None, snapshot: RingState) -> tuple[Ring, RingResume | None]:
     """Return the state to begin with, and the event that a restart begins with; None if nothing has
     been trained yet. The snapshot may be newer than the memory, which may be missing."""
     ring = Ring() if memory is None else memory.ring
     restart = memory is not None or snapshot.held > START
-    resume = Resume(ring.generation + 1) if restart else None
+    resume = RingResume(ring.generation + 1) if restart else None
     return replace(ring, kept=snapshot.held), resume
 
 

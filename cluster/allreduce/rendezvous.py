@@ -30,7 +30,7 @@ HEARTBEAT_S = 100
 """JAX's own default: a member that hangs for longer is taken for dead."""
 
 
-class Meeting:
+class Rendezvous:
     """A meeting point that is being prepared, and then open for one ring."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
@@ -84,7 +84,7 @@ class Meetings:
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         """Prepare the first one. `command`: what the process of a meeting point runs."""
         self._command = command
-        self._open: Meeting | None = None
+        self._open: Rendezvous | None = None
         self.prepared = self._prepare()
 
     def next(self, host: str, members: int) -> str:
@@ -100,16 +100,16 @@ class Meetings:
         prepared, self.prepared = self.prepared, None
         address = None if prepared is None else _opened(prepared, host, members)
         if address is None:
-            prepared = Meeting(self._command)
+            prepared = Rendezvous(self._command)
             address = prepared.open(host, members)
         self._open = prepared
         self.prepared = self._prepare()  # it imports what it needs while this one is in use
         return address
 
-    def _prepare(self) -> Meeting | None:
+    def _prepare(self) -> Rendezvous | None:
         """Return a meeting point that starts, None if no process can be had at present."""
         try:
-            return Meeting(self._command)
+            return Rendezvous(self._command)
         except OSError as error:
             log.warning("no meeting point is prepared for the next ring: %s", error)
             return None
@@ -127,7 +127,7 @@ class Meetings:
             self.prepared = None
 
 
-def _opened(prepared: Meeting, host: str, members: int) -> str | None:
+def _opened(prepared: Rendezvous, host: str, members: int) -> str | None:
     """Return where this prepared meeting point is open; None if its process has died, and then it
     is closed."""
     try:

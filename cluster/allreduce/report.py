@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cluster.allreduce.ring import Member, Ring, Rules, Stage
+from cluster.allreduce.ring import Ring, RingMemberState, RingStage, Rules
 from cluster.status import Figures, FragmentStatus, IslandState, IslandStatus, RunStatus
 from cluster.syncer.counts import Counts
 from cluster.syncer.report import goodput, uptime
@@ -14,9 +14,9 @@ from coordinator.state import Phase
 
 
 def phase_of(ring: Ring) -> Phase:
-    if ring.stage is Stage.OVER:
+    if ring.stage is RingStage.OVER:
         return Phase.FINISHED
-    ending = ring.stopping is not None or ring.stage is Stage.ENDING
+    ending = ring.stopping is not None or ring.stage is RingStage.ENDING
     return Phase.STOPPING if ending else Phase.RUNNING
 
 
@@ -27,7 +27,7 @@ def _standing(ring: Ring, island: Island, lives: int) -> IslandState:
         if island in ring.leaving:
             return "draining"
         return "live" if member.turns else "joining"
-    if island in ring.leaving or (lives and ring.stage is Stage.OVER):
+    if island in ring.leaving or (lives and ring.stage is RingStage.OVER):
         return "left"
     return "lost" if lives else "starting"
 
@@ -131,7 +131,7 @@ def _island(ring: Ring, counts: Counts, island: Island) -> IslandStatus:
     )
 
 
-def _why(ring: Ring, member: Member | None, failed: str) -> str:
+def _why(ring: Ring, member: RingMemberState | None, failed: str) -> str:
     if member is None:
         return failed or ring.broken or "its process starts"
     if not member.turns:

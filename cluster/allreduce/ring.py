@@ -15,21 +15,21 @@ from typing import assert_never
 
 from cluster.allreduce.ring_messages import (
     START,
-    Drain,
     Effect,
     Ended,
     Event,
     FinalStateLost,
-    Finish,
     Form,
-    Lost,
     Pause,
-    Ready,
-    Release,
-    Resume,
+    RingDrain,
+    RingFinish,
+    RingMemberLost,
+    RingMemberReady,
+    RingRelease,
+    RingResume,
+    RingStop,
     SnapshotStored,
     StepsFinished,
-    Stop,
     TrainingPosition,
 )
 from coordinator.frozen import replace
@@ -46,7 +46,7 @@ class Rules:
     steps: int
 
 
-class Stage(StrEnum):
+class RingStage(StrEnum):
     GATHERING = "gathering"  # islands come, and no ring turns
     TURNING = "turning"
     PAUSING = "pausing"  # its members were told to leave after their step
@@ -55,7 +55,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RingMemberState:
     """One island's present life. `held`: what it had when it was last ready; `turns`: it is in the
     ring."""
 
@@ -76,10 +76,10 @@ class Ring:
     `broken`: a member has died since the ring formed. `lost`: tokens trained and not in the model.
     """
 
-    stage: Stage = Stage.GATHERING
+    stage: RingStage = RingStage.GATHERING
     ring: int = 0
     generation: int = 0
-    members: Mapping[Island, Member] = field(default_factory=dict[Island, Member])
+    members: Mapping[Island, RingMemberState] = field(default_factory=dict[Island, RingMemberState])
     held: TrainingPosition = START
     kept: TrainingPosition = START
     leaving: frozenset[Island] = frozenset()
@@ -107,22 +107,25 @@ def advance(rules: Rules, ring: Ring, event: Event) -> Outcome:
 
 def _hear(ring: Ring, event: Event) -> Ring:
     match event:
-        case Ready(life, held, wasted):
+        case RingMemberReady(life, held, wasted):
             known = ring.members.get(life.island)
             if known is not None and known.life.incarnation > life.incarnation:
                 return ring
             if known is not None and known.turns and known.life != life:
                 ring = replace(ring, broken=ring.broken or f"{life.island} has begun anew")
             ring = replace(ring, lost=ring.lost + wasted)
-            ends = ring.stage in (Stage.ENDING, Stage.OVER)  # with a state that is decided on
+            ends = ring.stage in (
+                RingStage.ENDING,
+                RingStage.OVER,
+            )  # with a state that is decided on
             if held is not None and held > ring.held and not ends:
                 ring = replace(ring, held=held)
-            return _with(ring, Member(life, held))
+            return _with(ring, RingMemberState(life, held))
         case StepsFinished(number, held):
-            if number != ring.ring or ring.stage not in (Stage.TURNING, Stage.PAUSING):
+            if number != ring.ring or ring.stage not in (RingStage.TURNING, RingStage.PAUSING):
                 return ring
             return replace(ring, held=max(held, ring.held))
-        case Lost(life, why):
+        case RingMemberLost(life, why):
             known = ring.members.get(life.island)
             if known is None or known.life != life:
                 return ring
@@ -131,23 +134,23 @@ def _hear(ring: Ring, event: Event) -> Ring:
             return _without(ring, life.island)
         case SnapshotStored(held):
             return replace(ring, kept=max(held, ring.kept), held=max(held, ring.held))
-        case Drain(island):
+        case RingDrain(island):
             return replace(ring, leaving=ring.leaving | {island})
-        case Stop(why):
+        case RingStop(why):
             return replace(ring, stopping=ring.stopping or why)
         case Ended(held):
-            return replace(ring, stage=Stage.OVER, held=held)
+            return replace(ring, stage=RingStage.OVER, held=held)
         case FinalStateLost(held, why):
             broken = f"the final state is lost: {why}"
             members = {
                 island: replace(each, held=None) if each.held == held else each
                 for island, each in ring.members.items()
             }
-            return replace(ring, stage=Stage.GATHERING, members=members, broken=broken)
-        case Resume(generation):
+            return replace(ring, stage=RingStage.GATHERING, members=members, broken=broken)
+        case RingResume(generation):
             return replace(
                 ring,
-                stage=Stage.GATHERING,  # whether the run is over is decided anew: see `_settle`
+                stage=RingStage.GATHERING,  # whether the run is over is decided anew: see `_settle`
                 generation=generation,
                 members={},
                 held=max(ring.held, ring.kept),  # what it remembers may be older than the snapshot
@@ -159,20 +162,20 @@ def _hear(ring: Ring, event: Event) -> Ring:
 
 def _settle(rules: Rules, ring: Ring) -> Outcome:
     """What follows, whatever has happened."""
-    if ring.stage is Stage.OVER:
+    if ring.stage is RingStage.OVER:
         return _release(ring, ring.members, "the run is over")
-    if ring.stage is Stage.ENDING:
+    if ring.stage is RingStage.ENDING:
         return ring, ()
     if ring.turning:
         return _pause(rules, ring)
-    if ring.ring > 0 and ring.stage is not Stage.GATHERING:
-        ring = replace(ring, stage=Stage.GATHERING)
+    if ring.ring > 0 and ring.stage is not RingStage.GATHERING:
+        ring = replace(ring, stage=RingStage.GATHERING)
     if ring.stopping is not None or ring.held.step >= rules.steps:
         donor = _donor(ring, ring.held)
         if donor is None and ring.held != ring.kept and ring.stopping is None:
             return _form(rules, _back(ring, ring.kept))  # who had the end is gone
         ring = ring if donor is not None else _back(ring, ring.kept)
-        return replace(ring, stage=Stage.ENDING), (Finish(donor),)
+        return replace(ring, stage=RingStage.ENDING), (RingFinish(donor),)
     gone = {i: each for i, each in ring.members.items() if i in ring.leaving}
     ring, released = _release(ring, gone, "drained")
     ring, formed = _form(rules, ring)
@@ -181,7 +184,7 @@ def _settle(rules: Rules, ring: Ring) -> Outcome:
 
 def _pause(rules: Rules, ring: Ring) -> Outcome:
     """A ring turns: should its members leave it?"""
-    if ring.stage is Stage.PAUSING or ring.broken is not None:
+    if ring.stage is RingStage.PAUSING or ring.broken is not None:
         return ring, ()
     why = None
     if ring.stopping is not None:
@@ -192,7 +195,7 @@ def _pause(rules: Rules, ring: Ring) -> Outcome:
         why = f"{', '.join(new)} joins"
     if why is None:
         return ring, ()
-    return replace(ring, stage=Stage.PAUSING), (Pause(ring.ring, why),)
+    return replace(ring, stage=RingStage.PAUSING), (Pause(ring.ring, why),)
 
 
 def _form(rules: Rules, ring: Ring) -> Outcome:
@@ -212,7 +215,7 @@ def _form(rules: Rules, ring: Ring) -> Outcome:
     ring = _back(ring, held)
     number = ring.ring + 1
     members = {each.life.island: replace(each, turns=True) for each in there}
-    ring = replace(ring, stage=Stage.TURNING, ring=number, members=members, broken=None)
+    ring = replace(ring, stage=RingStage.TURNING, ring=number, members=members, broken=None)
     return ring, (Form(number, tuple(each.life for each in there), held, donor, why),)
 
 
@@ -231,12 +234,12 @@ def _donor(ring: Ring, held: TrainingPosition) -> Life | None:
     return None
 
 
-def _release(ring: Ring, members: Mapping[Island, Member], why: str) -> Outcome:
-    effects = tuple(Release(each.life, why) for each in members.values())
+def _release(ring: Ring, members: Mapping[Island, RingMemberState], why: str) -> Outcome:
+    effects = tuple(RingRelease(each.life, why) for each in members.values())
     return _without(ring, *members), effects
 
 
-def _with(ring: Ring, member: Member) -> Ring:
+def _with(ring: Ring, member: RingMemberState) -> Ring:
     return replace(ring, members={**ring.members, member.life.island: member})
 
 

@@ -15,19 +15,19 @@ from cluster.allreduce.final_state import final_state
 from cluster.allreduce.meeting_point import open_meeting_point
 from cluster.allreduce.ports import RingPorts
 from cluster.allreduce.records import Records
-from cluster.allreduce.ring import Ring, Stage
+from cluster.allreduce.ring import Ring, RingStage
 from cluster.allreduce.ring_messages import (
     START,
     Effect,
     Ended,
     Event,
     FinalStateLost,
-    Finish,
     Form,
-    Lost,
     Pause,
-    Ready,
-    Release,
+    RingFinish,
+    RingMemberLost,
+    RingMemberReady,
+    RingRelease,
     TrainingPosition,
 )
 from cluster.allreduce.ring_places import RingPlaces
@@ -91,18 +91,18 @@ class RingEffects:
                 log.info("ring %d pauses: %s", ring, why)
                 for life in self._run.ring.turning:
                     self._tasks.spawn(self._ports.pause(life, ring))
-            case Release(life, why):
+            case RingRelease(life, why):
                 log.info("%s is let go: %s", life, why)
-                if self._run.ring.stage is Stage.OVER:
+                if self._run.ring.stage is RingStage.OVER:
                     self._tasks.spawn(self._let_go(life))
                 else:
                     self._places.answer(life, None)
-            case Finish(donor):
+            case RingFinish(donor):
                 self._tasks.spawn(self._finish(donor, self._run.ring.held))
             case _:
                 assert_never(effect)
 
-    def forget(self, lost: Lost, before: Ring) -> None:
+    def forget(self, lost: RingMemberLost, before: Ring) -> None:
         """Forget a member that has died; one that was only out of reach asks again, and is back.
 
         The others of a ring that has not turned yet wait for each other inside the library, which
@@ -129,7 +129,7 @@ class RingEffects:
             member = self._run.ring.members.get(life.island)
             if member is not None and member.life == life and member.turns:
                 held = form.held if member.held == form.held else None
-                self._run.feed(Ready(life, held))
+                self._run.feed(RingMemberReady(life, held))
 
     def _is_off(self, form: Form) -> bool:
         return self._run.ring.ring != form.ring or self._run.ring.broken is not None

@@ -30,7 +30,7 @@ START = TrainingPosition(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class RingMemberReady:
     """An island waits to be in a ring. `held`: the state that it has, None if it has none;
     `wasted`: tokens of a step that it has not finished, since the ring broke."""
 
@@ -48,7 +48,7 @@ class StepsFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class RingMemberLost:
     """The process of this life has died, or cannot be reached."""
 
     life: Life
@@ -63,7 +63,7 @@ class SnapshotStored:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class RingDrain:
     """An island shall leave, and the others go on."""
 
     island: Island
@@ -71,7 +71,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class RingStop:
     """The run shall end after the step that is under way."""
 
     why: str
@@ -93,14 +93,22 @@ class FinalStateLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class RingResume:
     """The conductor is back: it knows of no process, and has the last snapshot."""
 
     generation: int
 
 
 Event = (
-    Ready | StepsFinished | Lost | SnapshotStored | Drain | Stop | Ended | FinalStateLost | Resume
+    RingMemberReady
+    | StepsFinished
+    | RingMemberLost
+    | SnapshotStored
+    | RingDrain
+    | RingStop
+    | Ended
+    | FinalStateLost
+    | RingResume
 )
 
 
@@ -128,7 +136,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class RingRelease:
     """This life is over: nothing is asked of it any more."""
 
     life: Life
@@ -136,18 +144,18 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class RingFinish:
     """Fetch the final state, and answer with `Ended` or `FinalStateLost`. `donor`: an island that
     has it; None: it is the last snapshot."""
 
     donor: Life | None
 
 
-Effect = Form | Pause | Release | Finish
+Effect = Form | Pause | RingRelease | RingFinish
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RingDecision:
     """A place in a ring. `address`: where its members meet, empty for one that is alone; `held`:
     the state that it begins with; `donor`: who has that, None: it is the last snapshot."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.allreduce.ring_messages import Form, Turn
+from cluster.allreduce.ring_messages import Form, RingDecision
 from coordinator.protocol import Life
 
 WAIT_S = 10.0
@@ -15,7 +15,7 @@ class RingPlaces:
     """The lives that wait for a place in a ring; for one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Life, asyncio.Future[Turn | None]] = {}
+        self._waiting: dict[Life, asyncio.Future[RingDecision | None]] = {}
 
     def __contains__(self, life: Life) -> bool:
         return life in self._waiting
@@ -24,7 +24,7 @@ class RingPlaces:
         """Let this life wait for a place from now on."""
         self._waiting[life] = asyncio.get_running_loop().create_future()
 
-    async def wait(self, life: Life) -> tuple[bool, Turn | None]:
+    async def wait(self, life: Life) -> tuple[bool, RingDecision | None]:
         """Return whether this life has to ask again, and its place; None if it gets none."""
         place = self._waiting[life]
         done, _ = await asyncio.wait({place}, timeout=WAIT_S)
@@ -37,10 +37,10 @@ class RingPlaces:
     def assign(self, form: Form, address: str) -> None:
         """Answer the members of a ring with their places in it."""
         for rank, life in enumerate(form.members):
-            turn = Turn(form.ring, address, rank, len(form.members), form.held, form.donor)
+            turn = RingDecision(form.ring, address, rank, len(form.members), form.held, form.donor)
             self.answer(life, turn)
 
-    def answer(self, life: Life, turn: Turn | None) -> None:
+    def answer(self, life: Life, turn: RingDecision | None) -> None:
         """Answer a life that waits, with its place or with None. Else do nothing."""
         place = self._waiting.get(life)
         if place is not None and not place.done():

@@ -23,23 +23,23 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from cluster.allreduce.ring import Ring, Stage
+from cluster.allreduce.ring import Ring, RingStage
 from cluster.allreduce.ring_messages import (
-    Drain,
     Effect,
     Ended,
     Event,
     FinalStateLost,
-    Finish,
     Form,
-    Lost,
     Pause,
-    Ready,
-    Release,
-    Resume,
+    RingDrain,
+    RingFinish,
+    RingMemberLost,
+    RingMemberReady,
+    RingRelease,
+    RingResume,
+    RingStop,
     SnapshotStored,
     StepsFinished,
-    Stop,
     TrainingPosition,
 )
 from cluster.storage.depot import Depot
@@ -150,19 +150,19 @@ class Memory:
 
 
 KINDS: Mapping[type[object], str] = {
-    Ready: "Ready",
+    RingMemberReady: "Ready",
     StepsFinished: "Turned",
-    Lost: "Lost",
+    RingMemberLost: "Lost",
     SnapshotStored: "Kept",
-    Drain: "Drain",
-    Stop: "Stop",
+    RingDrain: "Drain",
+    RingStop: "Stop",
     Ended: "Ended",
     FinalStateLost: "Gone",
-    Resume: "Resume",
+    RingResume: "Resume",
     Form: "Form",
     Pause: "Pause",
-    Release: "Release",
-    Finish: "Finish",
+    RingRelease: "Release",
+    RingFinish: "Finish",
 }
 """The kind that the journal has for each event and effect; it does not change with a class name."""
 
@@ -282,6 +282,6 @@ def _anew(depot: Depot, state: RingState) -> Memory:
 
 def _fitting(ring: Ring, kept: TrainingPosition) -> Ring:
     """The rules' state with this newest snapshot. A run whose end is gone is not over."""
-    over = ring.stage is Stage.OVER and ring.held <= kept
-    stage = ring.stage if over or ring.stage is not Stage.OVER else Stage.GATHERING
+    over = ring.stage is RingStage.OVER and ring.held <= kept
+    stage = ring.stage if over or ring.stage is not RingStage.OVER else RingStage.GATHERING
     return replace(ring, kept=kept, stage=stage)

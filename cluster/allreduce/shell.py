@@ -19,12 +19,12 @@ from cluster.allreduce.ring_effects import RingEffects
 from cluster.allreduce.ring_lives import RingLives
 from cluster.allreduce.ring_messages import (
     Event,
-    Lost,
-    Ready,
+    RingDecision,
+    RingMemberLost,
+    RingMemberReady,
     SnapshotStored,
     StepsFinished,
     TrainingPosition,
-    Turn,
 )
 from cluster.allreduce.ring_places import RingPlaces
 from cluster.allreduce.saved_state import MEMORY_S, Memory, RingState
@@ -81,7 +81,7 @@ class RingShell:
 
     async def ready(
         self, life: Life, held: TrainingPosition | None, wasted: int
-    ) -> tuple[bool, Turn | None]:
+    ) -> tuple[bool, RingDecision | None]:
         """Wait for a place in a ring: whether to ask again, and the place; None if this life gets
         none any more.
 
@@ -94,7 +94,7 @@ class RingShell:
             self._lives.recognize(life)
             self._lives.watch_over(life)
             self._places.open(life)
-            self.feed(Ready(life, held, wasted))
+            self.feed(RingMemberReady(life, held, wasted))
         return await self._places.wait(life)
 
     def turned(self, life: Life, ring: int, held: TrainingPosition) -> None:
@@ -139,7 +139,7 @@ class RingShell:
             self._store.note(now_s, event, effects)
         if before.stopping is None and self.ring.stopping is not None:
             counts.stopping_s = now_s
-        if isinstance(event, Lost) and self.ring is not before:
+        if isinstance(event, RingMemberLost) and self.ring is not before:
             self._effects.forget(event, before)
         if self.ring.broken and not before.broken and self.ring.turning:
             self._effects.end_stuck_members()
@@ -149,7 +149,7 @@ class RingShell:
             self.remember()
 
     def _lost(self, life: Life, why: str) -> None:
-        self.feed(Lost(life, why))
+        self.feed(RingMemberLost(life, why))
 
     # --- the depot --------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 from cluster.hosts.held_port import HeldPort
 from cluster.hosts.news_threads import NewsThreads
 from coordinator.errors import HostLost
-from islands.hosts.orders import Fate, News, Word
+from islands.hosts.orders import FateNotice, News, Word
 
 log = logging.getLogger("archipelago.gang")
 BEAT_S = 1.0
@@ -38,7 +38,7 @@ JAX."""
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class GangAddress:
     """Where the hosts of an island meet. `key`: who does not know it is not let in."""
 
     orders: tuple[str, int]
@@ -48,7 +48,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class HostHeartbeat:
     """Is there."""
 
 
@@ -67,7 +67,7 @@ class First:
         self._server.settimeout(BEAT_S)
         where: tuple[str, int] = self._server.getsockname()[:2]
         self._port = HeldPort()  # for JAX's service
-        self.meeting = Meeting(where, f"{address}:{self._port.port}", hosts, key)
+        self.meeting = GangAddress(where, f"{address}:{self._port.port}", hosts, key)
         self._to: dict[int, Connection] = {}
         self._heard_s: dict[int, float] = {}
         self._sending, self._losing = threading.Lock(), threading.Lock()
@@ -142,16 +142,16 @@ class First:
         """Not where silence is noticed: to a host that stands still, sending may block for ever."""
         while not self._ended.wait(BEAT_S):
             try:
-                self.send(Beat())
+                self.send(HostHeartbeat())
             except OSError as error:
                 self._lose(f"a host of this island cannot be told anything: {error}")
 
     def _listen(self, number: int, connection: Connection) -> None:
         while True:
             try:
-                word: Word | Beat = connection.recv()
+                word: Word | HostHeartbeat = connection.recv()
                 self._heard_s[number] = time.monotonic()
-                if not isinstance(word, Beat):
+                if not isinstance(word, HostHeartbeat):
                     self._hear(word)
             except (EOFError, OSError):
                 self._lose(f"host {number} of this island is gone")
@@ -172,7 +172,7 @@ class First:
 class Other(Generic[SomeOrder]):
     """Another host's connection to the first, which gives such orders."""
 
-    def __init__(self, meeting: Meeting, number: int, lost: Callable[[HostLost], None]) -> None:
+    def __init__(self, meeting: GangAddress, number: int, lost: Callable[[HostLost], None]) -> None:
         """`lost`: what to do when the first host is gone; called on any thread.
 
         Errors: `OSError`, `AuthenticationError`.
@@ -184,14 +184,14 @@ class Other(Generic[SomeOrder]):
         self._sending, self._heard_s = threading.Lock(), time.monotonic()
         self._news = NewsThreads(_nothing, self._broke)
 
-    def start(self, beside: Callable[[News | Fate], None]) -> None:
+    def start(self, beside: Callable[[News | FateNotice], None]) -> None:
         """Listen from here on. `beside`: what is no order is told to it, on other threads
         (`NewsThreads`)."""
         self._news = NewsThreads(beside, self._broke)
         for target in (self._listen, self._beat, self._watch):
             threading.Thread(target=target, name="first host", daemon=True).start()
 
-    def say(self, word: Word | Beat) -> None:
+    def say(self, word: Word | HostHeartbeat) -> None:
         with self._sending:
             self._connection.send(word)
 
@@ -208,7 +208,7 @@ class Other(Generic[SomeOrder]):
     def _listen(self) -> None:
         while True:
             try:
-                message: SomeOrder | News | Fate | Beat = self._connection.recv()
+                message: SomeOrder | News | FateNotice | HostHeartbeat = self._connection.recv()
             except (EOFError, OSError):
                 self._lost(HostLost("the first host of this island is gone"))
                 return
@@ -217,9 +217,9 @@ class Other(Generic[SomeOrder]):
                 return
             self._heard_s = time.monotonic()
             match message:
-                case Beat():
+                case HostHeartbeat():
                     pass
-                case News() | Fate():
+                case News() | FateNotice():
                     self._news.tell(message)
                 case order:
                     self._orders.put(order)
@@ -228,7 +228,7 @@ class Other(Generic[SomeOrder]):
         while True:
             time.sleep(BEAT_S)
             try:
-                self.say(Beat())
+                self.say(HostHeartbeat())
             except OSError:
                 return  # whoever listens knows it too
 
@@ -242,7 +242,7 @@ class Other(Generic[SomeOrder]):
         self._lost(HostLost(f"the first host says nothing for {SILENCE_S:g} s"))
 
 
-def enter(meeting: Meeting, number: int) -> None:
+def enter(meeting: GangAddress, number: int) -> None:
     """Have this process be one of the island: from here on `jax.devices()` are those of all hosts.
 
     Errors: `RuntimeError` if the others do not come.

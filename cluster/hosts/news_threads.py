@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coordinator.protocol import Fragment
-from islands.hosts.orders import Fate, News
+from islands.hosts.orders import FateNotice, News
 
-Notice = News | Fate
+Notice = News | FateNotice
 
 
 class NewsThreads:

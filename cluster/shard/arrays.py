@@ -20,7 +20,7 @@ from cluster.shard.arithmetic import Arithmetic, Held, Staging, Weighed
 from cluster.shard.shard import Shard
 from cluster.storage.fragments import Arrays
 from coordinator import kernels
-from coordinator.alignment import Directions, Part, directions
+from coordinator.alignment import AlignmentPart, Directions, directions
 from coordinator.chain import worth_keeping
 from coordinator.codec import (
     Payload,
@@ -92,7 +92,7 @@ def warm_up(wires: Iterable[Wire]) -> None:
         values = np.ones(kernels.BLOCK, np.float32)
         master, momentum = values.copy(), values.copy()
         payload = frozen(encode(wire, values))
-        parts = [Part(payload, 0.2, norms(payload, layout.fragments[0]))] * 5
+        parts = [AlignmentPart(payload, 0.2, norms(payload, layout.fragments[0]))] * 5
         merge_into(
             master,
             momentum,
@@ -221,20 +221,20 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         if not held or self._method.wire_moments is None:
             return None
         total = sum(weight for weight, _ in held)
-        merging = [Part(moments, weight / total, ()) for weight, moments in held]
+        merging = [AlignmentPart(moments, weight / total, ()) for weight, moments in held]
         mean = merged_of(MergeRule.MEAN, self._layout.fragments[p], merging, self._spread)
         return encode(self._method.wire_moments, mean) if np.isfinite(mean).all() else None
 
-    def _part(self, arrays: Arrays, each: Weighed[Sent, Flat]) -> Part:
+    def _part(self, arrays: Arrays, each: Weighed[Sent, Flat]) -> AlignmentPart:
         """What was handed in, as a difference to the anchor."""
         (p, sent, lengths, _), weight, base = each
         payload, _ = split(sent)
         if base is None:
-            return Part(payload, weight, lengths)
+            return AlignmentPart(payload, weight, lengths)
         delta = base - arrays.public
         add_decoded(delta, payload)
         moved = frozen(delta)
-        return Part(moved, weight, norms(moved, self._layout.fragments[p], self._spread))
+        return AlignmentPart(moved, weight, norms(moved, self._layout.fragments[p], self._spread))
 
     def publish(self, p: Fragment, difference: Sent) -> Sent:
         """Moments of before are of no use to anybody."""

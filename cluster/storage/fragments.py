@@ -43,7 +43,7 @@ class Arrays:
     moments: Payload | None = None
 
 
-class Stored(NamedTuple):
+class StoredFragment(NamedTuple):
     """One file of `fragments/`. They sort as their versions follow each other."""
 
     fragment: Fragment
@@ -57,12 +57,12 @@ class Stored(NamedTuple):
         return fragment_name(self.fragment, self.version) + (ORPHAN if self.orphan else "")
 
 
-def stored_versions(depot: Depot) -> dict[Fragment, list[Stored]]:
+def stored_versions(depot: Depot) -> dict[Fragment, list[StoredFragment]]:
     """Return the files of each fragment, oldest first, and orphans among them.
 
     A file of any other name is ignored: people keep copies beside the originals.
     """
-    found: dict[Fragment, list[Stored]] = defaultdict(list)
+    found: dict[Fragment, list[StoredFragment]] = defaultdict(list)
     for each in map(_parsed, depot.names(FRAGMENTS)):
         if each is not None:
             found[each.fragment].append(each)
@@ -131,7 +131,7 @@ class FragmentStore:
         for each in self._files(p, orphans=True):
             if each.version > version and not each.orphan:
                 self._depot.move(each.name, each.name + ORPHAN)
-            elif each == Stored(p, version, orphan=True) and not self.has(p, version):
+            elif each == StoredFragment(p, version, orphan=True) and not self.has(p, version):
                 self._depot.move(each.name, fragment_name(p, version))
         self._depot.tidy(f"{FRAGMENTS}/f{p:04}-")
         self._depot.tidy(f"{contributions_of(p)}/")
@@ -147,8 +147,8 @@ class FragmentStore:
         files = self._files(p)
         retained = files[-self._keep :]
         wanted = [each for each in retained if upto is None or each.version <= upto]
-        if upto is not None and Stored(p, upto, orphan=False) not in wanted:
-            aside = Stored(p, upto, orphan=True)  # by a restore that knew less of the log
+        if upto is not None and StoredFragment(p, upto, orphan=False) not in wanted:
+            aside = StoredFragment(p, upto, orphan=True)  # by a restore that knew less of the log
             wanted += [aside] if aside in self._files(p, orphans=True) else []
         why: list[str] = []
         for each in reversed(wanted):
@@ -168,14 +168,14 @@ class FragmentStore:
 
     def has(self, p: Fragment, version: Version) -> bool:
         """Whether this version was stored."""
-        return Stored(p, version, orphan=False) in self._files(p)
+        return StoredFragment(p, version, orphan=False) in self._files(p)
 
     def load(self, p: Fragment, version: Version) -> Arrays:
         """Return this version.
 
         Errors: `Damaged` if it is not there, or not as it was written.
         """
-        return self._load(Stored(p, version, orphan=False))
+        return self._load(StoredFragment(p, version, orphan=False))
 
     def oldest(self, p: Fragment) -> Arrays:
         """The first version kept.
@@ -187,7 +187,7 @@ class FragmentStore:
             raise Damaged(f"{self._depot} has no version of fragment {p}")
         return self._load(files[0])
 
-    def _load(self, file: Stored) -> Arrays:
+    def _load(self, file: StoredFragment) -> Arrays:
         expected = self._identity(file.fragment, file.version)
         parts = unseal(self._depot, file.name, self._layout.fingerprint, expected)
         try:
@@ -196,12 +196,12 @@ class FragmentStore:
         except KeyError as error:
             raise Damaged(f"{file.name} has no array {error}") from error
 
-    def _files(self, p: Fragment, *, orphans: bool = False) -> list[Stored]:
+    def _files(self, p: Fragment, *, orphans: bool = False) -> list[StoredFragment]:
         """The files of its versions, in order."""
         mine = (each for each in self._parsed_names() if each.fragment == p)
         return sorted(each for each in mine if orphans or not each.orphan)
 
-    def _parsed_names(self) -> Iterator[Stored]:
+    def _parsed_names(self) -> Iterator[StoredFragment]:
         for name in self._depot.names(FRAGMENTS):
             if (each := _parsed(name)) is not None:
                 yield each
@@ -212,12 +212,12 @@ def fragment_name(p: Fragment, version: Version) -> str:
     return f"{FRAGMENTS}/f{p:04}-g{version.generation}-v{version.number:08}{SUFFIX}"
 
 
-def _parsed(name: str) -> Stored | None:
+def _parsed(name: str) -> StoredFragment | None:
     if (found := _NAME.fullmatch(name)) is None:
         return None
     p, generation, number, orphan = found.groups()
     version = Version(int(generation), int(number))
-    return Stored(Fragment(int(p)), version, orphan is not None)
+    return StoredFragment(Fragment(int(p)), version, orphan is not None)
 
 
 def _spoken(version: Version) -> str:

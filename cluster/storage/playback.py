@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cluster.storage.depot import Depot, Grown
 from cluster.storage.format import READABLE, Damaged, Foreign
-from cluster.storage.segments import Place, Segment, segments
+from cluster.storage.segments import Segment, TapePosition, segments
 from cluster.storage.tape import ROW, link
 from coordinator.protocol import Event
 from coordinator.state import EDITION
@@ -47,7 +47,7 @@ class Playback:
     """
 
     def __init__(
-        self, depot: Depot, layout: str, start: int = 0, place: Place | None = None
+        self, depot: Depot, layout: str, start: int = 0, place: TapePosition | None = None
     ) -> None:
         """`start`: events before this one are passed over, unread where they were written in one
         batch; from its `place` on, if that is known.
@@ -71,7 +71,7 @@ class Playback:
             self._ahead = self._at(place)
             self.length = start
 
-    def _at(self, place: Place) -> Grown | None:
+    def _at(self, place: TapePosition) -> Grown | None:
         """What the segment of a place has from there on; None if it does not reach so far, and
         then it is left out."""
         if (void := self._void_from(place.segment.generation)) < self._start:

@@ -29,7 +29,7 @@ class Segment(NamedTuple):
         return f"tape-{self.generation}-{self.first:012}.arrow"
 
 
-class Place(NamedTuple):
+class TapePosition(NamedTuple):
     """Between two events of a tape: `offset` bytes into a segment, where the chain of checksums is
     at `chain`."""
 

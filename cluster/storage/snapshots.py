@@ -15,7 +15,7 @@ from typing import Any
 
 from cluster.storage.depot import Depot
 from cluster.storage.format import FORMAT, READABLE, Damaged
-from cluster.storage.segments import Place, Segment, segment_named, segments
+from cluster.storage.segments import Segment, TapePosition, segment_named, segments
 from coordinator.state import State
 from coordinator.tape import UnknownRecord, freeze, thaw
 
@@ -39,7 +39,7 @@ class Snapshot:
     measures: Any
     notes: int
     rules: str
-    place: Place | None = None
+    place: TapePosition | None = None
 
 
 def save_snapshot(depot: Depot, snapshot: Snapshot, layout: str, name: str = STATE) -> None:
@@ -73,7 +73,7 @@ def load_snapshot(depot: Depot, layout: str, name: str = STATE) -> Snapshot | No
     try:
         plain: dict[str, Any] = json.loads(text)
         if (place := plain.pop("place", None)) is not None:
-            place = Place(Segment(*place[0]), *place[1:])
+            place = TapePosition(Segment(*place[0]), *place[1:])
         kept = Snapshot(state=thaw(plain.pop("state")), place=place, **plain)
     except (UnknownRecord, KeyError, TypeError) as error:
         raise Damaged(f"{name} is of another version: {error}") from error

@@ -17,7 +17,7 @@ class OtherRules(RunFailed):
     """The rules that run here answer an event otherwise than those that wrote the tape."""
 
 
-class Heard(NamedTuple):
+class ReplayedEvent(NamedTuple):
     """An event that was taken in, with the states around it."""
 
     before: State
@@ -27,7 +27,9 @@ class Heard(NamedTuple):
     now_s: float
 
 
-def relive(rule: Rule, rows: Iterable[TapeRow], state: State | None = None) -> Iterator[Heard]:
+def relive(
+    rule: Rule, rows: Iterable[TapeRow], state: State | None = None
+) -> Iterator[ReplayedEvent]:
     """Have the rules take in again what is on a tape, from its beginning or from a `state` on.
 
     Errors: those of `rows`; `OtherRules` at the first event that they answer otherwise than they
@@ -42,4 +44,4 @@ def relive(rule: Rule, rows: Iterable[TapeRow], state: State | None = None) -> I
                 f"otherwise when it was written than by the rules that run here ({len(effects)} "
                 "effects): use the source that the run began with, or begin a new run"
             )
-        yield Heard(before, event, state, effects, now_s)
+        yield ReplayedEvent(before, event, state, effects, now_s)

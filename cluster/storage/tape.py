@@ -18,7 +18,7 @@ import pyarrow as pa
 from cluster.storage.depot import Depot, Growing
 from cluster.storage.format import FORMAT
 from cluster.storage.segment_queue import SegmentQueue
-from cluster.storage.segments import SEGMENT_BYTES, Place, Segment, tape_name
+from cluster.storage.segments import SEGMENT_BYTES, Segment, TapePosition, tape_name
 from coordinator.protocol import Effect, Event
 from coordinator.state import EDITION
 from coordinator.tape import record
@@ -105,10 +105,10 @@ class Tape:
         return True
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TapePosition:
         """Behind everything that was appended before the last flush or seal."""
         assert not self._rows, "what is not encoded has no place"
-        return Place(self._segment, self._length, self._chain)
+        return TapePosition(self._segment, self._length, self._chain)
 
     def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
         kind, fields = record(event)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from cluster.storage.format import Damaged
-from cluster.storage.fragments import Stored
+from cluster.storage.fragments import StoredFragment
 from coordinator.protocol import Fragment, Version
 
 HINT = (
@@ -15,14 +15,14 @@ HINT = (
 )
 
 
-def refused(error: Damaged, stored: Mapping[Fragment, list[Stored]]) -> Damaged:
+def refused(error: Damaged, stored: Mapping[Fragment, list[StoredFragment]]) -> Damaged:
     """Return the error with the versions of each fragment that are stored, and the way on."""
     if not stored:
         return error
     return Damaged(f"{error}; {_inventory(stored)}; {HINT}")
 
 
-def _inventory(stored: Mapping[Fragment, list[Stored]]) -> str:
+def _inventory(stored: Mapping[Fragment, list[StoredFragment]]) -> str:
     """The versions of each fragment that are stored; fragments with the same ones together."""
     alike: dict[str, list[Fragment]] = defaultdict(list)
     for p, files in stored.items():
@@ -31,13 +31,13 @@ def _inventory(stored: Mapping[Fragment, list[Stored]]) -> str:
     return f"stored are {'; '.join(said)}"
 
 
-def _version(file: Stored) -> str:
+def _version(file: StoredFragment) -> str:
     aside = " (set aside)" if file.orphan else ""
     return f"g{file.version.generation}-v{file.version.number}{aside}"
 
 
 def passed_over(
-    stored: Mapping[Fragment, list[Stored]],
+    stored: Mapping[Fragment, list[StoredFragment]],
     wanted: Mapping[Fragment, Version],
     found: Mapping[Fragment, Version],
 ) -> str | None:

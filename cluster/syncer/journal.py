@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from cluster.failures import Failure, Reason, Unjudged
 from cluster.storage.depot import Depot
-from cluster.storage.state_history import Heard
+from cluster.storage.state_history import ReplayedEvent
 from cluster.syncer.measures import Measures
 from coordinator.protocol import Incarnation, Island, Life, Vitals
 
@@ -192,14 +192,16 @@ def _note(plain: Any) -> Note:
     return Note(float(now_s), kind, what)
 
 
-def retell(measures: Measures, heard: Iterable[Heard], notes: Iterable[Note]) -> Heard | None:
+def retell(
+    measures: Measures, heard: Iterable[ReplayedEvent], notes: Iterable[Note]
+) -> ReplayedEvent | None:
     """Tell measures a history again, events and notes in the order of their times; the last event.
 
     Errors: those of `heard`.
     """
-    last: Heard | None = None
+    last: ReplayedEvent | None = None
     for told in heapq.merge(notes, heard, key=lambda each: each.now_s):
-        if isinstance(told, Heard):
+        if isinstance(told, ReplayedEvent):
             measures.saw(*told)
             last = told
         else:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from cluster.storage.depot import Depot
 from cluster.storage.fleet_file import FLEET_FILE
 from cluster.storage.format import Damaged
-from cluster.storage.fragments import Stored, stored_versions
+from cluster.storage.fragments import StoredFragment, stored_versions
 from cluster.storage.playback import Playback, TapeRow
 from cluster.storage.segments import generations
 from cluster.storage.snapshots import STATE, STATES
@@ -120,7 +120,7 @@ def come_back(
     return back
 
 
-def _has_begun(depot: Depot, stored: Mapping[Fragment, list[Stored]]) -> bool:
+def _has_begun(depot: Depot, stored: Mapping[Fragment, list[StoredFragment]]) -> bool:
     """Whether there is more than what a run leaves before its syncer has opened: then a missing
     tape is damage."""
     if depot.has(STATE) or depot.names(STATES) or depot.has(FLEET_FILE):
@@ -133,7 +133,7 @@ def _relived(
     rule: Rule,
     measures: Measures,
     hears: Callable[[int], None],
-    stored: Mapping[Fragment, list[Stored]],
+    stored: Mapping[Fragment, list[StoredFragment]],
 ) -> Comeback:
     kept, played, damage = resume_point(depot, rule, measures)
     if kept is None:
@@ -152,7 +152,7 @@ def _without_tape(
     depot: Depot,
     rule: Rule,
     measures: Measures,
-    stored: Mapping[Fragment, list[Stored]],
+    stored: Mapping[Fragment, list[StoredFragment]],
     why: str,
 ) -> Comeback:
     """The newest snapshot alone; the rules' initial state if there is none either."""
@@ -174,7 +174,7 @@ def _comeback(
     last_s: float,
     heard: int,
     damage: str | None,
-    stored: Mapping[Fragment, list[Stored]],
+    stored: Mapping[Fragment, list[StoredFragment]],
 ) -> Comeback:
     """What the run had come to, as a new generation: later than all that have left anything."""
     of_files = [each.version.generation for files in stored.values() for each in files]

@@ -10,7 +10,7 @@ from cluster.source import source_sha256
 from cluster.storage.depot import Depot
 from cluster.storage.format import Damaged
 from cluster.storage.playback import Playback
-from cluster.storage.segments import Place, Segment, generations
+from cluster.storage.segments import Segment, TapePosition, generations
 from cluster.storage.snapshots import (
     STATE,
     Snapshot,
@@ -89,6 +89,6 @@ def _from(depot: Depot, rule: Rule, measures: Measures, kept: Snapshot) -> Playb
     return played
 
 
-def _behind(kept: Snapshot) -> Place:
+def _behind(kept: Snapshot) -> TapePosition:
     """A place behind all that the generation of an old snapshot has on the tape."""
-    return Place(Segment(kept.state.generation, kept.seq), 0, 0)
+    return TapePosition(Segment(kept.state.generation, kept.seq), 0, 0)

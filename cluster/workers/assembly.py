@@ -26,7 +26,7 @@ from islands.learner import Learner
 from islands.link import LearnerSettings, Link
 from islands.mesh import Devices
 from islands.mesh_shape import MeshShape
-from islands.moments import MomentsPort, Sharing
+from islands.moments import MomentSharing, MomentsPort
 from islands.optimizer import OptimizerSpec
 from islands.prefetch import Prefetched
 from islands.sources import DataSpec
@@ -52,27 +52,27 @@ def optimizer_of(config: Config) -> OptimizerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class LearnerParts:
     """Of a learner: what takes long to make, and is the same for its whole group."""
 
     task: Task
     layout: Layout
     inner: Inner
     port: FragmentPort
-    sharing: Sharing | None
+    sharing: MomentSharing | None
 
 
 def sharing_of(
     config: Config, task: Task, layout: Layout, devices: Devices | None = None
-) -> Sharing | None:
+) -> MomentSharing | None:
     """How first moments are shared; None if they are not."""
     if config.sync.moments == "own":
         return None
     port = MomentsPort(task, layout, optimizer_of(config), devices)
-    return Sharing(port, config.sync.moments_every)
+    return MomentSharing(port, config.sync.moments_every)
 
 
-def compiled(config: Config, group: IslandGroup) -> Parts:
+def compiled(config: Config, group: IslandGroup) -> LearnerParts:
     """Import, read and compile all that a learner of this group needs."""
     task, sync = task_of(config), config.sync
     layout = layout_of(task, sync.fragments)
@@ -85,7 +85,7 @@ def compiled(config: Config, group: IslandGroup) -> Parts:
         sharing.port.compile(inner.started(inner.devices.zeros, None).opt_state)
     if group.encode == "device":
         _compile_encoder(sync.wire_up, task, layout, inner, port)
-    return Parts(task, layout, inner, port, sharing)
+    return LearnerParts(task, layout, inner, port, sharing)
 
 
 def _compile_encoder(
@@ -99,7 +99,7 @@ def _compile_encoder(
         encode(flat, flat, left, 1.0, zeros.size)
 
 
-def rehearse(parts: Parts, batch_size: int) -> None:
+def rehearse(parts: LearnerParts, batch_size: int) -> None:
     """Go once through what a life does first, so that nothing is left to be compiled."""
     _go_through(parts.inner, parts.task, batch_size)
     give_pages_back()  # else what was compiled with lies beside what will be trained
@@ -139,7 +139,7 @@ def habits_of(config: Config, island: Island) -> LearnerSettings:
     )
 
 
-def stream_of(parts: Parts, batch_size: int) -> Prefetched:
+def stream_of(parts: LearnerParts, batch_size: int) -> Prefetched:
     """The island's batches; of our own corpora, each of several hosts reads its rows only."""
     stream, devices = parts.task.stream(batch_size), parts.inner.devices
     if devices.shared and isinstance(stream, Stream):
@@ -147,14 +147,14 @@ def stream_of(parts: Parts, batch_size: int) -> Prefetched:
     return Prefetched(stream)
 
 
-def ranges_of(parts: Parts) -> dict[Fragment, slice]:
+def ranges_of(parts: LearnerParts) -> dict[Fragment, slice]:
     """What this host has of each fragment."""
     sizes = enumerate(parts.layout.sizes)
     return {Fragment(p): parts.inner.devices.own(size) for p, size in sizes}
 
 
 def assemble_follower(
-    config: Config, island: Island, parts: Parts, link: Link, say: Callable[[Word], None]
+    config: Config, island: Island, parts: LearnerParts, link: Link, say: Callable[[Word], None]
 ) -> Follower:
     """Another host of this island than the first; `say`: to that one."""
     batch_size = group_of(config, island).batch_size
@@ -172,7 +172,7 @@ def assemble_follower(
 
 
 def assemble(
-    config: Config, island: Island, parts: Parts, link: Link, lead: Lead[Order] | None = None
+    config: Config, island: Island, parts: LearnerParts, link: Link, lead: Lead[Order] | None = None
 ) -> Learner:
     """A learner, ready to step, that has not joined yet; `lead`: to its other hosts."""
     batch_size = group_of(config, island).batch_size

@@ -37,7 +37,7 @@ from islands.hosts.orders import (
     CatchUp,
     CopyOut,
     CutOut,
-    Fate,
+    FateNotice,
     Feed,
     Fetched,
     InnerStep,
@@ -52,7 +52,7 @@ from islands.hosts.orders import (
 )
 from islands.inner import Inner, Share
 from islands.link import LearnerSettings, Link
-from islands.moments import Sharing
+from islands.moments import MomentSharing
 from islands.replica import Replica
 from islands.task import StreamLike
 from islands.thread_tasks import Offer
@@ -73,7 +73,7 @@ class Follower:
         settings: LearnerSettings,
         say: Callable[[Word], None],
         rehearse: Callable[[], None],
-        sharing: Sharing | None,
+        sharing: MomentSharing | None,
     ) -> None:
         """`link`: of this host's ranges. `say`: to the first host. `sharing`: of first moments."""
         self._layout, self._inner, self._port, self._open_stream = layout, inner, port, stream
@@ -130,7 +130,7 @@ class Follower:
                     self._end()
                 case News(life, publication):
                     self.offer(life, publication)
-                case Fate(contribution):
+                case FateNotice(contribution):
                     self.refused(contribution)
                 case _:
                     assert_never(order)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from coordinator.parts import Part
 from coordinator.protocol import ContributionId, Fragment, Known, Life, Version
 from islands.catch_up import catch_up
-from islands.exchange import Downlink, Missed, Public, Snapshot, Uplink
+from islands.exchange import Downlink, FragmentSnapshot, Missed, Public, Uplink
 from islands.link import Link
 from islands.thread_tasks import Offer
 
@@ -37,7 +37,7 @@ class HostLife:
         self._changed = threading.Condition()
         self._over = threading.Event()
         self.downlink = Downlink(public, partial(_missed, link, self._over))
-        self._snapshots: dict[Fragment, list[Snapshot]] = {}
+        self._snapshots: dict[Fragment, list[FragmentSnapshot]] = {}
         self._offers: dict[tuple[Fragment, Version], Offer] = {}
         # moments for another island, and the number of the donation that they are of
         self._copied: tuple[int, list[NDArray[Any]]] = 0, []
@@ -51,7 +51,7 @@ class HostLife:
 
     # --- the thread of orders ---------------------------------------------------------------------
 
-    def hold(self, p: Fragment, snapshot: Snapshot) -> None:
+    def hold(self, p: Fragment, snapshot: FragmentSnapshot) -> None:
         """Hold a fragment that was cut out, to be handed in."""
         with self._changed:
             self._snapshots[p] = [*self._snapshots.get(p, []), snapshot][-SNAPSHOTS:]

@@ -3,7 +3,7 @@
 The first host carries the learner state. Whatever it does with its devices it tells the others
 first, in the order in which it does so, and they do the same in that order: so all of them dispatch
 the same programs, one after the other, and act at the same step boundaries. Words that are of no
-boundary (`News`, `Fate`) are heard beside that.
+boundary (`News`, `FateNotice`) are heard beside that.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class FateNotice:
     """A contribution was discarded: what it took along is the learner's again."""
 
     said: ContributionId
@@ -135,7 +135,7 @@ Order: TypeAlias = (
     | CopyOut
     | Over
     | News
-    | Fate
+    | FateNotice
 )
 
 

@@ -53,7 +53,7 @@ from coordinator.protocol import (
     Version,
 )
 from islands.encoder import OnHost
-from islands.exchange import Basis, Cut, Downlink, Snapshot, Uplink
+from islands.exchange import Basis, Cut, Downlink, FragmentSnapshot, Uplink
 from islands.learner_messages import HandOver, Track
 
 FRAGMENTS, SIDE, LEARNERS = 4, 1600, 3
@@ -182,7 +182,7 @@ def of_a_learner() -> Found:
         said = ContributionId(life, p, 0, 1)
         word = HandOver(p, said, Track(Version(0, 0)), Progress(1, 1, Lease(0)))
         trained: Any = flat + np.float32(1e-3)
-        uplink.encode(p, Snapshot(word, Cut(trained, Basis(flat, flat))))
+        uplink.encode(p, FragmentSnapshot(word, Cut(trained, Basis(flat, flat))))
         uplink.settle(said, merged=True)
         difference = encode_difference(config.sync.wire_down, trained, flat).payload
         downlink.follow(Publication(p, Version(0, 1), Version(0, 0), ()), difference)

@@ -18,8 +18,8 @@ from archipelago.lab.simulation.event_loop import VirtualLoop, settle
 from cluster.allreduce.accounts import RingAccounts
 from cluster.allreduce.ports import RingPorts, StateUnavailable
 from cluster.allreduce.records import come_back
-from cluster.allreduce.ring import Rules, Stage
-from cluster.allreduce.ring_messages import START, Effect, Event, TrainingPosition, Turn
+from cluster.allreduce.ring import RingStage, Rules
+from cluster.allreduce.ring_messages import START, Effect, Event, RingDecision, TrainingPosition
 from cluster.allreduce.saved_state import Memory, RingState
 from cluster.allreduce.shell import RingShell
 from cluster.allreduce.store import RingStore
@@ -83,7 +83,9 @@ class Process:
             if host.held == turn.held:
                 wasted = await world.meetings[turn.address].turns(self, turn)
 
-    async def _place(self, life: Life, held: TrainingPosition | None, wasted: int) -> Turn | None:
+    async def _place(
+        self, life: Life, held: TrainingPosition | None, wasted: int
+    ) -> RingDecision | None:
         while True:
             again, turn = await self.world.insist(lambda shell: shell.ready(life, held, wasted))
             if not again:
@@ -109,7 +111,7 @@ class Meeting:
         for process in [*self.there]:
             process.die("its meeting point is gone")
 
-    async def turns(self, process: Process, turn: Turn) -> int:
+    async def turns(self, process: Process, turn: RingDecision) -> int:
         """Be in this ring; tokens of a step that broke."""
         world = self.world
         if self.closed.done():
@@ -129,7 +131,7 @@ class Meeting:
         if process in self.there and not self.began:
             process.die("the others did not come")
 
-    async def _go(self, members: list[Process], turn: Turn) -> None:
+    async def _go(self, members: list[Process], turn: RingDecision) -> None:
         """Step after step, all together, until one is dead or all pause."""
         world, held, first = self.world, turn.held, members[0]
         while held.step < world.rules.steps:
@@ -269,7 +271,7 @@ class World:
     def over(self) -> bool:
         """Whether the result is there and every island knows that the run is over."""
         shell = self.shell
-        ended = shell is not None and shell.ring.stage is Stage.OVER
+        ended = shell is not None and shell.ring.stage is RingStage.OVER
         return ended and all(each.ended.done() for each in self.processes.values())
 
     def begin(self) -> None:

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from archipelago.lab.simulation.event_loop import running
-from cluster.allreduce.ring import Stage
-from cluster.allreduce.ring_messages import Stop
+from cluster.allreduce.ring import RingStage
+from cluster.allreduce.ring_messages import RingStop
 from tests.cluster.rings import World
 
 SEED = time.time_ns()
@@ -27,7 +27,7 @@ def played(seed: str, world: World, *, stop_s: float | None = None) -> None:
                 loop.run(stop_s, lambda: world.over or bool(world.broken))
                 loop.run(END_S, lambda: world.shell is not None or bool(world.broken))
                 assert world.shell is not None
-                world.shell.feed(Stop("asked"))
+                world.shell.feed(RingStop("asked"))
             loop.run(END_S, lambda: world.over or bool(world.broken))
             judge(seed, world, stopped=stop_s is not None)
         finally:
@@ -41,7 +41,7 @@ def judge(seed: str, world: World, *, stopped: bool) -> None:
     shell = world.shell
     assert shell is not None
     assert world.over, f"seed {seed}: {shell.ring} at {world.loop.now_s:.0f} s"
-    assert shell.ring.stage is Stage.OVER
+    assert shell.ring.stage is RingStage.OVER
     assert shell.snapshot.held == shell.ring.held
     assert shell.snapshot.params[0][0] == shell.snapshot.held.step, "what it says it is"
     if not stopped:

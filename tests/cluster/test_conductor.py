@@ -23,7 +23,7 @@ from cluster.actors.ring.actor import RingActor
 from cluster.actors.ring.ray_ports import RayRingPorts
 from cluster.allreduce import rendezvous as meeting
 from cluster.allreduce.rendezvous import Meetings
-from cluster.allreduce.ring_messages import START, TrainingPosition, Turn
+from cluster.allreduce.ring_messages import START, RingDecision, TrainingPosition
 from cluster.allreduce.saved_state import RingState
 from cluster.config.load import load
 from cluster.names import island_actor, seat_of
@@ -131,7 +131,7 @@ def state(step: int) -> RingState:
     return RingState(TrainingPosition(step, 10 * step, step), leaves, None)
 
 
-async def in_a_ring(stage: Stage, actor: RingActor) -> tuple[list[Life], Turn]:
+async def in_a_ring(stage: Stage, actor: RingActor) -> tuple[list[Life], RingDecision]:
     """Both islands, in their first ring."""
     lives = [await stage.enters(actor, island) for island in (A, B)]
     (_, turn), _ = await asyncio.gather(*(actor.ready(life, None, 0) for life in lives))

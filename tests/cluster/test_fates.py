@@ -25,7 +25,7 @@ from coordinator.protocol import (
     Version,
 )
 from islands.encoder import OnHost
-from islands.exchange import Basis, Cut, Snapshot, Uplink
+from islands.exchange import Basis, Cut, FragmentSnapshot, Uplink
 from islands.learner_messages import HandOver, Track
 
 SIZE = 40
@@ -89,7 +89,7 @@ class Call:
 
     known: Known
     heard: bool = False
-    snapshot: Snapshot | None = None
+    snapshot: FragmentSnapshot | None = None
 
 
 @dataclass
@@ -107,7 +107,7 @@ class World:
     orphans: list[Call] = field(default_factory=list[Call])
     inbox: list[ContributionId] = field(default_factory=list[ContributionId])
     staged: list[ContributionId] = field(default_factory=list[ContributionId])
-    slow: list[Snapshot] = field(default_factory=list[Snapshot])
+    slow: list[FragmentSnapshot] = field(default_factory=list[FragmentSnapshot])
     merged: set[ContributionId] = field(default_factory=set[ContributionId])
     arrived: set[ContributionId] = field(default_factory=set[ContributionId])
     deltas: dict[ContributionId, Flat] = field(default_factory=dict[ContributionId, Flat])
@@ -142,7 +142,7 @@ class World:
         else:
             self.answer(call, call.snapshot)
 
-    def boundary(self) -> Snapshot:
+    def boundary(self) -> FragmentSnapshot:
         origin: Any = np.zeros(SIZE, np.float32)
         flat: Any = np.random.default_rng(self.steps).normal(size=SIZE).astype(np.float32)
         track = Track(Version(0, 0), self.steps, self.steps, 10 * self.steps)
@@ -150,9 +150,9 @@ class World:
         progress = Progress(self.steps, 10 * self.steps, Lease(0, self.steps))
         said = ContributionId(A1, F0, self.steps - 1, self.steps)
         word = HandOver(F0, said, track, progress)
-        return Snapshot(word, Cut(flat, Basis(origin, origin)))
+        return FragmentSnapshot(word, Cut(flat, Basis(origin, origin)))
 
-    def answer(self, call: Call, snapshot: Snapshot) -> None:
+    def answer(self, call: Call, snapshot: FragmentSnapshot) -> None:
         """Answer, or lose the answer on its way."""
         cut = snapshot.cut
         facts, payload = self.uplink.encode(F0, snapshot)

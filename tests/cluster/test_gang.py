@@ -38,7 +38,7 @@ from islands.hosts.lead import Lead, agreed
 from islands.hosts.orders import (
     CatchUp,
     Coming,
-    Fate,
+    FateNotice,
     Fetched,
     InnerStep,
     News,
@@ -103,7 +103,7 @@ def test_orders_come_to_all_in_order_and_words_come_back(hosts: Hosts) -> None:
         each.start(beside)
         each.say(Placed(LIFE, P, Version(0, 1), mean=False))
     hosts.until(lambda: len(hosts.words) == 2)
-    fate = Fate(ContributionId(LIFE, P, 0, 1))
+    fate = FateNotice(ContributionId(LIFE, P, 0, 1))
     for clock in range(100):
         hosts.first.send(InnerStep(clock))
     hosts.first.send(fate)
@@ -235,12 +235,12 @@ class SlowLink:
     """Takes news, one at a time where it is held up, and notes them."""
 
     def __init__(self) -> None:
-        self.taken: list[News | Fate] = []
+        self.taken: list[News | FateNotice] = []
         self.begun = threading.Semaphore(0)
         self.let_go = threading.Event()
         self.changed = threading.Condition()
 
-    def take(self, said: News | Fate) -> None:
+    def take(self, said: News | FateNotice) -> None:
         self.begun.release()
         assert self.let_go.wait(WAIT_S)
         with self.changed:
@@ -291,12 +291,12 @@ def test_news_of_a_life_that_is_over_give_way_and_late_ones_do_not_go_back() -> 
 
 
 def test_fates_wait_for_no_news_and_none_is_left_out() -> None:
-    link, fates = SlowLink(), list[Fate]()
+    link, fates = SlowLink(), list[FateNotice]()
     all_taken = threading.Event()
 
-    def take(said: News | Fate) -> None:
+    def take(said: News | FateNotice) -> None:
         match said:
-            case Fate():
+            case FateNotice():
                 fates.append(said)
                 if len(fates) == 50:
                     all_taken.set()
@@ -305,7 +305,7 @@ def test_fates_wait_for_no_news_and_none_is_left_out() -> None:
 
     news = NewsThreads(take, print)
     news.tell(published(1))
-    wanted = [Fate(ContributionId(LIFE, P, 0, number)) for number in range(50)]
+    wanted = [FateNotice(ContributionId(LIFE, P, 0, number)) for number in range(50)]
     for said in wanted:
         news.tell(said)
     assert all_taken.wait(WAIT_S)
@@ -317,7 +317,7 @@ def test_fates_wait_for_no_news_and_none_is_left_out() -> None:
 def test_what_news_raise_is_told() -> None:
     broke = queue.SimpleQueue[BaseException]()
 
-    def take(said: News | Fate) -> None:
+    def take(said: News | FateNotice) -> None:
         raise ValueError("no room on the device")
 
     NewsThreads(take, broke.put).tell(published(1))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import jax
 import pytest
 
-from cluster.workers.assembly import Parts, compiled, rehearse
+from cluster.workers.assembly import LearnerParts, compiled, rehearse
 from islands import model
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.inner import Inner
@@ -64,4 +64,4 @@ def learner_of(task: Task) -> None:
     inner, port = Inner(task, optimizer_spec()), FragmentPort(layout, AdoptRule.CARRY)
     inner.compile(task.heldout(2)[0])
     port.compile(inner.place(task.zeros()))
-    rehearse(Parts(task, layout, inner, port, None), 2)
+    rehearse(LearnerParts(task, layout, inner, port, None), 2)

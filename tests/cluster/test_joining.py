@@ -22,17 +22,17 @@ from cluster.actors import learner_link as link
 from cluster.actors.directory import Directory
 from cluster.actors.fault_injection import Cable
 from cluster.actors.learner_link import RayLink
-from cluster.actors.object_store.moment_pieces import Piece
+from cluster.actors.object_store.moment_pieces import MomentPieceRef
 from cluster.actors.object_store.publish import (
     MIN_PART_BYTES,
     PART_S,
     PROBE_BYTES,
     RECENT_S,
     Encoded,
+    FragmentPublisher,
     Probe,
     Rates,
     Shared,
-    Sharing,
     parts_of,
 )
 from cluster.actors.object_store.pull import AHEAD_S, PULLS, Fetching, Lot
@@ -109,7 +109,9 @@ def test_a_version_is_put_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) 
     version = [V3]
 
     async def story() -> None:
-        shares = Sharing(lambda p, own: (version[0], MODEL[p]), lambda: {Fragment(0): 10**9})
+        shares = FragmentPublisher(
+            lambda p, own: (version[0], MODEL[p]), lambda: {Fragment(0): 10**9}
+        )
         assert await shares.probe(PROBE_BYTES) == await shares.probe(PROBE_BYTES)
         assert len(put) == 1
         put.clear()
@@ -142,7 +144,7 @@ def test_where_there_was_no_room_who_asks_later_may_find_some(
     monkeypatch.setattr("ray.put", put)
 
     async def story() -> None:
-        shares = Sharing(lambda p, own: (V3, MODEL[p]), dict)
+        shares = FragmentPublisher(lambda p, own: (V3, MODEL[p]), dict)
         with pytest.raises(MemoryError):
             await shares.fragment(Fragment(0), 1e9)
         full[0] = False
@@ -316,7 +318,7 @@ class Run:
                 if self.leaves is None:
                     return None
                 leaves: Any = enumerate(self.leaves)
-                return [Piece(0, number, 0, leaf.nbytes, leaf) for number, leaf in leaves]
+                return [MomentPieceRef(0, number, 0, leaf.nbytes, leaf) for number, leaf in leaves]
             case "copied":
                 return self.copied.pop(0) if self.copied else RayActorError()
             case _:

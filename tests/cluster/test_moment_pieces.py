@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.actors.object_store.moment_pieces import Piece, joined, put_pieces
+from cluster.actors.object_store.moment_pieces import MomentPieceRef, joined, put_pieces
 from coordinator.parts import Split
 from islands.inner import Share
 
@@ -25,7 +25,7 @@ def test_each_host_gets_its_share_and_nothing_else(
 ) -> None:
     wholes = [np.arange(size, dtype=np.float32) for size in sizes]
     count = np.array([7], np.int32)
-    pieces: list[Piece] = []
+    pieces: list[MomentPieceRef] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ray.put", lambda array: array)
         for host in range(donor.hosts):

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.failures import Failure, Reason, Unjudged
 from cluster.storage.folder import Folder
-from cluster.storage.state_history import Heard
+from cluster.storage.state_history import ReplayedEvent
 from cluster.syncer.clock import Clock
 from cluster.syncer.journal import NOTES, VITALS, Notes, read_notes, retell
 from cluster.syncer.measures import Measures
@@ -55,12 +55,12 @@ class Story:
         self.state = initial(self.rule)
         self.measures = measures_from(self.now_s)
         self.notes = Notes(Folder(run_dir), self.measures, lambda: self.now_s)
-        self.heard: list[Heard] = []
+        self.heard: list[ReplayedEvent] = []
 
     def say(self, event: Event) -> tuple[Effect, ...]:
         before = self.state
         self.state, effects = advance(self.rule, before, event, self.now_s)
-        self.heard.append(Heard(before, event, self.state, effects, self.now_s))
+        self.heard.append(ReplayedEvent(before, event, self.state, effects, self.now_s))
         self.measures.saw(*self.heard[-1])
         return effects
 

@@ -28,7 +28,7 @@ from cluster.actors.island.actor import IslandActor
 from cluster.actors.island.call_threads import THREADS
 from cluster.actors.island.learner_calls import LearnerCalls
 from cluster.actors.learner_link import RayLink
-from cluster.actors.object_store.moment_pieces import Piece
+from cluster.actors.object_store.moment_pieces import MomentPieceRef
 from cluster.actors.object_store.publish import Probe, Shared
 from cluster.config.load import load
 from cluster.failures import Failure, Reason
@@ -368,10 +368,10 @@ def test_a_donor_that_raises_is_no_affair_of_whoever_joins(
         7,
         (np.ones(3),),
         [np.ones(3), None],
-        [Piece(0, 0, 0, 12, cast("Any", "here"))],
-        [Piece(0, -1, 0, 12, cast("Any", STORED))],
-        [Piece(0, 2**40, 0, 12, cast("Any", STORED))],
-        [Piece(0, 0, cast("Any", 0.5), 12, cast("Any", STORED))],
+        [MomentPieceRef(0, 0, 0, 12, cast("Any", "here"))],
+        [MomentPieceRef(0, -1, 0, 12, cast("Any", STORED))],
+        [MomentPieceRef(0, 2**40, 0, 12, cast("Any", STORED))],
+        [MomentPieceRef(0, 0, cast("Any", 0.5), 12, cast("Any", STORED))],
     ],
 )
 def test_a_donor_that_sends_something_else_is_passed_over(
@@ -387,7 +387,7 @@ def test_a_donor_that_sends_something_else_is_passed_over(
 def test_a_donor_whose_pieces_are_something_else_is_passed_over(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, pulled: object
 ) -> None:
-    given = [Piece(0, 0, 0, 12, cast("Any", STORED))]
+    given = [MomentPieceRef(0, 0, 0, 12, cast("Any", STORED))]
     monkeypatch.setattr("ray.get", lambda *_, **__: given)
     monkeypatch.setattr("ray.ObjectRef", Stored)
     link._fetching._get = lambda _: pulled
@@ -401,7 +401,7 @@ def test_moments_that_are_some_are_put_together(
     """Of two hosts, which both have the count and each its own half of the other leaf."""
     arrays = [np.array([7], np.int32), np.full(3, 2, np.float32), np.full(2, 1, np.float32)]
     places = [(1, 0), (0, 3), (0, 0)]  # leaf, and where it begins
-    given = [Piece(0, *at, 12, cast("Any", Stored(n))) for n, at in enumerate(places)]
+    given = [MomentPieceRef(0, *at, 12, cast("Any", Stored(n))) for n, at in enumerate(places)]
     others = [each._replace(host=1) for each in given]
     monkeypatch.setattr("ray.get", lambda *_, **__: [*others, *given])
     monkeypatch.setattr("ray.ObjectRef", Stored)
@@ -451,12 +451,12 @@ def test_a_host_that_gives_no_moments_in_time_does_not_end_its_island(
 def test_all_hosts_of_who_joins_have_moments_or_none_has(
     link: RayLink, monkeypatch: pytest.MonkeyPatch, why: str | None
 ) -> None:
-    given = [Piece(host, 0, 0, 12, cast("Any", STORED)) for host in (0, 1)]
+    given = [MomentPieceRef(host, 0, 0, 12, cast("Any", STORED)) for host in (0, 1)]
     answers: list[Any] = [given, [why]]
     monkeypatch.setattr("ray.get", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr("ray.ObjectRef", Stored)
     link._fetching._get = lambda _: np.ones(3, np.float32)
-    shared: list[tuple[list[Piece], int]] = []
+    shared: list[tuple[list[MomentPieceRef], int]] = []
 
     def share(pieces: Any, leaves: int) -> Any:
         shared.append((pieces, leaves))

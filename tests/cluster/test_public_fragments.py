@@ -13,7 +13,13 @@ import pytest
 from ray.exceptions import OutOfDiskError
 
 from cluster.actors.object_store import publish as sharing
-from cluster.actors.object_store.publish import PROBE_BYTES, Boxed, Encoded, Shared, Sharing
+from cluster.actors.object_store.publish import (
+    PROBE_BYTES,
+    Boxed,
+    Encoded,
+    FragmentPublisher,
+    Shared,
+)
 from cluster.actors.shard import public_fragments
 from cluster.actors.shard.public_fragments import PublicFragments
 from cluster.shard.arrays import ArrayShard, fresh
@@ -254,7 +260,9 @@ async def until(ask: Callable[[], Coroutine[Any, Any, list[Any]]]) -> list[Any]:
 
 def test_a_probe_that_found_no_room_is_nobody_elses_affair(store: Store) -> None:
     """It was given to all that asked for a minute."""
-    shares = Sharing(lambda p, own: (Version(0, 0), np.ones(1, np.float32)), lambda: {P: 10**9})
+    shares = FragmentPublisher(
+        lambda p, own: (Version(0, 0), np.ones(1, np.float32)), lambda: {P: 10**9}
+    )
 
     async def story() -> None:
         store.errors.append(OutOfDiskError("full"))

@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.allreduce.ring import Ring, Rules, Stage, advance
+from cluster.allreduce.ring import Ring, RingStage, Rules, advance
 from cluster.allreduce.ring_messages import (
     START,
-    Drain,
     Effect,
     Ended,
     Event,
     FinalStateLost,
-    Finish,
     Form,
-    Lost,
     Pause,
-    Ready,
-    Release,
-    Resume,
+    RingDrain,
+    RingFinish,
+    RingMemberLost,
+    RingMemberReady,
+    RingRelease,
+    RingResume,
+    RingStop,
     SnapshotStored,
     StepsFinished,
-    Stop,
     TrainingPosition,
 )
 from cluster.allreduce.saved_state import (
@@ -67,7 +67,7 @@ class Told:
         return found
 
     def begun(self) -> Form:
-        (form,) = self(Ready(A), Ready(B), Ready(C))
+        (form,) = self(RingMemberReady(A), RingMemberReady(B), RingMemberReady(C))
         assert isinstance(form, Form)
         return form
 
@@ -79,8 +79,8 @@ def held(step: int) -> TrainingPosition:
 @pytest.mark.parametrize("elastic", [False, True])
 def test_a_run_begins_when_all_are_there(elastic: bool) -> None:
     told = Told(elastic=elastic)
-    assert told(Ready(B), Ready(A)) == []
-    (form,) = told(Ready(C))
+    assert told(RingMemberReady(B), RingMemberReady(A)) == []
+    (form,) = told(RingMemberReady(C))
     assert isinstance(form, Form)
     assert (form.ring, form.members, form.held, form.donor) == (1, (A, B, C), START, None)
 
@@ -89,10 +89,12 @@ def test_without_elasticity_a_death_takes_all_back_to_the_snapshot() -> None:
     told = Told(elastic=False)
     told.begun()
     told(StepsFinished(1, held(10)), SnapshotStored(held(10)), StepsFinished(1, held(17)))
-    assert told(Lost(B, "killed")) == []
-    assert told(Ready(A, held(17), 3), Ready(C, held(17), 3)) == [], "two are not three"
+    assert told(RingMemberLost(B, "killed")) == []
+    assert told(RingMemberReady(A, held(17), 3), RingMemberReady(C, held(17), 3)) == [], (
+        "two are not three"
+    )
     again = life("b", 4)
-    (form,) = told(Ready(again))
+    (form,) = told(RingMemberReady(again))
     assert isinstance(form, Form)
     assert (form.members, form.held, form.donor) == ((A, again, C), held(10), None)
     assert told.ring.lost == 70 + 6, "seven steps, and what broke off"
@@ -102,17 +104,17 @@ def test_without_elasticity_a_death_takes_all_back_to_the_snapshot() -> None:
 def test_with_elasticity_the_others_go_on_and_pause_for_whoever_returns() -> None:
     told = Told(elastic=True)
     told.begun()
-    told(StepsFinished(1, held(17)), Lost(B, "killed"))
-    assert told(Ready(A, held(17), 3)) == [], "the third has not noticed yet"
-    (form,) = told(Ready(C, held(17), 3))
+    told(StepsFinished(1, held(17)), RingMemberLost(B, "killed"))
+    assert told(RingMemberReady(A, held(17), 3)) == [], "the third has not noticed yet"
+    (form,) = told(RingMemberReady(C, held(17), 3))
     assert isinstance(form, Form)
     assert (form.members, form.held, form.donor) == ((A, C), held(17), A)
     assert told.ring.lost == 6
     again = life("b", 4)
-    (pause,) = told(Ready(again))
+    (pause,) = told(RingMemberReady(again))
     assert pause == Pause(2, "b joins")
-    assert told(StepsFinished(2, held(20)), Ready(A, held(20))) == []
-    (form,) = told(Ready(C, held(20)))
+    assert told(StepsFinished(2, held(20)), RingMemberReady(A, held(20))) == []
+    (form,) = told(RingMemberReady(C, held(20)))
     assert isinstance(form, Form)
     assert (form.members, form.held, form.donor) == ((A, again, C), held(20), A)
 
@@ -120,8 +122,8 @@ def test_with_elasticity_the_others_go_on_and_pause_for_whoever_returns() -> Non
 def test_who_has_come_a_step_further_before_the_ring_broke_is_the_donor() -> None:
     told = Told(elastic=True)
     told.begun()
-    told(StepsFinished(1, held(17)), Lost(A, "killed"), Ready(B, held(17), 3))
-    (form,) = told(Ready(C, held(18)))
+    told(StepsFinished(1, held(17)), RingMemberLost(A, "killed"), RingMemberReady(B, held(17), 3))
+    (form,) = told(RingMemberReady(C, held(18)))
     assert isinstance(form, Form)
     assert (form.held, form.donor) == (held(18), C)
 
@@ -130,8 +132,8 @@ def test_when_all_have_died_the_snapshot_is_what_there_is() -> None:
     told = Told(elastic=True)
     told.begun()
     told(StepsFinished(1, held(17)), SnapshotStored(held(10)))
-    told(Lost(A, "killed"), Lost(B, "killed"), Lost(C, "killed"))
-    (form,) = told(Ready(life("c", 4)))
+    told(RingMemberLost(A, "killed"), RingMemberLost(B, "killed"), RingMemberLost(C, "killed"))
+    (form,) = told(RingMemberReady(life("c", 4)))
     assert isinstance(form, Form)
     assert (form.held, form.donor) == (held(10), None)
     assert told.ring.lost == 70
@@ -140,10 +142,10 @@ def test_when_all_have_died_the_snapshot_is_what_there_is() -> None:
 def test_who_is_drained_leaves_after_its_step_and_the_others_go_on() -> None:
     told = Told(elastic=True)
     told.begun()
-    assert told(Drain(Island("b"), "asked")) == [Pause(1, "b leaves")]
-    told(Ready(A, held(5)), Ready(B, held(5)))
-    released, form = told(Ready(C, held(5)))
-    assert released == Release(B, "drained")
+    assert told(RingDrain(Island("b"), "asked")) == [Pause(1, "b leaves")]
+    told(RingMemberReady(A, held(5)), RingMemberReady(B, held(5)))
+    released, form = told(RingMemberReady(C, held(5)))
+    assert released == RingRelease(B, "drained")
     assert isinstance(form, Form)
     assert form.members == (A, C)
 
@@ -151,12 +153,15 @@ def test_who_is_drained_leaves_after_its_step_and_the_others_go_on() -> None:
 def test_at_the_last_step_whoever_has_it_gives_the_result() -> None:
     told = Told(elastic=False, steps=20)
     told.begun()
-    told(StepsFinished(1, held(20)), Ready(A, held(20)), Ready(B, held(20)))
-    assert told(Ready(C, held(20))) == [Finish(A)]
-    assert told.ring.stage is Stage.ENDING
-    assert told(Lost(A, "killed")) == [], "the others wait until the result is there"
-    assert told(Ended(held(20))) == [Release(B, "the run is over"), Release(C, "the run is over")]
-    assert told.ring.stage is Stage.OVER
+    told(StepsFinished(1, held(20)), RingMemberReady(A, held(20)), RingMemberReady(B, held(20)))
+    assert told(RingMemberReady(C, held(20))) == [RingFinish(A)]
+    assert told.ring.stage is RingStage.ENDING
+    assert told(RingMemberLost(A, "killed")) == [], "the others wait until the result is there"
+    assert told(Ended(held(20))) == [
+        RingRelease(B, "the run is over"),
+        RingRelease(C, "the run is over"),
+    ]
+    assert told.ring.stage is RingStage.OVER
 
 
 def test_a_final_state_that_nobody_can_give_is_trained_again() -> None:
@@ -165,38 +170,38 @@ def test_a_final_state_that_nobody_can_give_is_trained_again() -> None:
     told(
         StepsFinished(1, held(20)),
         SnapshotStored(held(10)),
-        *(Ready(each, held(20)) for each in (A, B, C)),
+        *(RingMemberReady(each, held(20)) for each in (A, B, C)),
     )
     (form,) = told(FinalStateLost(held(20), "the object store is full"))
     assert isinstance(form, Form)
     assert (form.members, form.held, form.donor) == ((A, B, C), held(10), None)
     assert told.ring.lost == 100
-    told(StepsFinished(2, held(20)), Ready(A, held(20)), Ready(B, held(20)))
-    assert told(Ready(C, held(20))) == [Finish(A)]
+    told(StepsFinished(2, held(20)), RingMemberReady(A, held(20)), RingMemberReady(B, held(20)))
+    assert told(RingMemberReady(C, held(20))) == [RingFinish(A)]
 
 
 def test_a_stopped_run_whose_final_state_is_lost_ends_with_the_snapshot() -> None:
     told = Told(elastic=True)
     told.begun()
-    told(StepsFinished(1, held(12)), SnapshotStored(held(10)), Stop("asked"))
-    told(*(Ready(each, held(12)) for each in (A, B, C)))
-    assert told(FinalStateLost(held(12), "its node died")) == [Finish(None)]
+    told(StepsFinished(1, held(12)), SnapshotStored(held(10)), RingStop("asked"))
+    told(*(RingMemberReady(each, held(12)) for each in (A, B, C)))
+    assert told(FinalStateLost(held(12), "its node died")) == [RingFinish(None)]
     told(Ended(held(10)))
-    assert (told.ring.stage, told.ring.held, told.ring.lost) == (Stage.OVER, held(10), 20)
+    assert (told.ring.stage, told.ring.held, told.ring.lost) == (RingStage.OVER, held(10), 20)
 
 
-@pytest.mark.parametrize("stage", [Stage.ENDING, Stage.OVER])
+@pytest.mark.parametrize("stage", [RingStage.ENDING, RingStage.OVER])
 def test_a_conductor_that_is_back_at_the_end_decides_again_whether_the_run_is_over(
-    stage: Stage,
+    stage: RingStage,
 ) -> None:
     told = Told(elastic=True, steps=20)
     told.begun()
-    told(StepsFinished(1, held(20)), *(Ready(each, held(20)) for each in (A, B, C)))
+    told(StepsFinished(1, held(20)), *(RingMemberReady(each, held(20)) for each in (A, B, C)))
     told.ring = replace(told.ring, stage=stage, kept=held(20))
-    assert told(Resume(1)) == [Finish(None)]
+    assert told(RingResume(1)) == [RingFinish(None)]
     told.ring = replace(told.ring, stage=stage, kept=held(10))
-    assert told(Resume(2)) == [], "it was not durable: somebody has to train the rest again"
-    (form,) = told(Ready(life("a", 9)))
+    assert told(RingResume(2)) == [], "it was not durable: somebody has to train the rest again"
+    (form,) = told(RingMemberReady(life("a", 9)))
     assert isinstance(form, Form)
     assert form.held == held(10)
 
@@ -204,17 +209,22 @@ def test_a_conductor_that_is_back_at_the_end_decides_again_whether_the_run_is_ov
 def test_a_stop_ends_the_ring_and_then_the_run() -> None:
     told = Told(elastic=False)
     told.begun()
-    assert told(Stop("asked")) == [Pause(1, "asked")]
-    told(Ready(A, held(6)), Ready(B, held(6)))
-    assert told(Ready(C, held(6))) == [Finish(A)]
+    assert told(RingStop("asked")) == [Pause(1, "asked")]
+    told(RingMemberReady(A, held(6)), RingMemberReady(B, held(6)))
+    assert told(RingMemberReady(C, held(6))) == [RingFinish(A)]
 
 
 def test_a_conductor_that_is_back_has_all_come_anew() -> None:
     told = Told(elastic=False)
     told.begun()
-    told(StepsFinished(1, held(9)), SnapshotStored(held(5)), Resume(1))
-    assert told(StepsFinished(1, held(12)), Ready(life("a", 4)), Ready(life("b", 5))) == []
-    (form,) = told(Ready(life("c", 6)))
+    told(StepsFinished(1, held(9)), SnapshotStored(held(5)), RingResume(1))
+    assert (
+        told(
+            StepsFinished(1, held(12)), RingMemberReady(life("a", 4)), RingMemberReady(life("b", 5))
+        )
+        == []
+    )
+    (form,) = told(RingMemberReady(life("c", 6)))
     assert isinstance(form, Form)
     assert (form.ring, form.held, told.ring.lost) == (2, held(5), 40)
 
@@ -224,7 +234,7 @@ def test_a_snapshot_may_be_newer_than_what_a_conductor_remembers() -> None:
     told.begun()
     told(StepsFinished(1, held(9)))
     told.ring = replace(told.ring, kept=held(10))
-    told(Resume(1), Ready(life("a", 4)))
+    told(RingResume(1), RingMemberReady(life("a", 4)))
     assert (told.ring.held, told.ring.lost) == (held(10), 0)
 
 
@@ -240,7 +250,7 @@ def test_whatever_happens_the_run_comes_to_its_end_and_its_tokens_add_up(elastic
         trained = kept = 0
         effects: list[Effect] = []
         for moment in range(2000):
-            if told.ring.stage is Stage.OVER:
+            if told.ring.stage is RingStage.OVER:
                 break
             effects, turning = [], told.ring.turning
             missing = sorted({"a", "b", "c"} - alive.keys())
@@ -249,16 +259,16 @@ def test_whatever_happens_the_run_comes_to_its_end_and_its_tokens_add_up(elastic
                 lives += 1
                 alive[missing[0]] = who = life(missing[0], lives)
                 has[who] = None
-                effects = told(Ready(who))
+                effects = told(RingMemberReady(who))
             elif turning and rng.random() < 0.1 and not quiet:
                 victim = rng.choice(turning)
                 del alive[victim.island]
-                effects = told(Lost(victim, "killed"))
+                effects = told(RingMemberLost(victim, "killed"))
                 for each in turning:
                     if each != victim:
                         trained += 7
-                        effects += told(Ready(each, has[each], 7))
-            elif turning and told.ring.stage in (Stage.TURNING, Stage.PAUSING):
+                        effects += told(RingMemberReady(each, has[each], 7))
+            elif turning and told.ring.stage in (RingStage.TURNING, RingStage.PAUSING):
                 one = has[turning[0]]
                 assert one is not None
                 assert all(has[each] == one for each in turning), "one state in a ring"
@@ -266,7 +276,7 @@ def test_whatever_happens_the_run_comes_to_its_end_and_its_tokens_add_up(elastic
                     one.step + 1, one.tokens + 10 * len(turning), one.windows + 1
                 )
                 trained += 10 * len(turning)
-                pausing = told.ring.stage is Stage.PAUSING or now.step >= 30
+                pausing = told.ring.stage is RingStage.PAUSING or now.step >= 30
                 for each in turning:
                     has[each] = now
                 effects = told(StepsFinished(told.ring.ring, now))
@@ -274,18 +284,18 @@ def test_whatever_happens_the_run_comes_to_its_end_and_its_tokens_add_up(elastic
                     kept, _ = now.step, told(SnapshotStored(now))
                 if pausing:
                     for each in turning:
-                        effects += told(Ready(each, now))
+                        effects += told(RingMemberReady(each, now))
             for effect in effects:
                 if isinstance(effect, Form):
                     assert elastic or len(effect.members) == 3
                     assert effect.donor is None or has[effect.donor] == effect.held
                     for each in effect.members:
                         has[each] = effect.held
-            if any(isinstance(effect, Finish) for effect in effects):
+            if any(isinstance(effect, RingFinish) for effect in effects):
                 told(Ended(told.ring.held))
             assert told.ring.trained == trained
             assert 0 <= told.ring.lost <= trained
-        assert told.ring.stage is Stage.OVER
+        assert told.ring.stage is RingStage.OVER
         assert told.ring.held.step == 30
         assert kept <= 30
 
@@ -294,7 +304,7 @@ def test_what_a_conductor_remembers_is_what_it_knew(tmp_path: Path) -> None:
     """With the figures that are not known yet, which are not numbers."""
     told = Told(elastic=True)
     told.begun()
-    told(StepsFinished(1, held(9)), Drain(Island("b"), "asked"), SnapshotStored(held(5)))
+    told(StepsFinished(1, held(9)), RingDrain(Island("b"), "asked"), SnapshotStored(held(5)))
     measures = Measures("r", {Island("a"): "a"}, [4], Wire.F32, now_s=0.0)
     memory = Memory(told.ring, 3.0, measures.memory(), lives=3, events=7)
     save_memory(Folder(tmp_path), memory)

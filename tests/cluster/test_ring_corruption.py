@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from cluster.allreduce.ring import Ring, Stage, advance
+from cluster.allreduce.ring import Ring, RingStage, advance
 from cluster.allreduce.ring_messages import (
     Event,
     Form,
-    Ready,
-    Resume,
+    RingMemberReady,
+    RingResume,
     SnapshotStored,
     StepsFinished,
     TrainingPosition,
@@ -130,7 +130,7 @@ class Turning:
         same(state, drawn(int(intact[-1][-20:-12])))
         if {states[-1], "ring.json"} & {*harm.files}:
             assert damage, "what is gone is said"
-        ring, _ = advance(Told(elastic=False).rules, memory.ring, Resume(1))
+        ring, _ = advance(Told(elastic=False).rules, memory.ring, RingResume(1))
         assert ring.kept == state.held, "islands begin from the state that is there"
         if "ring.json" not in harm.files:
             assert (ring.held, memory.lives) == (held(60), 3)
@@ -152,7 +152,12 @@ class Turning:
         """All join again, and the ring forms from the state that is kept."""
         told = Told(elastic=self.mode.startswith("elastic"))
         told.ring = memory.ring
-        effects = told(Resume(memory.ring.generation + 1), Ready(A), Ready(B), Ready(C))
+        effects = told(
+            RingResume(memory.ring.generation + 1),
+            RingMemberReady(A),
+            RingMemberReady(B),
+            RingMemberReady(C),
+        )
         form = next(each for each in effects if isinstance(each, Form))
         assert (form.held, form.donor) == (kept, None)
         assert told.ring.ring > 0
@@ -185,25 +190,29 @@ def test_a_run_whose_end_is_gone_is_not_over(tmp_path: Path) -> None:
     depot, told = Folder(tmp_path), Told(elastic=True, steps=50)
     form = told.begun()
     told(StepsFinished(form.ring, held(50)))
-    ring = replace(told.ring, stage=Stage.OVER, kept=held(50), members={})
+    ring = replace(told.ring, stage=RingStage.OVER, kept=held(50), members={})
     for step in (25, 50):
         save_state(depot, drawn(step), keep=2)
     measures = Measures("r", {}, LAYOUT.sizes, Wire.F32, now_s=0.0)
     save_memory(depot, Memory(ring, 3.0, measures.memory(), lives=3, events=0))
     memory, _, damage = read_back(depot)
     assert memory is not None
-    assert (memory.ring.stage, damage) == (Stage.OVER, None)
+    assert (memory.ring.stage, damage) == (RingStage.OVER, None)
     depot.remove(name_of(held(50)))
     memory, state, damage = read_back(depot)
     assert memory is not None
     assert state is not None
-    assert (memory.ring.stage, state.held) == (Stage.GATHERING, held(25))
+    assert (memory.ring.stage, state.held) == (RingStage.GATHERING, held(25))
     assert damage == (
         "ring/state-00000050.safetensors is not there; ring/state-00000025.safetensors is used"
     )
     again = Told(elastic=True, steps=50)
     again.ring = memory.ring
-    (form,) = (e for e in again(Resume(1), Ready(A), Ready(B)) if isinstance(e, Form))
+    (form,) = (
+        e
+        for e in again(RingResume(1), RingMemberReady(A), RingMemberReady(B))
+        if isinstance(e, Form)
+    )
     assert form.held == held(25)
 
 

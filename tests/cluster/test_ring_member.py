@@ -15,7 +15,7 @@ import pytest
 
 from cluster.allreduce import rendezvous as meeting
 from cluster.allreduce.member import NotFinite, RingMember
-from cluster.allreduce.ring_messages import START, TrainingPosition, Turn
+from cluster.allreduce.ring_messages import START, RingDecision, TrainingPosition
 from cluster.allreduce.saved_state import RingState
 from cluster.config.load import parse
 from cluster.config.schema import Config
@@ -47,14 +47,14 @@ class Alone:
 
     def __init__(self, config: Config) -> None:
         self._first = RingState(START, jax.tree.leaves(task_of(config).init(0)), None)
-        self._turns = [Turn(1, "", 0, 1, START, None)]
+        self._turns = [RingDecision(1, "", 0, 1, START, None)]
         self.kept, self.turns = list[RingState](), list[TrainingPosition]()
         self.vitals: Vitals
 
     def enter(self, island: Island) -> Life:
         return Life(island, Incarnation(1))
 
-    def ready(self, life: Life, held: TrainingPosition | None, wasted: int) -> Turn | None:
+    def ready(self, life: Life, held: TrainingPosition | None, wasted: int) -> RingDecision | None:
         return self._turns.pop() if self._turns else None
 
     def turned(self, life: Life, ring: int, held: TrainingPosition) -> None:

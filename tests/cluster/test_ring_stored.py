@@ -9,23 +9,23 @@ from typing import get_args
 import numpy as np
 
 from cluster.allreduce.records import come_back
-from cluster.allreduce.ring import Member, Ring, Rules, Stage, advance
+from cluster.allreduce.ring import Ring, RingMemberState, RingStage, Rules, advance
 from cluster.allreduce.ring_messages import (
-    Drain,
     Effect,
     Ended,
     Event,
     FinalStateLost,
-    Finish,
     Form,
-    Lost,
     Pause,
-    Ready,
-    Release,
-    Resume,
+    RingDrain,
+    RingFinish,
+    RingMemberLost,
+    RingMemberReady,
+    RingRelease,
+    RingResume,
+    RingStop,
     SnapshotStored,
     StepsFinished,
-    Stop,
     TrainingPosition,
 )
 from cluster.allreduce.saved_state import KINDS, TAPE, Journal, read_back
@@ -41,15 +41,21 @@ OTHER = Life(Island("local-1"), Incarnation(2))
 HELD = TrainingPosition(25, 6400, 200)
 PLAIN = {"step": 25, "tokens": 6400, "windows": 200}
 EVENTS: tuple[tuple[Event, dict[str, object]], ...] = (
-    (Ready(LIFE, HELD, 3), {"kind": "Ready", "life": ["local-0", 1], "held": PLAIN, "wasted": 3}),
+    (
+        RingMemberReady(LIFE, HELD, 3),
+        {"kind": "Ready", "life": ["local-0", 1], "held": PLAIN, "wasted": 3},
+    ),
     (StepsFinished(2, HELD), {"kind": "Turned", "ring": 2, "held": PLAIN}),
-    (Lost(LIFE, "killed"), {"kind": "Lost", "life": ["local-0", 1], "why": "killed"}),
+    (
+        RingMemberLost(LIFE, "killed"),
+        {"kind": "Lost", "life": ["local-0", 1], "why": "killed"},
+    ),
     (SnapshotStored(HELD), {"kind": "Kept", "held": PLAIN}),
-    (Drain(LIFE.island, "asked"), {"kind": "Drain", "island": "local-0", "why": "asked"}),
-    (Stop("asked"), {"kind": "Stop", "why": "asked"}),
+    (RingDrain(LIFE.island, "asked"), {"kind": "Drain", "island": "local-0", "why": "asked"}),
+    (RingStop("asked"), {"kind": "Stop", "why": "asked"}),
     (Ended(HELD), {"kind": "Ended", "held": PLAIN}),
     (FinalStateLost(HELD, "died"), {"kind": "Gone", "held": PLAIN, "why": "died"}),
-    (Resume(1), {"kind": "Resume", "generation": 1}),
+    (RingResume(1), {"kind": "Resume", "generation": 1}),
 )
 EFFECTS: tuple[tuple[Effect, dict[str, object]], ...] = (
     (
@@ -64,8 +70,11 @@ EFFECTS: tuple[tuple[Effect, dict[str, object]], ...] = (
         },
     ),
     (Pause(2, "asked"), {"kind": "Pause", "ring": 2, "why": "asked"}),
-    (Release(LIFE, "drained"), {"kind": "Release", "life": ["local-0", 1], "why": "drained"}),
-    (Finish(None), {"kind": "Finish", "donor": None}),
+    (
+        RingRelease(LIFE, "drained"),
+        {"kind": "Release", "life": ["local-0", 1], "why": "drained"},
+    ),
+    (RingFinish(None), {"kind": "Finish", "donor": None}),
 )
 
 
@@ -75,9 +84,9 @@ def test_a_stored_ring_is_read_back_and_goes_on() -> None:
     assert memory is not None
     assert state is not None
     assert memory.ring == Ring(
-        stage=Stage.TURNING,
+        stage=RingStage.TURNING,
         ring=1,
-        members={life.island: Member(life, None, turns=True) for life in (LIFE, OTHER)},
+        members={life.island: RingMemberState(life, None, turns=True) for life in (LIFE, OTHER)},
         held=TrainingPosition(41, 10496, 328),
         kept=HELD,
     )
@@ -94,9 +103,9 @@ def test_a_stored_ring_is_read_back_and_goes_on() -> None:
         "local-1": 41,
     }
     ring, resume = come_back(memory, state)
-    assert resume == Resume(1)
-    ring, _ = advance(Rules(elastic=False, count=2, steps=50), ring, Resume(1))
-    assert (ring.stage, ring.held, ring.kept) == (Stage.GATHERING, memory.ring.held, HELD)
+    assert resume == RingResume(1)
+    ring, _ = advance(Rules(elastic=False, count=2, steps=50), ring, RingResume(1))
+    assert (ring.stage, ring.held, ring.kept) == (RingStage.GATHERING, memory.ring.held, HELD)
 
 
 def test_a_stored_journal_names_kinds_that_are_known() -> None:

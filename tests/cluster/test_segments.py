@@ -17,7 +17,7 @@ from cluster.storage.depot import Grown
 from cluster.storage.folder import Folder
 from cluster.storage.format import FORMAT, Damaged
 from cluster.storage.playback import Playback, edition_of, read_tape
-from cluster.storage.segments import Place, Segment, segments
+from cluster.storage.segments import Segment, TapePosition, segments
 from cluster.storage.snapshots import STATE, beginnings, load_snapshot, save_snapshot
 from cluster.storage.state_history import OtherRules
 from cluster.storage.tape import ROW, Tape
@@ -42,9 +42,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
 
 
-def parted(folder: Path, chance: random.Random) -> list[tuple[int, Place]]:
+def parted(folder: Path, chance: random.Random) -> list[tuple[int, TapePosition]]:
     """Events of every kind, sealed now and then, in three generations; places between them."""
-    places: list[tuple[int, Place]] = []
+    places: list[tuple[int, TapePosition]] = []
     seq, last = 0, 0
     for generation in range(3):
         with closing(Tape(Folder(folder), generation, LAYOUT, first_seq=seq)) as tape:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from coordinator.alignment import Part
+from coordinator.alignment import AlignmentPart
 from coordinator.codec import Wire, decode, encode
 from coordinator.fragments import Leaf, cut
 from coordinator.kernels import frozen
@@ -31,7 +31,7 @@ def merged(
 ) -> np.ndarray:
     pieces = PIECES.fragments[0]
     written = [frozen(encode(wire, delta)) for delta in deltas]
-    parts = [Part(p, w, norms(p, pieces)) for p, w in zip(written, shares, strict=True)]
+    parts = [AlignmentPart(p, w, norms(p, pieces)) for p, w in zip(written, shares, strict=True)]
     return merged_of(rule, pieces, parts, map, kappa)
 
 

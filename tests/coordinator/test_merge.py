@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from coordinator.alignment import Part, directions
+from coordinator.alignment import AlignmentPart, directions
 from coordinator.codec import Wire, decode, encode
 from coordinator.fragments import Flat, Layout, Leaf, Piece, cut
 from coordinator.kernels import TILE, frozen
@@ -210,10 +210,12 @@ def normal(seed: int) -> Flat:
     return np.random.default_rng(seed).standard_normal(LARGE_SIZE).astype(np.float32)
 
 
-def parts_of(wire: Wire, n: int) -> list[Part]:
+def parts_of(wire: Wire, n: int) -> list[AlignmentPart]:
     payloads = [frozen(encode(wire, normal(10 + i))) for i in range(n)]
     weights = shares(n, seed=3)
-    return [Part(p, w, norms(p, LARGE_PIECES)) for p, w in zip(payloads, weights, strict=True)]
+    return [
+        AlignmentPart(p, w, norms(p, LARGE_PIECES)) for p, w in zip(payloads, weights, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("wire", list(Wire))
@@ -249,7 +251,7 @@ def test_a_step_may_be_as_long_as_the_merged_delta(wire: Wire, rule: MergeRule) 
     for _ in range(4):
         flats = [(common + chance.standard_normal(size)).astype(np.float32) for _ in range(3)]
         payloads = [frozen(encode(wire, flat)) for flat in flats]
-        parts = [Part(each, 1 / 3, norms(each, pieces)) for each in payloads]
+        parts = [AlignmentPart(each, 1 / 3, norms(each, pieces)) for each in payloads]
         delta = merged_of(rule, pieces, parts).astype(float)
         cosine = -float(delta @ kept) / max(np.linalg.norm(delta) * np.linalg.norm(kept), 1e-30)
         before, kept = master.copy(), mu * kept - delta
@@ -342,7 +344,7 @@ def test_any_mixture_of_wires_in_any_order_merges_to_the_naive_mean(
     values = [chance.standard_normal(size).astype(np.float32) for _ in wires]
     payloads = [frozen(encode(wire, each)) for wire, each in zip(wires, values, strict=True)]
     weights = shares(len(wires), seed)
-    parts = [Part(p, w, norms(p, pieces)) for p, w in zip(payloads, weights, strict=True)]
+    parts = [AlignmentPart(p, w, norms(p, pieces)) for p, w in zip(payloads, weights, strict=True)]
     master, momentum = np.zeros(size, np.float32), np.zeros(size, np.float32)
     merge_into(master, momentum, rule=rule, outer=outer_rule(1.0, 0.0), pieces=pieces, parts=parts)
     blocks, offset = np.array([decode(p, size) for p in payloads]), 0
@@ -378,7 +380,7 @@ def test_directions_are_those_of_a_naive_twin_on_the_tiles_that_are_looked_at(
     values = [(common + chance.standard_normal(size)).astype(np.float32) for _ in range(n + 1)]
     payloads = [frozen(encode(wire, each)) for each in (*values[:-1], -values[-1])]
     weights = shares(n, seed=n)
-    parts = [Part(p, w, ()) for p, w in zip(payloads[:-1], weights, strict=True)]
+    parts = [AlignmentPart(p, w, ()) for p, w in zip(payloads[:-1], weights, strict=True)]
     looked_at = np.r_[0:TILE, SHARE * TILE : SHARE * TILE + TILE]
     blocks = np.array([decode(p, size)[looked_at] for p in payloads])
     with ThreadPoolExecutor(2) as pool:
@@ -391,9 +393,9 @@ def test_directions_are_those_of_a_naive_twin_on_the_tiles_that_are_looked_at(
 
 
 def test_a_sixteenth_of_a_large_fragment_is_looked_at_and_a_small_one_whole() -> None:
-    part = Part(frozen(np.ones(64 * TILE, np.float32)), 0.5, ())
+    part = AlignmentPart(frozen(np.ones(64 * TILE, np.float32)), 0.5, ())
     assert directions(one_tensor(64 * TILE), [part, part]).measured == 64 * TILE // SHARE
-    small = Part(frozen(np.ones(SIZE, np.float32)), 0.5, ())
+    small = AlignmentPart(frozen(np.ones(SIZE, np.float32)), 0.5, ())
     assert directions(PIECES, [small, small])[:2] == (
         (pytest.approx(1.0), pytest.approx(1.0)),
         SIZE,
@@ -412,7 +414,7 @@ def test_looking_at_directions_changes_no_bit_of_a_merge(
     payloads = [frozen(encode(wire, flat)) for flat in flats]
     weights = shares(count, seed)
     parts = [
-        Part(each, weight, norms(each, pieces))
+        AlignmentPart(each, weight, norms(each, pieces))
         for each, weight in zip(payloads, weights, strict=False)
     ]
     merged: list[Flat] = []
@@ -454,7 +456,7 @@ def test_the_turn_is_the_same_before_the_merge_and_in_passing(rule: MergeRule, w
 
 def test_what_has_no_length_or_is_no_number_has_no_direction() -> None:
     ones, zeros = np.ones(SIZE, np.float32), np.zeros(SIZE, np.float32)
-    parts = [Part(frozen(each), 1 / 3, ()) for each in (ones, ones, zeros)]
+    parts = [AlignmentPart(frozen(each), 1 / 3, ()) for each in (ones, ones, zeros)]
     assert directions(PIECES, parts).cosines[2] is None
-    broken = Part(frozen(np.full(SIZE, np.nan, np.float32)), 1 / 3, ())
+    broken = AlignmentPart(frozen(np.full(SIZE, np.nan, np.float32)), 1 / 3, ())
     assert set(directions(PIECES, [*parts[:2], broken]).cosines) == {None}

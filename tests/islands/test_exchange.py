@@ -33,7 +33,7 @@ from coordinator.protocol import (
     Version,
 )
 from islands.encoder import OnHost
-from islands.exchange import Basis, Cut, Downlink, Missed, Public, Snapshot, Uplink
+from islands.exchange import Basis, Cut, Downlink, FragmentSnapshot, Missed, Public, Uplink
 from islands.learner_messages import HandOver, Track
 from tests.given import array_shard, outer_rule
 
@@ -70,13 +70,13 @@ class Sender:
         assert snapshot.cut is None, "it may be asked for long after, and a fragment is large"
         return said.id, decode(split(payload)[0], delta.size)
 
-    def snapshot(self, delta: Flat) -> Snapshot:
+    def snapshot(self, delta: Flat) -> FragmentSnapshot:
         origin: Any = np.zeros_like(delta)
         track = Track(V0, self.steps, self.steps, 10 * self.steps)
         self.steps += 1
         progress = Progress(self.steps, 10 * self.steps, Lease(0, self.steps))
         flat: Any = delta
-        return Snapshot(handed(track, progress), Cut(flat, Basis(origin, origin)))
+        return FragmentSnapshot(handed(track, progress), Cut(flat, Basis(origin, origin)))
 
 
 def handed(track: Track, progress: Progress, p: Fragment = F0) -> HandOver:
@@ -91,7 +91,7 @@ def test_a_hand_in_says_what_it_is() -> None:
     flat: Any = numbers(1) + numbers(2)
     progress = Progress(steps=9, tokens=700, lease=Lease(4, 2))
     basis = Basis(numbers(1), numbers(1))
-    snapshot = Snapshot(handed(Track(V2, 5, 5, 300), progress), Cut(flat, basis))
+    snapshot = FragmentSnapshot(handed(Track(V2, 5, 5, 300), progress), Cut(flat, basis))
     said, payload = Uplink(LIFE, OnHost(Wire.F32), LAYOUT).encode(F0, snapshot)
     assert said == HandIn(
         id=ContributionId(LIFE, F0, 5, 9),
@@ -110,7 +110,7 @@ def test_with_the_syncers_anchor_a_second_hand_in_counts_from_the_base_again() -
     progress = Progress(steps=9, tokens=700, lease=Lease(4, 2))
     uplink = Uplink(LIFE, OnHost(Wire.F32), LAYOUT, Anchor.CURRENT)
     again = handed(Track(V2, 5, 7, 500), progress)
-    snapshot = Snapshot(again, Cut(flat, Basis(numbers(1), numbers(3))))
+    snapshot = FragmentSnapshot(again, Cut(flat, Basis(numbers(1), numbers(3))))
     said, payload = uplink.encode(F0, snapshot)
     assert said.id == ContributionId(LIFE, F0, 7, 9)
     assert (said.since_step, said.tokens) == (5, 200)

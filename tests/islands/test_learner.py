@@ -48,7 +48,7 @@ from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.corpus import Starved
 from islands.encoder import Where
 from islands.exchange import Public
-from islands.inner import Inner, InnerState, Measures
+from islands.inner import Inner, InnerState, StepMeasures
 from islands.learner import Learner
 from islands.learner_life import LearnerState
 from islands.life_start import donors_in_turn
@@ -1117,7 +1117,7 @@ class Heavy(Inner):
         self.copying_s, self.now_s, self.steps = copying_s, 0.0, 0
         self.copied_at: list[int] = []
 
-    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, Measures]:
+    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, StepMeasures]:
         self.now_s, self.steps = self.now_s + 1.0, self.steps + 1
         return super().step(state, batch, clock)
 
@@ -1146,12 +1146,12 @@ class Logged(Inner):
         self.log: list[str] = []
         self.number = -1
 
-    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, Measures]:
+    def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, StepMeasures]:
         self.number += 1
         self.log.append(f"step {self.number}")
         state, measures = super().step(state, batch, clock)
         told: Any = Told(measures.loss, self.number, self.log)
-        return state, Measures(told)
+        return state, StepMeasures(told)
 
 
 def test_a_loss_is_read_when_the_next_step_is_under_way(begin: Begin, inner: Inner) -> None:

@@ -30,7 +30,7 @@ from islands.exchange import Downlink, Missed, Uplink
 from islands.inner import Inner, InnerState
 from islands.learner_messages import HandOver, Track
 from islands.model import ModelSpec
-from islands.moments import MomentsPort, Sharing
+from islands.moments import MomentSharing, MomentsPort
 from islands.optimizer import OptimizerKind, OptimizerSpec, is_matrix
 from islands.replica import Replica
 from islands.task import Task, language_model, leaf_path
@@ -183,7 +183,7 @@ def test_at_the_beginning_of_a_run_there_is_nothing_to_join() -> None:
 
 def replica_of(every: int) -> Replica:
     inner, port = made("muon")
-    replica = Replica(inner, PORT, "host", Sharing(port, every))
+    replica = Replica(inner, PORT, "host", MomentSharing(port, every))
     public = {
         Fragment(p): np.asarray(PORT.take(TASK.init(0), Fragment(p))) for p in range(FRAGMENTS)
     }

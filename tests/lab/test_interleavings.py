@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from archipelago.lab.simulation.event_loop import VirtualLoop, running
-from cluster.actors.object_store.publish import Sharing
+from cluster.actors.object_store.publish import FragmentPublisher
 from cluster.actors.object_store.ranges import Range
 from cluster.syncer.shard_liveness import Attendance, Away
 from cluster.tasks import Tasks
@@ -56,7 +56,7 @@ class Joining:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.public, self.full = rng, dict.fromkeys(FRAGMENTS, 0), True
-        self.sharing = Sharing(self.whole, lambda: dict.fromkeys(FRAGMENTS, 8))
+        self.sharing = FragmentPublisher(self.whole, lambda: dict.fromkeys(FRAGMENTS, 8))
 
     def whole(self, p: Fragment, own: Range | None) -> tuple[Version, Flat]:
         assert own is None

@@ -23,7 +23,7 @@ from cluster.storage.folder import Folder
 from cluster.storage.layout import load_layout
 from cluster.storage.model_file import fingerprint
 from cluster.storage.playback import Recording, read_tape
-from cluster.storage.state_history import Heard, relive
+from cluster.storage.state_history import ReplayedEvent, relive
 from cluster.storage.tape import checksum
 from coordinator.fragments import Layout, take
 from coordinator.protocol import (
@@ -615,7 +615,7 @@ def states(here: Place) -> list[str]:
     return [each["state"] for each in here.last_status.get("islands", ())]
 
 
-def heard(here: Place) -> list[Heard]:
+def heard(here: Place) -> list[ReplayedEvent]:
     """All that the syncer was told, and what it made of it."""
     depot = Folder(here.run_dir)
     layout = load_layout(depot)

@@ -23,7 +23,7 @@ from islands.hosts import host_life, lead
 from islands.hosts import publication_lanes as following
 from islands.hosts.follower import Follower
 from islands.hosts.lead import Lead
-from islands.hosts.orders import Fate, News, Order, Word
+from islands.hosts.orders import FateNotice, News, Order, Word
 from tests.shells import gang_shell
 from tests.shells.given import CALL_S, INNER, LAYOUT, Numbers, Port, habits_of
 from tests.shells.learner_shell import ANSWER_S, LearnerPlay
@@ -88,7 +88,7 @@ class _Host:
             match said:
                 case News(life, publication):
                     self.spawn(partial(self.follower.offer, life, publication), "offer")
-                case Fate(contribution):
+                case FateNotice(contribution):
                     self.spawn(partial(self.follower.refused, contribution), "fate")
                 case order:
                     self.orders.put(order)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from cluster.actors.object_store import moment_pieces as giving
-from cluster.actors.object_store.moment_pieces import Giving, Piece
+from cluster.actors.object_store.moment_pieces import Giving, MomentPieceRef
 from coordinator.parts import Split
 from coordinator.protocol import Incarnation, Island, Life
 from tests.shells.scheduler import Scheduler
@@ -43,7 +43,7 @@ class _Play:
         self.s.run()
         assert self.copying == 0
 
-    def put(self, life: Life, split: Split) -> list[Piece] | None:
+    def put(self, life: Life, split: Split) -> list[MomentPieceRef] | None:
         """Copy the moments; the pieces name the life and the copy."""
         assert self.copying == 0, "two copies at once"
         self.copying += 1
@@ -53,7 +53,7 @@ class _Play:
         self.copying -= 1
         if self.s.rng.random() < FULL:
             raise Full
-        return [Piece(split.hosts, life.incarnation, number, 0, None)]  # type: ignore[arg-type]
+        return [MomentPieceRef(split.hosts, life.incarnation, number, 0, None)]  # type: ignore[arg-type]
 
     def joins(self) -> None:
         chance = self.s.rng

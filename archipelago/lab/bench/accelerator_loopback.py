@@ -31,7 +31,7 @@ from coordinator.protocol import (
     Version,
 )
 from islands.encoder import ENCODERS, Where
-from islands.exchange import Downlink, Missed, Snapshot, Uplink
+from islands.exchange import Downlink, FragmentSnapshot, Missed, Uplink
 from islands.learner_messages import HandOver, Track
 from islands.replica import Replica
 
@@ -175,7 +175,7 @@ class Loopback:
         self._under_way[p] = self._pool.submit(self._returned, p, snapshot)
         return flat
 
-    def _returned(self, p: Fragment, snapshot: Snapshot) -> Returned:
+    def _returned(self, p: Fragment, snapshot: FragmentSnapshot) -> Returned:
         """Encode a contribution, and take in the version that it becomes; beside the training."""
         facts, sent = self._uplink.encode(p, snapshot)
         newer = Version(0, facts.base.number + 1)

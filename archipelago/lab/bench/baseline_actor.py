@@ -34,7 +34,7 @@ from coordinator.errors import RunFailed
 from coordinator.protocol import Island, Lease
 
 if TYPE_CHECKING:  # JAX is imported when it is needed, never in a constructor
-    from cluster.workers.assembly import Parts
+    from cluster.workers.assembly import LearnerParts
     from islands.learner import Learner
 
 log = logging.getLogger("archipelago.bench")
@@ -60,7 +60,7 @@ WAIT_S = 60.0
 class Alone:
     """Plain training, for so many steps, on the thread that calls `run`."""
 
-    parts: Parts
+    parts: LearnerParts
     batch_size: int
     seed: int
     limit: int = FOREVER
@@ -110,7 +110,7 @@ class BaselineProcess:
         self._broken: BaseException | None = None
 
     @cached_property
-    def parts(self) -> Parts:
+    def parts(self) -> LearnerParts:
         if self._gather is not None:
             self._gang = self._gather()
         from cluster.workers.assembly import compiled, ranges_of

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.alignment import Part
+from coordinator.alignment import AlignmentPart
 from coordinator.codec import Wire, encode
 from coordinator.fragments import Flat, Leaf, Piece, cut
 from coordinator.kernels import frozen
@@ -75,7 +75,7 @@ def tasks_of(workload: Workload, spread: Spread) -> dict[str, Callable[[], objec
     def merging(
         rule: MergeRule, w: Wire, pieces: Sequence[Piece], *, measure: bool = True
     ) -> Callable[[], object]:
-        parts = [Part(payload, 1 / m, norms(payload, pieces)) for payload in by_wire[w]]
+        parts = [AlignmentPart(payload, 1 / m, norms(payload, pieces)) for payload in by_wire[w]]
         return lambda: merge_into(
             master,
             momentum,

@@ -30,7 +30,7 @@ from cluster.storage.open_depot import depot_of
 from cluster.storage.playback import Playback, edition_of
 from cluster.storage.runs import SUMMARY
 from cluster.storage.snapshots import beginning_of, load_snapshot
-from cluster.storage.state_history import Heard, OtherRules, relive
+from cluster.storage.state_history import OtherRules, ReplayedEvent, relive
 from coordinator.errors import UserMistake
 from coordinator.fragments import Layout
 from coordinator.protocol import (
@@ -107,7 +107,7 @@ def replay(run_dir: Path) -> dict[str, object]:
     }
 
 
-def _violated(judge: InvariantJudge, heard: Heard) -> str | None:
+def _violated(judge: InvariantJudge, heard: ReplayedEvent) -> str | None:
     """Which invariant this event broke."""
     try:
         judge.saw(*heard)

@@ -13,7 +13,7 @@ from coordinator.fragments import Layout
 from islands.adopt import AdoptRule, FragmentPort, layout_of
 from islands.inner import Inner
 from islands.mesh import Devices
-from islands.moments import Sharing
+from islands.moments import MomentSharing
 from islands.optimizer import OptimizerSpec
 from islands.task import Task
 
@@ -22,7 +22,7 @@ V = TypeVar("V")
 KEPT = 8
 """Compiled steps and fragment ports that are kept for the next run of the same process."""
 _inner: dict[tuple[str, OptimizerSpec], Inner] = {}
-_sharing: dict[tuple[str, str, OptimizerSpec, int], Sharing | None] = {}
+_sharing: dict[tuple[str, str, OptimizerSpec, int], MomentSharing | None] = {}
 _ports: dict[tuple[str, AdoptRule, float], FragmentPort] = {}
 
 
@@ -34,7 +34,7 @@ class CompiledParts:
     layout: Layout
     inner: Inner
     port: FragmentPort
-    sharing: Sharing | None
+    sharing: MomentSharing | None
     structure: Any
 
 
@@ -76,7 +76,7 @@ def _port_of(layout: Layout, rule: AdoptRule, blend: float, devices: Devices) ->
     return _ports[key]
 
 
-def _sharing_of(config: Config, task: Task, layout: Layout) -> Sharing | None:
+def _sharing_of(config: Config, task: Task, layout: Layout) -> MomentSharing | None:
     """That of a preset is kept as its step is."""
     if config.task.preset is None or config.sync.moments == "own":
         return sharing_of(config, task, layout)

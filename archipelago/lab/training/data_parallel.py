@@ -23,7 +23,7 @@ from cluster.workers.assembly import habits_of, task_of
 from coordinator.codec import Wire
 from coordinator.fragments import Flat, Layout, take
 from coordinator.protocol import Fragment, Lease
-from islands.inner import Inner, InnerState, Measures
+from islands.inner import Inner, InnerState, StepMeasures
 from islands.task import Task
 
 
@@ -35,7 +35,7 @@ class StepTaken(NamedTuple):
     """
 
     state: InnerState
-    measures: Measures
+    measures: StepMeasures
     tokens: int
 
 

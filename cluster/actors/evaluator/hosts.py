@@ -21,7 +21,7 @@ from cluster.actors.fault_injection import Cable
 from cluster.actors.hosts.host_group import Hosts
 from cluster.actors.learner_link import RayLink
 from cluster.config.schema import Config
-from cluster.hosts.gang import Meeting, Other, enter
+from cluster.hosts.gang import GangAddress, Other, enter
 from cluster.names import EVALUATOR, Seat
 from cluster.tasks import watch_process
 from cluster.workers.assembly import mesh_of
@@ -147,7 +147,7 @@ class TogetherEvaluator:
 class EvaluatorHost:
     """A host of the evaluator that is not the first: it carries out orders until that is gone."""
 
-    def __init__(self, config: str, namespace: str, number: int, meeting: Meeting) -> None:
+    def __init__(self, config: str, namespace: str, number: int, meeting: GangAddress) -> None:
         setup_logging()
         watch_process(lambda error: _end(f"a thread died: {error!r}"))
         self._config = Config.model_validate_json(config, strict=False)

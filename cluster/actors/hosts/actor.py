@@ -17,7 +17,7 @@ from cluster.actors.call_errors import STORE_FULL
 from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.fault_injection import Cable
 from cluster.actors.learner_link import RayLink
-from cluster.actors.object_store.moment_pieces import Piece, put_pieces
+from cluster.actors.object_store.moment_pieces import MomentPieceRef, put_pieces
 from cluster.config.schema import Config
 from cluster.names import CALL_TIMEOUT_S, Seat
 from cluster.tasks import watch_process
@@ -26,8 +26,8 @@ from coordinator.parts import Part, Split
 from coordinator.protocol import ContributionId, Island, Known, Life
 
 if TYPE_CHECKING:  # JAX is imported on a thread where a failure can be reported
-    from cluster.hosts.gang import Meeting
-    from cluster.workers.assembly import Parts
+    from cluster.hosts.gang import GangAddress
+    from cluster.workers.assembly import LearnerParts
     from islands.hosts.follower import Follower
 
 log = logging.getLogger("archipelago.gang")
@@ -37,7 +37,7 @@ class HostActor:
     """A host of an island that is not the first."""
 
     def __init__(
-        self, config: str, group: str, seat: Seat, namespace: str, number: int, meeting: Meeting
+        self, config: str, group: str, seat: Seat, namespace: str, number: int, meeting: GangAddress
     ) -> None:
         setup_logging()
         watch_process(lambda error: self._end(f"a thread died: {error!r}"))
@@ -46,24 +46,24 @@ class HostActor:
         self._number, self._meeting = number, meeting
         self._link = RayLink(namespace, Cable(), seat, holder_of(plain), relievable=False)
         self._follower: Follower | None = None
-        self._parts: Parts | None = None
+        self._parts: LearnerParts | None = None
         self._ready = threading.Event()
         threading.Thread(target=self._live, name="train", daemon=True).start()
 
     def _live(self) -> None:
         try:
             from cluster.hosts.gang import Other, enter
-            from islands.hosts.orders import Coming, Fate, News
+            from islands.hosts.orders import Coming, FateNotice, News
 
             first = Other(self._meeting, self._number, lambda error: self._end(str(error)))
 
-            def beside(notice: News | Fate) -> None:
+            def beside(notice: News | FateNotice) -> None:
                 if (follower := self._follower) is not None:
                     try:
                         match notice:
                             case News(life, publication):
                                 follower.offer(life, publication)
-                            case Fate(contribution):
+                            case FateNotice(contribution):
                                 follower.refused(contribution)
                     except BaseException:
                         log.exception("a publication could not be taken in")
@@ -103,7 +103,7 @@ class HostActor:
             self._end("see above")
 
     @ray.method(concurrency_group="asking")
-    def moments(self, life: Life, split: Split, donation: int) -> list[Piece] | None:
+    def moments(self, life: Life, split: Split, donation: int) -> list[MomentPieceRef] | None:
         """Its share of what the first host has copied under this number for another island; None
         if that life is over, the first host has given it up, or there is no room."""
         try:
@@ -117,7 +117,7 @@ class HostActor:
             return None
 
     @ray.method(concurrency_group="asking")
-    def given(self, pieces: Sequence[Piece], leaves: int) -> str | None:
+    def given(self, pieces: Sequence[MomentPieceRef], leaves: int) -> str | None:
         """Pull its share of a donor's moments; why there is none, None if there is."""
         try:
             if not self._ready.wait(CALL_TIMEOUT_S) or self._follower is None:

@@ -14,7 +14,7 @@ from cluster.actors.directory import Actor
 from cluster.actors.hosts.actor import HostActor
 from cluster.actors.hosts.host_group import Hosts
 from cluster.actors.learner_link import RayLink
-from cluster.actors.object_store.moment_pieces import Piece
+from cluster.actors.object_store.moment_pieces import MomentPieceRef
 from cluster.config.schema import IslandGroup
 from cluster.hosts.first_part import FirstPart
 from cluster.names import Seat, island_actor
@@ -63,7 +63,9 @@ class RayGang:
         self.lead.came = link.came
         return link
 
-    def moments(self, life: Life, split: Split, donation: int) -> Callable[[], list[Piece] | None]:
+    def moments(
+        self, life: Life, split: Split, donation: int
+    ) -> Callable[[], list[MomentPieceRef] | None]:
         """Have the other hosts put their shares of the moments that this life has just copied.
 
         `donation` is the number under which they were copied. What is returned waits, and says
@@ -73,8 +75,8 @@ class RayGang:
         """
         asked = [host.moments.remote(life, split, donation) for host in self._hosts.actors]
 
-        def put() -> list[Piece] | None:
-            found: list[list[Piece] | None]
+        def put() -> list[MomentPieceRef] | None:
+            found: list[list[MomentPieceRef] | None]
             try:
                 found = ray.get(asked)
             except RayError as error:
@@ -86,7 +88,7 @@ class RayGang:
 
         return put
 
-    def _share(self, pieces: Sequence[Piece], leaves: int) -> list[ray.ObjectRef]:
+    def _share(self, pieces: Sequence[MomentPieceRef], leaves: int) -> list[ray.ObjectRef]:
         """Have each other host pull what it needs of a donor's moments, of so many leaves; they
         will answer why they have none, or None."""
         return [

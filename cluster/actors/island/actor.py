@@ -14,7 +14,7 @@ from cluster.actors.hosts.ray_gang import RayGang
 from cluster.actors.island.call_threads import its_own
 from cluster.actors.island.learner_calls import LearnerCalls
 from cluster.actors.learner_link import RayLink
-from cluster.actors.object_store.moment_pieces import Piece
+from cluster.actors.object_store.moment_pieces import MomentPieceRef
 from cluster.config.schema import Config
 from cluster.failures import Failure, Reason
 from cluster.hosts.first_part import FirstPart
@@ -80,7 +80,7 @@ class IslandActor(BreakableIsland):
         return self._calls.hand_in(life, fragment, known)
 
     @its_own("giving", Reason.MOMENTS)
-    def moments(self, life: Life, split: Split) -> list[Piece] | None:
+    def moments(self, life: Life, split: Split) -> list[MomentPieceRef] | None:
         """Do as `LearnerCalls.moments` says."""
         return self._calls.moments(life, split)
 

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from cluster.actors.call_errors import STORE_FULL, failure_of
 from cluster.actors.hosts.ray_gang import RayGang
-from cluster.actors.object_store.moment_pieces import Giving, Piece, put_pieces
+from cluster.actors.object_store.moment_pieces import Giving, MomentPieceRef, put_pieces
 from cluster.failures import Failure, Reason
 from cluster.hosts.first_part import FirstPart
 from coordinator.codec import Sent
@@ -47,13 +47,13 @@ class LearnerCalls:
         facts, sent = handed
         return self.gang.first_part(fragment, facts, sent)
 
-    def moments(self, life: Life, split: Split) -> list[Piece] | None:
+    def moments(self, life: Life, split: Split) -> list[MomentPieceRef] | None:
         """Return where the moments lie in the object store, cut for hosts that are split like this;
         None if there are none, or no room there."""
         if (learner := self._learner()) is None:
             return None
 
-        def put() -> list[Piece] | None:
+        def put() -> list[MomentPieceRef] | None:
             if (donation := learner.moments(life)) is None:
                 return None
             gang, number = self.gang, donation.number

@@ -20,7 +20,7 @@ from coordinator.parts import Split
 from coordinator.protocol import Life
 
 
-class Piece(NamedTuple):
+class MomentPieceRef(NamedTuple):
     """Where elements of a leaf of a donor's moments lie, those from `start` on, for one host of who
     joins."""
 
@@ -50,30 +50,30 @@ def put_pieces(
     *,
     first: bool,
     came: Callable[[], None] = lambda: None,
-) -> list[Piece]:
+) -> list[MomentPieceRef]:
     """A host's shares of the leaves, cut for hosts that are split like this. `first`: it is its
     island's first host, which alone gives what all have. `came`: called for each leaf.
 
     Errors: Ray's, if there is no room.
     """
-    pieces: list[Piece] = []
+    pieces: list[MomentPieceRef] = []
     for number, (leaf, share) in enumerate(zip(leaves, shares, strict=True)):
         came()
         if share.everywhere:
             if first:
                 there = leaf.nbytes, ray.put(leaf)
-                pieces += [Piece(host, number, 0, *there) for host in range(split.hosts)]
+                pieces += [MomentPieceRef(host, number, 0, *there) for host in range(split.hosts)]
             continue
         for host, wanted in enumerate(split.ranges(share.size)):
             start = max(share.start, wanted.start)
             cut = leaf[start - share.start : max(0, wanted.stop - share.start)]
             if cut.size:
-                pieces.append(Piece(host, number, start, cut.nbytes, ray.put(cut)))
+                pieces.append(MomentPieceRef(host, number, start, cut.nbytes, ray.put(cut)))
     return pieces
 
 
 def joined(
-    pieces: Sequence[Piece], arrays: Sequence[NDArray[Any]], leaves: int
+    pieces: Sequence[MomentPieceRef], arrays: Sequence[NDArray[Any]], leaves: int
 ) -> list[NDArray[Any]]:
     """One host's share of each of so many leaves, of its pieces."""
     found: list[list[tuple[int, NDArray[Any]]]] = [[] for _ in range(leaves)]
@@ -94,7 +94,7 @@ class Giving:
 
     def __init__(self) -> None:
         self._lock, self._turn = threading.Lock(), threading.Lock()
-        self._given: dict[tuple[Life, Split], Future[list[Piece] | None]] = {}
+        self._given: dict[tuple[Life, Split], Future[list[MomentPieceRef] | None]] = {}
         self.put_leaves = 0
         """Leaves that this process has put for others: who waits for a donor sees it go on."""
 
@@ -103,8 +103,8 @@ class Giving:
         self.put_leaves += 1
 
     def once(
-        self, life: Life, split: Split, put: Callable[[], list[Piece] | None]
-    ) -> list[Piece] | None:
+        self, life: Life, split: Split, put: Callable[[], list[MomentPieceRef] | None]
+    ) -> list[MomentPieceRef] | None:
         """Where they lie once they are copied and `put`; None if there are none. Those who are
         split in another way come one after the other.
 

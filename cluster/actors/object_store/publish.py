@@ -43,7 +43,7 @@ SOON_S = 5.0
 T = TypeVar("T")
 
 
-class Parts(NamedTuple):
+class FragmentParts(NamedTuple):
     """Where arrays of so many bytes in all lie in the object store, in order."""
 
     nbytes: int
@@ -113,7 +113,7 @@ def parts_of(nbytes: int, bytes_s: float) -> int:
     return max(1, math.ceil(nbytes / max(MIN_PART_BYTES, PART_S * bytes_s)))
 
 
-class Sharing:
+class FragmentPublisher:
     """The objects that a shard has put for learners; for one event loop.
 
     What is put of a fragment is kept until its next version is public. What is being put by then
@@ -131,7 +131,7 @@ class Sharing:
         self._copied, self._rates = copied, Rates()
         self._there: dict[Fragment, dict[Hashable, asyncio.Future[Any]]] = {}
         self._late = set[asyncio.Future[Any]]()  # a newer version became public meanwhile
-        self._probes: dict[int, asyncio.Future[Parts]] = {}
+        self._probes: dict[int, asyncio.Future[FragmentParts]] = {}
         self._thread = ThreadPoolExecutor(1, "sharing")
         self._publishing = ThreadPoolExecutor(
             1, "publishing"
@@ -156,7 +156,7 @@ class Sharing:
             self._drop_probe(nbytes, found)
             raise
 
-    def _drop_probe(self, nbytes: int, found: asyncio.Future[Parts]) -> None:
+    def _drop_probe(self, nbytes: int, found: asyncio.Future[FragmentParts]) -> None:
         if self._probes.get(nbytes) is found:
             del self._probes[nbytes]
 
@@ -253,9 +253,9 @@ def _on(thread: ThreadPoolExecutor, call: Callable[[], T]) -> asyncio.Future[T]:
     return asyncio.get_running_loop().run_in_executor(thread, call)
 
 
-def put(arrays: Sequence[NDArray[Any] | Sent]) -> Parts:
+def put(arrays: Sequence[NDArray[Any] | Sent]) -> FragmentParts:
     """Put arrays, one object each. Errors: Ray's, if there is no room."""
-    return Parts(sum(each.nbytes for each in arrays), [ray.put(each) for each in arrays])
+    return FragmentParts(sum(each.nbytes for each in arrays), [ray.put(each) for each in arrays])
 
 
 def _put_cut(array: NDArray[Any], bytes_s: float) -> list[ray.ObjectRef]:

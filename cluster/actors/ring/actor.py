@@ -12,8 +12,8 @@ import numpy as np
 
 from cluster.actors.ring.conductor import Conductor
 from cluster.allreduce.report import status_of, summary_of, view_of
-from cluster.allreduce.ring import Stage
-from cluster.allreduce.ring_messages import Drain, Stop
+from cluster.allreduce.ring import RingStage
+from cluster.allreduce.ring_messages import RingDrain, RingStop
 from cluster.allreduce.saved_state import RingState
 from cluster.allreduce.shell import RingShell
 from cluster.failures import Unjudged, words_of
@@ -47,7 +47,7 @@ class RingActor(Conductor):
         return [(version, take(self._layout, p, leaves)) for p in fragments]
 
     async def _look_at_it(self, shell: RingShell) -> RingState:
-        if shell.ring.stage is Stage.OVER:
+        if shell.ring.stage is RingStage.OVER:
             return shell.snapshot
         if self._seen is not None and time.monotonic() - self._seen[0] < FRESH_S:
             return self._seen[1]
@@ -87,13 +87,13 @@ class RingActor(Conductor):
 
     async def stop(self, why: str) -> None:
         """Have the run end after the step that is under way."""
-        await self._ordered(Stop(why))
+        await self._ordered(RingStop(why))
 
     async def drain(self, island: Island, why: str) -> None:
         """Have an island leave after its step, and the others go on."""
-        await self._ordered(Drain(island, why))
+        await self._ordered(RingDrain(island, why))
 
-    async def _ordered(self, order: Stop | Drain) -> None:
+    async def _ordered(self, order: RingStop | RingDrain) -> None:
         """Take in an order, and answer when it is durable, or when the depot takes too long."""
         shell = await self._open()
         shell.feed(order)

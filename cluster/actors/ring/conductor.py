@@ -19,7 +19,7 @@ from cluster.actors.ring.ray_ports import RayRingPorts
 from cluster.allreduce.accounts import RingAccounts
 from cluster.allreduce.records import come_back
 from cluster.allreduce.ring import Rules
-from cluster.allreduce.ring_messages import START, TrainingPosition, Turn
+from cluster.allreduce.ring_messages import START, RingDecision, TrainingPosition
 from cluster.allreduce.saved_state import RingComeback, RingState, read_back, save_state
 from cluster.allreduce.shell import RingShell
 from cluster.allreduce.store import DepotStore
@@ -154,7 +154,7 @@ class Conductor(Breakable):
 
     async def ready(
         self, life: Life, held: TrainingPosition | None, wasted: int
-    ) -> tuple[bool, Turn | None]:
+    ) -> tuple[bool, RingDecision | None]:
         """Wait for a place in a ring: whether to ask again, and the place; None: there is none any
         more."""
         shell = await self._open()

@@ -8,7 +8,7 @@ from ray.exceptions import RayError
 
 from cluster.actors.fault_injection import Cable
 from cluster.actors.learner_link import RayLink
-from cluster.allreduce.ring_messages import TrainingPosition, Turn
+from cluster.allreduce.ring_messages import RingDecision, TrainingPosition
 from cluster.allreduce.saved_state import RingState
 from cluster.config.schema import Config
 from cluster.names import SYNCER, Seat, group_name, island_actor, seat_of
@@ -31,7 +31,7 @@ class RingRayLink(RayLink):
             raise Rejected(f"{island} may not join: {answer.why}")
         return answer
 
-    def ready(self, life: Life, held: TrainingPosition | None, wasted: int) -> Turn | None:
+    def ready(self, life: Life, held: TrainingPosition | None, wasted: int) -> RingDecision | None:
         while True:
             waits, turn = self._calls.insist(SYNCER, "ready", life, held, wasted)
             if not waits:

@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 
 from cluster.actors.call_errors import STORE_FULL, unanswered
 from cluster.actors.directory import Directory
-from cluster.actors.object_store.publish import Sharing
+from cluster.actors.object_store.publish import FragmentPublisher
 from cluster.actors.shard.public_fragments import INLINE_BYTES
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
@@ -26,7 +26,7 @@ from coordinator.protocol import Life, Publication, Publish, Reached
 class Offers:
     """The publications of a shard that are on their way to islands; for its event loop."""
 
-    def __init__(self, config: Config, actors: Directory, sharing: Sharing) -> None:
+    def __init__(self, config: Config, actors: Directory, sharing: FragmentPublisher) -> None:
         self._config, self._actors, self._sharing = config, actors, sharing
         self._arrivals, self._tasks = Arrivals(), Tasks(self._broke)
         self._failed: list[tuple[Life | None, Failure]] = []  # since it was told last

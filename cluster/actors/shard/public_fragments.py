@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 
-from cluster.actors.object_store.publish import SOON_S, Boxed, Shared, Sharing, soon
+from cluster.actors.object_store.publish import SOON_S, Boxed, FragmentPublisher, Shared, soon
 from cluster.actors.object_store.ranges import Range, Ranges
 from cluster.shard.arrays import ArrayShard
 from coordinator.fragments import Flat
@@ -34,7 +34,7 @@ class PublicFragments:
     def __init__(self, shard: ArrayShard, sizes: Callable[[], Mapping[Fragment, int]]) -> None:
         """`sizes`: elements of each fragment that the shard has."""
         self._shard, self._sizes = shard, sizes
-        self.sharing = Sharing(self._copied, sizes)
+        self.sharing = FragmentPublisher(self._copied, sizes)
         self.ranges = Ranges(shard.links, shard.shared)
 
     async def shared(
