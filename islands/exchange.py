@@ -135,7 +135,7 @@ class Uplink:
         self, fragment: Fragment, word: HandOver, cut: Cut, spoil: float
     ) -> tuple[HandIn, Sent]:
         track, basis = word.track, cut.basis
-        said = ContributionId(self._life, fragment, track.from_step, word.progress.steps)
+        contribution = ContributionId(self._life, fragment, track.from_step, word.progress.steps)
         origin, since_step = basis.origin, track.from_step
         if self._anchor is Anchor.CURRENT:  # from the base on, whatever was handed in since
             origin, since_step = basis.public, track.since_step
@@ -144,8 +144,10 @@ class Uplink:
             taken, rounding.ready = rounding.ready, None
             payload, left = self._encoder(cut.flat, origin, taken, spoil, size)
             if left is not None:
-                rounding.sent[said] = (taken, left)
-        facts = HandIn(said, track.base, since_step, word.tokens, self._fingerprint, word.progress)
+                rounding.sent[contribution] = (taken, left)
+        facts = HandIn(
+            contribution, track.base, since_step, word.tokens, self._fingerprint, word.progress
+        )
         if cut.moments is None or self._moments is None:
             return facts, payload
         moments, _ = self._moments(cut.moments.flat, NOTHING, None, 1.0, size)
@@ -161,23 +163,23 @@ class Uplink:
             if known.asked <= rounding.asked:
                 return False  # it was on its way for long: what was sent since is not in it
             rounding.asked = known.asked
-            fates = {said: said in known.merged for said in rounding.sent}
-        for said, merged in fates.items():
-            if said not in known.held:
-                self.settle(said, merged=merged)
+            fates = {contribution: contribution in known.merged for contribution in rounding.sent}
+        for contribution, merged in fates.items():
+            if contribution not in known.held:
+                self.settle(contribution, merged=merged)
         return True
 
     def settle_merged(self, publication: Publication) -> None:
         """What this life sent is in a public version."""
-        for said in publication.merged:
-            if said.life == self._life:
-                self.settle(said, merged=True)
+        for contribution in publication.merged:
+            if contribution.life == self._life:
+                self.settle(contribution, merged=True)
 
-    def settle(self, said: ContributionId, *, merged: bool) -> None:
+    def settle(self, contribution: ContributionId, *, merged: bool) -> None:
         """The fate of a message is known; of one that this life did not send, nothing follows."""
-        rounding = self._roundings[said.fragment]
+        rounding = self._roundings[contribution.fragment]
         with rounding.lock:
-            if (errors := rounding.sent.pop(said, None)) is None:
+            if (errors := rounding.sent.pop(contribution, None)) is None:
                 return
             taken, left = errors
             back = left if merged else taken

@@ -201,13 +201,13 @@ class Learner:
         """Is this one of the lives of this learner?"""
         return self._mail.history.had(life)
 
-    def refused(self, said: ContributionId) -> None:
+    def refused(self, contribution: ContributionId) -> None:
         """A contribution was discarded: what it took along is this learner's again."""
         if self._lead is not None:
-            self._lead.tell(FateNotice(said))
-        if (ends := self._mail.ends(said.life)) is not None:
-            ends.uplink.settle(said, merged=False)
-            self._mail.happens(Settled((said,)), said.life)
+            self._lead.tell(FateNotice(contribution))
+        if (ends := self._mail.ends(contribution.life)) is not None:
+            ends.uplink.settle(contribution, merged=False)
+            self._mail.happens(Settled((contribution,)), contribution.life)
 
     def cease(self, over: Void) -> None:
         """This life is over by the syncer's word; the next one begins at once."""

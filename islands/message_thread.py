@@ -16,12 +16,12 @@ def speak(mail: Mailbox, link: Link, life: Life) -> None:
     more: it is raised where the training thread ends."""
     try:
         while (saying := mail.next_to_say(life, HEARTBEAT_S)) is not None:
-            mail.happens(_said(link, saying), life)
+            mail.happens(_answer_to(link, saying), life)
     except BaseException as error:  # noqa: BLE001 - raised by `Learner.run`
         mail.history.fail(error)
 
 
-def _said(link: Link, saying: Saying) -> Happening:
+def _answer_to(link: Link, saying: Saying) -> Happening:
     """Say it to the syncer; return what comes of it."""
     try:
         match saying.word:

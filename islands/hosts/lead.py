@@ -13,7 +13,7 @@ from islands.exchange import Downlink, Public
 from islands.hosts.orders import CatchUp, Coming, Fetched, Placed, Word
 from islands.thread_tasks import Offer
 
-Told = TypeVar("Told")
+OrderType = TypeVar("OrderType")
 Tell = Callable[[Fragment, Version, Offer], None]
 
 
@@ -30,10 +30,10 @@ def _nobody(p: Fragment, version: Version, offer: Offer) -> None:
     """Do nothing: no life has begun."""
 
 
-class Lead(Generic[Told]):
+class Lead(Generic[OrderType]):
     """Orders to the other hosts, in order; and what is to be waited for until all have it."""
 
-    def __init__(self, send: Callable[[Told | CatchUp], None], others: int) -> None:
+    def __init__(self, send: Callable[[OrderType | CatchUp], None], others: int) -> None:
         """`send`: to each of the `others`, without waiting for what they do."""
         self._send, self._others = send, others
         self._changed = threading.Condition()
@@ -45,7 +45,7 @@ class Lead(Generic[Told]):
         self._placed: dict[Fragment, dict[Version, _Placing]] = {}
         self._tell: Tell = _nobody
 
-    def tell(self, order: Told | CatchUp) -> None:
+    def tell(self, order: OrderType | CatchUp) -> None:
         """Errors: `HostLost` if one of them is gone."""
         try:
             self._send(order)
@@ -111,7 +111,7 @@ class Lead(Generic[Told]):
 
 
 def agreed(
-    lead: Lead[Told], public: Mapping[Fragment, Public], downlink: Downlink, start: Told
+    lead: Lead[OrderType], public: Mapping[Fragment, Public], downlink: Downlink, start: OrderType
 ) -> dict[Fragment, Public]:
     """Have all hosts take the same versions: the newest that any of them has fetched. `start` is
     told them then.
