@@ -138,7 +138,7 @@ def _load(depot: Depot, name: str) -> RingState:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class RingMemory:
     """What outlasts the conductor's process. `now_s`: when it was written; `measures`: their own
     memory, None if that is gone; `lives`: incarnations granted so far; `events`: on the tape."""
 
@@ -189,7 +189,7 @@ class Journal:
         self._lines.write(json_text(line))
         self.events += 1
 
-    def remember(self, memory: Callable[[], Memory], now_s: float, *, always: bool) -> None:
+    def remember(self, memory: Callable[[], RingMemory], now_s: float, *, always: bool) -> None:
         """Keep what outlasts the process, now and then, or now.
 
         Errors: `OSError`; what `check` raises.
@@ -204,7 +204,7 @@ class Journal:
         self._lines.close()
 
 
-def save_memory(depot: Depot, memory: Memory) -> None:
+def save_memory(depot: Depot, memory: RingMemory) -> None:
     plain = {f.name: getattr(memory, f.name) for f in fields(memory)}
     plain["ring"] = _RING.dump_python(memory.ring, mode="json")
     plain = json.loads(json.dumps(plain))
@@ -215,7 +215,7 @@ def _digest(plain: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
-def load_memory(depot: Depot) -> Memory | None:
+def load_memory(depot: Depot) -> RingMemory | None:
     """None if there is none.
 
     Errors: `Damaged`.
@@ -225,7 +225,7 @@ def load_memory(depot: Depot) -> Memory | None:
         digest = plain.pop("sha256", None)  # which earlier versions did not write
         if digest not in (None, _digest(plain)):
             raise ValueError("it is not as it was written")
-        return Memory(ring=_RING.validate_python(plain.pop("ring")), **plain)
+        return RingMemory(ring=_RING.validate_python(plain.pop("ring")), **plain)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -236,7 +236,7 @@ class RingComeback(NamedTuple):
     """What a conductor goes on from. `memory`: None if the run begins; `state`: None if it has no
     model yet. `damage`: the files that could not be used, None if all could."""
 
-    memory: Memory | None
+    memory: RingMemory | None
     state: RingState | None
     damage: str | None
 
@@ -270,14 +270,16 @@ def read_back(depot: Depot) -> RingComeback:
     return RingComeback(memory, state, "; ".join(damaged) or None)
 
 
-def _anew(depot: Depot, state: RingState) -> Memory:
+def _anew(depot: Depot, state: RingState) -> RingMemory:
     """A memory that knows no more than the state. Each life has left an event, so that no
     incarnation is granted twice."""
     try:
         events = depot.grown(TAPE).content.count(b"\n")
     except FileNotFoundError:
         events = 0
-    return Memory(Ring(held=state.held, kept=state.held), 0.0, None, lives=events, events=events)
+    return RingMemory(
+        Ring(held=state.held, kept=state.held), 0.0, None, lives=events, events=events
+    )
 
 
 def _fitting(ring: Ring, kept: TrainingPosition) -> Ring:

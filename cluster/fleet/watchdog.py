@@ -29,7 +29,7 @@ OFTEN = 8
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedProcess:
     """The signs of one process."""
 
     begin: Callable[[], Pending]
@@ -57,7 +57,7 @@ class Watchdog:
     most: int
     """Restarts in a row, without progress of the run between, after which the run ends."""
     now_s: Callable[[], float] = time.monotonic
-    _of: dict[str, Watched] = field(default_factory=dict)
+    _of: dict[str, WatchedProcess] = field(default_factory=dict)
     _awake_s: float = 0.0
     _looked_s: float | None = None
     _total: int = 0
@@ -76,7 +76,7 @@ class Watchdog:
         vital: bool = True,
     ) -> None:
         """Watch this process from now on. `vital`: the run ends if it cannot be had."""
-        self._of[name] = Watched(begin, restart, vital, asked_s=self._awake_s - self.hang_s)
+        self._of[name] = WatchedProcess(begin, restart, vital, asked_s=self._awake_s - self.hang_s)
 
     def waits_for(self, name: str) -> None:
         """Note that the keeper begins to wait for an answer of this process."""
@@ -104,7 +104,7 @@ class Watchdog:
             self._awake_s += min(now_s - self._looked_s, self.hang_s / OFTEN)
         self._looked_s = now_s
 
-    def _hangs(self, it: Watched, *, waited_for: bool) -> str | None:
+    def _hangs(self, it: WatchedProcess, *, waited_for: bool) -> str | None:
         """Return why this process hangs; None if it does not, as far as can be seen."""
         now_s = self._awake_s
         if it.pending is None and now_s - it.asked_s >= self.hang_s / OFTEN:
@@ -127,12 +127,12 @@ class Watchdog:
             return f"no answer for {stuck_s:.0f} s, though it gives signs"
         return None
 
-    def _note(self, it: Watched, sign: object) -> None:
+    def _note(self, it: WatchedProcess, sign: object) -> None:
         it.pending, it.heard = None, True
         if sign != it.sign:
             it.sign, it.moved_s = sign, self._awake_s
 
-    def _restart(self, name: str, it: Watched, why: str) -> None:
+    def _restart(self, name: str, it: WatchedProcess, why: str) -> None:
         it.restarts += 1
         if it.vital and it.restarts > self.most:
             raise RunFailed(

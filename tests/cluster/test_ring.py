@@ -30,7 +30,7 @@ from cluster.allreduce.ring_messages import (
     TrainingPosition,
 )
 from cluster.allreduce.saved_state import (
-    Memory,
+    RingMemory,
     RingState,
     load_memory,
     load_state,
@@ -296,7 +296,7 @@ def test_what_a_conductor_remembers_is_what_it_knew(tmp_path: Path) -> None:
     told.begun()
     told(StepsFinished(1, held(9)), Drain(Island("b"), "asked"), SnapshotStored(held(5)))
     measures = Measures("r", {Island("a"): "a"}, [4], Wire.F32, now_s=0.0)
-    memory = Memory(told.ring, 3.0, measures.memory(), lives=3, events=7)
+    memory = RingMemory(told.ring, 3.0, measures.memory(), lives=3, events=7)
     save_memory(Folder(tmp_path), memory)
     found = load_memory(Folder(tmp_path))
     assert found is not None
