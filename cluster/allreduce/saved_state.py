@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -24,24 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from cluster.allreduce.ring import Ring, Stage
-from cluster.allreduce.ring_messages import (
-    Drain,
-    Effect,
-    Ended,
-    Event,
-    FinalStateLost,
-    Finish,
-    Form,
-    Lost,
-    Pause,
-    Ready,
-    Release,
-    Resume,
-    SnapshotStored,
-    StepsFinished,
-    Stop,
-    TrainingPosition,
-)
+from cluster.allreduce.ring_messages import TrainingPosition
 from cluster.storage.depot import Depot
 from cluster.storage.files import json_text
 from cluster.storage.format import Damaged
@@ -149,59 +132,7 @@ class RingMemory:
     events: int
 
 
-KINDS: Mapping[type[object], str] = {
-    Ready: "Ready",
-    StepsFinished: "Turned",
-    Lost: "Lost",
-    SnapshotStored: "Kept",
-    Drain: "Drain",
-    Stop: "Stop",
-    Ended: "Ended",
-    FinalStateLost: "Gone",
-    Resume: "Resume",
-    Form: "Form",
-    Pause: "Pause",
-    Release: "Release",
-    Finish: "Finish",
-}
-"""The kind that the journal has for each event and effect; it does not change with a class name."""
-
 _RING = TypeAdapter(Ring)
-MEMORY_S = 1.0
-"""Between two times that the memory is kept: what is younger dies with the process."""
-
-
-class Journal:
-    """The tape of a run, and its memory, as they are written."""
-
-    def __init__(self, depot: Depot, events: int, check: Callable[[], None]) -> None:
-        """`check`: is the run ours still?"""
-        self._depot, self._check, self.events = depot, check, events
-        self._lines, self._kept_s = depot.lines(TAPE), float("-inf")
-
-    def note(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
-        """One line of the tape."""
-
-        def plain(what: Event | Effect) -> dict[str, Any]:
-            return {"kind": KINDS[type(what)], **asdict(what)}
-
-        line = [self.events, now_s, plain(event), [plain(each) for each in effects]]
-        self._lines.write(json_text(line))
-        self.events += 1
-
-    def remember(self, memory: Callable[[], RingMemory], now_s: float, *, always: bool) -> None:
-        """Keep what outlasts the process, now and then, or now.
-
-        Errors: `OSError`; what `check` raises.
-        """
-        if always or now_s - self._kept_s >= MEMORY_S:
-            self._check()
-            self._kept_s = now_s
-            save_memory(self._depot, memory())
-
-    def close(self) -> None:
-        self._lines.flush()
-        self._lines.close()
 
 
 def save_memory(depot: Depot, memory: RingMemory) -> None:

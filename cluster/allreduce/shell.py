@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from cluster.allreduce.accounts import RingAccounts
+from cluster.allreduce.journal import MEMORY_S
 from cluster.allreduce.ports import RingPorts
 from cluster.allreduce.records import Records
 from cluster.allreduce.ring import Ring, Rules, advance
@@ -27,7 +28,7 @@ from cluster.allreduce.ring_messages import (
     Turn,
 )
 from cluster.allreduce.ring_places import RingPlaces
-from cluster.allreduce.saved_state import MEMORY_S, RingMemory, RingState
+from cluster.allreduce.saved_state import RingMemory, RingState
 from cluster.allreduce.store import RingStore
 from cluster.failures import words_of
 from cluster.syncer.measures import Measures

@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
+from cluster.allreduce.journal import Journal
 from cluster.allreduce.ring_messages import Effect, Event
-from cluster.allreduce.saved_state import Journal, RingMemory, RingState, save_state
+from cluster.allreduce.saved_state import RingMemory, RingState, save_state
 from cluster.storage.depot import Depot
 from cluster.tasks import Tasks
 

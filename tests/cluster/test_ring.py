@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cluster.allreduce.records import come_back
 from cluster.allreduce.ring import Ring, Rules, Stage, advance
 from cluster.allreduce.ring_messages import (
     START,
@@ -334,3 +335,9 @@ def test_a_ring_sends_twice_what_is_left_of_the_gradients_without_ones_own_share
     assert wire_bytes([1000], 1, Wire.F32) == 0
     assert wire_bytes([1000], 4, Wire.F32) == 2 * 3 * (gradients + words) // 4
     assert wire_bytes([999], 4, Wire.BF16) == 2 * 3 * (gradients // 2 + words) // 4
+
+
+def test_a_snapshot_without_a_memory_is_a_restart() -> None:
+    assert come_back(None, RingState(START, [], None)) == (Ring(), None), "the run begins"
+    ring, resume = come_back(None, RingState(held(25), [], None))
+    assert (ring.kept, resume) == (held(25), Resume(1))

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from cluster.allreduce.journal import Journal
 from cluster.allreduce.ring import Ring, Stage, advance
 from cluster.allreduce.ring_messages import (
     Event,
@@ -29,7 +30,6 @@ from cluster.allreduce.ring_messages import (
     TrainingPosition,
 )
 from cluster.allreduce.saved_state import (
-    Journal,
     RingMemory,
     RingState,
     load_state,
