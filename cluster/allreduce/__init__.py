@@ -24,5 +24,6 @@ decided by `ring` alone, as the rules of `coordinator` decide for islands that a
     member_reports  what a member reports of its progress and its time
     pace            slows an island that is to be slow
     saved_state     snapshots of a ring's state in the depot, and what the conductor must remember
+    journal         the journal of events, as it is written
     report          status and summary of such a run, with the same keys as any other's
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from cluster.allreduce.ring import Ring
 from cluster.allreduce.ring_messages import START, RingResume
-from cluster.allreduce.saved_state import Memory, RingState
+from cluster.allreduce.saved_state import RingMemory, RingState
 from cluster.allreduce.store import Coalesced, RingStore
 from cluster.syncer.measures import Measures
 from cluster.tasks import Tasks
@@ -18,7 +18,7 @@ AGAIN_S = 1.0
 """Between two attempts to store what has to be stored."""
 
 
-def come_back(memory: Memory | None, snapshot: RingState) -> tuple[Ring, RingResume | None]:
+def come_back(memory: RingMemory | None, snapshot: RingState) -> tuple[Ring, RingResume | None]:
     """Return the state to begin with, and the event that a restart begins with; None if nothing has
     been trained yet. The snapshot may be newer than the memory, which may be missing."""
     ring = Ring() if memory is None else memory.ring
@@ -36,7 +36,7 @@ class Records:
         tasks: Tasks,
         measures: Measures,
         now_s: Callable[[], float],
-        memory: Callable[[], Memory],
+        memory: Callable[[], RingMemory],
         kept: Callable[[RingState, int], None],
     ) -> None:
         """`tasks`: of the owner. `memory`: returns it as of now. `kept`: called with a snapshot and

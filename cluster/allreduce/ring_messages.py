@@ -1,6 +1,6 @@
 """The messages of a ring: events that the rules take in, and effects that they return.
 
-The journal of a run has their fields, and the kinds that `saved_state.KINDS` names.
+The journal of a run has their fields, and the kinds that `journal.KINDS` names.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -24,24 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from cluster.allreduce.ring import Ring, RingStage
-from cluster.allreduce.ring_messages import (
-    Effect,
-    Ended,
-    Event,
-    FinalStateLost,
-    Form,
-    Pause,
-    RingDrain,
-    RingFinish,
-    RingMemberLost,
-    RingMemberReady,
-    RingRelease,
-    RingResume,
-    RingStop,
-    SnapshotStored,
-    StepsFinished,
-    TrainingPosition,
-)
+from cluster.allreduce.ring_messages import TrainingPosition
 from cluster.storage.depot import Depot
 from cluster.storage.files import json_text
 from cluster.storage.format import Damaged
@@ -138,7 +121,7 @@ def _load(depot: Depot, name: str) -> RingState:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class RingMemory:
     """What outlasts the conductor's process. `now_s`: when it was written; `measures`: their own
     memory, None if that is gone; `lives`: incarnations granted so far; `events`: on the tape."""
 
@@ -149,62 +132,10 @@ class Memory:
     events: int
 
 
-KINDS: Mapping[type[object], str] = {
-    RingMemberReady: "Ready",
-    StepsFinished: "Turned",
-    RingMemberLost: "Lost",
-    SnapshotStored: "Kept",
-    RingDrain: "Drain",
-    RingStop: "Stop",
-    Ended: "Ended",
-    FinalStateLost: "Gone",
-    RingResume: "Resume",
-    Form: "Form",
-    Pause: "Pause",
-    RingRelease: "Release",
-    RingFinish: "Finish",
-}
-"""The kind that the journal has for each event and effect; it does not change with a class name."""
-
 _RING = TypeAdapter(Ring)
-MEMORY_S = 1.0
-"""Between two times that the memory is kept: what is younger dies with the process."""
 
 
-class Journal:
-    """The tape of a run, and its memory, as they are written."""
-
-    def __init__(self, depot: Depot, events: int, check: Callable[[], None]) -> None:
-        """`check`: is the run ours still?"""
-        self._depot, self._check, self.events = depot, check, events
-        self._lines, self._kept_s = depot.lines(TAPE), float("-inf")
-
-    def note(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
-        """One line of the tape."""
-
-        def plain(what: Event | Effect) -> dict[str, Any]:
-            return {"kind": KINDS[type(what)], **asdict(what)}
-
-        line = [self.events, now_s, plain(event), [plain(each) for each in effects]]
-        self._lines.write(json_text(line))
-        self.events += 1
-
-    def remember(self, memory: Callable[[], Memory], now_s: float, *, always: bool) -> None:
-        """Keep what outlasts the process, now and then, or now.
-
-        Errors: `OSError`; what `check` raises.
-        """
-        if always or now_s - self._kept_s >= MEMORY_S:
-            self._check()
-            self._kept_s = now_s
-            save_memory(self._depot, memory())
-
-    def close(self) -> None:
-        self._lines.flush()
-        self._lines.close()
-
-
-def save_memory(depot: Depot, memory: Memory) -> None:
+def save_memory(depot: Depot, memory: RingMemory) -> None:
     plain = {f.name: getattr(memory, f.name) for f in fields(memory)}
     plain["ring"] = _RING.dump_python(memory.ring, mode="json")
     plain = json.loads(json.dumps(plain))
@@ -215,7 +146,7 @@ def _digest(plain: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
-def load_memory(depot: Depot) -> Memory | None:
+def load_memory(depot: Depot) -> RingMemory | None:
     """None if there is none.
 
     Errors: `Damaged`.
@@ -225,7 +156,7 @@ def load_memory(depot: Depot) -> Memory | None:
         digest = plain.pop("sha256", None)  # which earlier versions did not write
         if digest not in (None, _digest(plain)):
             raise ValueError("it is not as it was written")
-        return Memory(ring=_RING.validate_python(plain.pop("ring")), **plain)
+        return RingMemory(ring=_RING.validate_python(plain.pop("ring")), **plain)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -236,7 +167,7 @@ class RingComeback(NamedTuple):
     """What a conductor goes on from. `memory`: None if the run begins; `state`: None if it has no
     model yet. `damage`: the files that could not be used, None if all could."""
 
-    memory: Memory | None
+    memory: RingMemory | None
     state: RingState | None
     damage: str | None
 
@@ -270,14 +201,16 @@ def read_back(depot: Depot) -> RingComeback:
     return RingComeback(memory, state, "; ".join(damaged) or None)
 
 
-def _anew(depot: Depot, state: RingState) -> Memory:
+def _anew(depot: Depot, state: RingState) -> RingMemory:
     """A memory that knows no more than the state. Each life has left an event, so that no
     incarnation is granted twice."""
     try:
         events = depot.grown(TAPE).content.count(b"\n")
     except FileNotFoundError:
         events = 0
-    return Memory(Ring(held=state.held, kept=state.held), 0.0, None, lives=events, events=events)
+    return RingMemory(
+        Ring(held=state.held, kept=state.held), 0.0, None, lives=events, events=events
+    )
 
 
 def _fitting(ring: Ring, kept: TrainingPosition) -> Ring:

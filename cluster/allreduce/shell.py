@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from cluster.allreduce.accounts import RingAccounts
+from cluster.allreduce.journal import MEMORY_S
 from cluster.allreduce.ports import RingPorts
 from cluster.allreduce.records import Records
 from cluster.allreduce.ring import Ring, Rules, advance
@@ -27,7 +28,7 @@ from cluster.allreduce.ring_messages import (
     TrainingPosition,
 )
 from cluster.allreduce.ring_places import RingPlaces
-from cluster.allreduce.saved_state import MEMORY_S, Memory, RingState
+from cluster.allreduce.saved_state import RingMemory, RingState
 from cluster.allreduce.store import RingStore
 from cluster.failures import words_of
 from cluster.syncer.measures import Measures
@@ -153,9 +154,9 @@ class RingShell:
 
     # --- the depot --------------------------------------------------------------------------------
 
-    def _memory(self) -> Memory:
+    def _memory(self) -> RingMemory:
         measures, events = self.measures.memory(), self._store.events
-        return Memory(self.ring, self._now_s(), measures, self._lives.granted, events)
+        return RingMemory(self.ring, self._now_s(), measures, self._lives.granted, events)
 
     def _kept(self, state: RingState, ring: int) -> None:
         """A snapshot of this ring is durable; one of a ring that has gone back behind it since is

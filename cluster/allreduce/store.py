@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
+from cluster.allreduce.journal import Journal
 from cluster.allreduce.ring_messages import Effect, Event
-from cluster.allreduce.saved_state import Journal, Memory, RingState, save_state
+from cluster.allreduce.saved_state import RingMemory, RingState, save_state
 from cluster.storage.depot import Depot
 from cluster.tasks import Tasks
 
@@ -28,7 +29,7 @@ class RingStore(Protocol):
         """Add an event to the tape; this costs nothing that an event loop would notice."""
         ...
 
-    async def remember(self, memory: Memory) -> None:
+    async def remember(self, memory: RingMemory) -> None:
         """Replace the conductor's memory."""
         ...
 
@@ -42,7 +43,7 @@ class RingStore(Protocol):
 
 
 class DepotStore(RingStore):
-    """A `RingStore` in a depot. Memory and snapshots have a thread each."""
+    """A `RingStore` in a depot. The memory and the snapshots have a thread each."""
 
     def __init__(
         self, depot: Depot, events: int, check: Callable[[], None], keep_snapshots: int
@@ -60,7 +61,7 @@ class DepotStore(RingStore):
     def note(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
         self._journal.note(now_s, event, effects)
 
-    async def remember(self, memory: Memory) -> None:
+    async def remember(self, memory: RingMemory) -> None:
         await _on(
             self._memory_thread,
             lambda: self._journal.remember(lambda: memory, memory.now_s, always=True),

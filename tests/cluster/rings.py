@@ -20,7 +20,7 @@ from cluster.allreduce.ports import RingPorts, StateUnavailable
 from cluster.allreduce.records import come_back
 from cluster.allreduce.ring import RingStage, Rules
 from cluster.allreduce.ring_messages import START, Effect, Event, RingDecision, TrainingPosition
-from cluster.allreduce.saved_state import Memory, RingState
+from cluster.allreduce.saved_state import RingMemory, RingState
 from cluster.allreduce.shell import RingShell
 from cluster.allreduce.store import RingStore
 from cluster.syncer.measures import Measures
@@ -229,7 +229,7 @@ class Store(RingStore):
         if world.faulty and world.rng.random() < 0.1:
             raise OSError("no space left on device")
 
-    async def remember(self, memory: Memory) -> None:
+    async def remember(self, memory: RingMemory) -> None:
         await self._write()
         self.world.memory = memory
 
@@ -251,7 +251,7 @@ class World:
         self.tasks = Tasks(self.broken.append)
         self.asking = Tasks()
         self.tape: list[tuple[float, Event, Sequence[Effect]]] = []
-        self.memory: Memory | None = None
+        self.memory: RingMemory | None = None
         self.stored = state(START)
         self.meetings: dict[str, Meeting] = {"": Meeting(self, self.loop.create_future())}
         self.meeting: Meeting | None = None

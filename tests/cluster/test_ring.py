@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cluster.allreduce.records import come_back
 from cluster.allreduce.ring import Ring, RingStage, Rules, advance
 from cluster.allreduce.ring_messages import (
     START,
@@ -30,7 +31,7 @@ from cluster.allreduce.ring_messages import (
     TrainingPosition,
 )
 from cluster.allreduce.saved_state import (
-    Memory,
+    RingMemory,
     RingState,
     load_memory,
     load_state,
@@ -306,7 +307,7 @@ def test_what_a_conductor_remembers_is_what_it_knew(tmp_path: Path) -> None:
     told.begun()
     told(StepsFinished(1, held(9)), RingDrain(Island("b"), "asked"), SnapshotStored(held(5)))
     measures = Measures("r", {Island("a"): "a"}, [4], Wire.F32, now_s=0.0)
-    memory = Memory(told.ring, 3.0, measures.memory(), lives=3, events=7)
+    memory = RingMemory(told.ring, 3.0, measures.memory(), lives=3, events=7)
     save_memory(Folder(tmp_path), memory)
     found = load_memory(Folder(tmp_path))
     assert found is not None
@@ -344,3 +345,9 @@ def test_a_ring_sends_twice_what_is_left_of_the_gradients_without_ones_own_share
     assert wire_bytes([1000], 1, Wire.F32) == 0
     assert wire_bytes([1000], 4, Wire.F32) == 2 * 3 * (gradients + words) // 4
     assert wire_bytes([999], 4, Wire.BF16) == 2 * 3 * (gradients // 2 + words) // 4
+
+
+def test_a_snapshot_without_a_memory_is_a_restart() -> None:
+    assert come_back(None, RingState(START, [], None)) == (Ring(), None), "the run begins"
+    ring, resume = come_back(None, RingState(held(25), [], None))
+    assert (ring.kept, resume) == (held(25), RingResume(1))

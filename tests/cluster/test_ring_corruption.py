@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from cluster.allreduce.journal import Journal
 from cluster.allreduce.ring import Ring, RingStage, advance
 from cluster.allreduce.ring_messages import (
     Event,
@@ -29,8 +30,7 @@ from cluster.allreduce.ring_messages import (
     TrainingPosition,
 )
 from cluster.allreduce.saved_state import (
-    Journal,
-    Memory,
+    RingMemory,
     RingState,
     load_state,
     name_of,
@@ -109,7 +109,7 @@ class Turning:
         for number, event in enumerate(events):
             journal.note(float(number), event, told(event))
         self.ring: Ring = told.ring
-        memory = Memory(told.ring, 60.0, self.measures.memory(), lives=3, events=journal.events)
+        memory = RingMemory(told.ring, 60.0, self.measures.memory(), lives=3, events=journal.events)
         save_memory(depot, memory)
         journal.close()
 
@@ -139,7 +139,7 @@ class Turning:
 
     def resumed(
         self, run_dir: Path
-    ) -> tuple[Memory | None, RingState | None, str | None] | ArchipelagoError:
+    ) -> tuple[RingMemory | None, RingState | None, str | None] | ArchipelagoError:
         try:
             config = parse(tomllib.loads(self.config))
             at_the_door(run_dir, config)
@@ -148,7 +148,7 @@ class Turning:
         except ArchipelagoError as error:
             return error
 
-    def goes_on(self, memory: Memory, kept: TrainingPosition) -> None:
+    def goes_on(self, memory: RingMemory, kept: TrainingPosition) -> None:
         """All join again, and the ring forms from the state that is kept."""
         told = Told(elastic=self.mode.startswith("elastic"))
         told.ring = memory.ring
@@ -194,7 +194,7 @@ def test_a_run_whose_end_is_gone_is_not_over(tmp_path: Path) -> None:
     for step in (25, 50):
         save_state(depot, drawn(step), keep=2)
     measures = Measures("r", {}, LAYOUT.sizes, Wire.F32, now_s=0.0)
-    save_memory(depot, Memory(ring, 3.0, measures.memory(), lives=3, events=0))
+    save_memory(depot, RingMemory(ring, 3.0, measures.memory(), lives=3, events=0))
     memory, _, damage = read_back(depot)
     assert memory is not None
     assert (memory.ring.stage, damage) == (RingStage.OVER, None)

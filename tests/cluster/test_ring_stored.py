@@ -8,6 +8,7 @@ from typing import get_args
 
 import numpy as np
 
+from cluster.allreduce.journal import KINDS, Journal
 from cluster.allreduce.records import come_back
 from cluster.allreduce.ring import Ring, RingMemberState, RingStage, Rules, advance
 from cluster.allreduce.ring_messages import (
@@ -28,7 +29,7 @@ from cluster.allreduce.ring_messages import (
     StepsFinished,
     TrainingPosition,
 )
-from cluster.allreduce.saved_state import KINDS, TAPE, Journal, read_back
+from cluster.allreduce.saved_state import TAPE, read_back
 from cluster.storage.folder import Folder
 from cluster.storage.layout import load_layout
 from cluster.syncer.measures import Measures

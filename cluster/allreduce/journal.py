@@ -1,0 +1,80 @@
+"""The journal of a ring: its events, one line each, and its memory now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from cluster.allreduce.ring_messages import (
+    Effect,
+    Ended,
+    Event,
+    FinalStateLost,
+    Form,
+    Pause,
+    RingDrain,
+    RingFinish,
+    RingMemberLost,
+    RingMemberReady,
+    RingRelease,
+    RingResume,
+    RingStop,
+    SnapshotStored,
+    StepsFinished,
+)
+from cluster.allreduce.saved_state import TAPE, RingMemory, save_memory
+from cluster.storage.depot import Depot
+from cluster.storage.files import json_text
+
+MEMORY_S = 1.0
+"""Between two times that the memory is kept: what is younger dies with the process."""
+KINDS: Mapping[type[object], str] = {
+    RingMemberReady: "Ready",
+    StepsFinished: "Turned",
+    RingMemberLost: "Lost",
+    SnapshotStored: "Kept",
+    RingDrain: "Drain",
+    RingStop: "Stop",
+    Ended: "Ended",
+    FinalStateLost: "Gone",
+    RingResume: "Resume",
+    Form: "Form",
+    Pause: "Pause",
+    RingRelease: "Release",
+    RingFinish: "Finish",
+}
+"""The kind that the journal has for each event and effect; it does not change with a class name."""
+
+
+class Journal:
+    """The tape of a run, and its memory, as they are written."""
+
+    def __init__(self, depot: Depot, events: int, check: Callable[[], None]) -> None:
+        """`check`: is the run ours still?"""
+        self._depot, self._check, self.events = depot, check, events
+        self._lines, self._kept_s = depot.lines(TAPE), float("-inf")
+
+    def note(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        """One line of the tape."""
+
+        def plain(what: Event | Effect) -> dict[str, Any]:
+            return {"kind": KINDS[type(what)], **asdict(what)}
+
+        line = [self.events, now_s, plain(event), [plain(each) for each in effects]]
+        self._lines.write(json_text(line))
+        self.events += 1
+
+    def remember(self, memory: Callable[[], RingMemory], now_s: float, *, always: bool) -> None:
+        """Keep what outlasts the process, now and then, or now.
+
+        Errors: `OSError`; what `check` raises.
+        """
+        if always or now_s - self._kept_s >= MEMORY_S:
+            self._check()
+            self._kept_s = now_s
+            save_memory(self._depot, memory())
+
+    def close(self) -> None:
+        self._lines.flush()
+        self._lines.close()
