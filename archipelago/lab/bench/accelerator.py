@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from archipelago.lab.bench.accelerator_child import Child, begun
+from archipelago.lab.bench.accelerator_child import Child, start_part
 from archipelago.lab.bench.accelerator_figures import (
     ARMS,
     BASE,
@@ -98,7 +98,7 @@ class Bench:
     def _start(self, name: str, limit_s: float) -> Child:
         self._say(f"{name}: at most {limit_s:.0f} s")
         shared = name.startswith(STUDY)
-        child = begun(self._folder, name, limit_s, quick=self._quick, alone=not shared)
+        child = start_part(self._folder, name, limit_s, quick=self._quick, alone=not shared)
         self._children[name] = child
         return child
 

@@ -67,7 +67,7 @@ class Child:
         self.ended = why
 
 
-def begun(folder: Path, name: str, limit_s: float, *, quick: bool, alone: bool) -> Child:
+def start_part(folder: Path, name: str, limit_s: float, *, quick: bool, alone: bool) -> Child:
     """Start a part; its figures and its log are in `folder`. `alone`: see `environment`."""
     path, log = folder / f"{name}.json", folder / f"{name}.log"
     path.unlink(missing_ok=True)

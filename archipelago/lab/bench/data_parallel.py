@@ -20,8 +20,10 @@ from islands.inner import Inner
 
 
 def train(config: Config, steps: int) -> dict[str, float]:
-    """Train on the summed batch of the islands, with the schedule ending at `steps`; return the
-    held-out loss, tokens, and tokens a second of the training alone."""
+    """Train on the summed batch of the islands, with the schedule ending at `steps`.
+
+    Return the held-out loss, the tokens, and the tokens a second of the training alone.
+    """
     task = task_of(config)
     inner = Inner(task, replace(optimizer_of(config), horizon_steps=steps))
     evaluator = Evaluator(config)

@@ -72,7 +72,7 @@ class Material:
 
     @property
     def terms(self) -> Terms:
-        """What all lives work by: a model that is overwritten, one step after its hand-in."""
+        """The terms of every life: fragments are overwritten, one step after their hand-in."""
         return Terms(
             self.schedule,
             overlap=1,

@@ -49,7 +49,7 @@ HandedIn = tuple[HandIn, Parcel]
 
 
 class LearnerLink(Protocol):
-    """What a learner reaches of the simulated world without a message to the syncer."""
+    """The part of the simulated world that a learner reaches without a message to the syncer."""
 
     def follow(
         self, known: tuple[Version, int], said: Publication, payload: SimDifference

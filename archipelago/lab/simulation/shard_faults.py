@@ -12,7 +12,7 @@ from coordinator.protocol import Anchor, Fragment, Version
 
 
 class ShardFaults:
-    """Lets shards die and come back."""
+    """The faults of shards: one dies, and comes back later."""
 
     def __init__(self, site: Site, seat: SyncerSlot) -> None:
         self.site, self.seat = site, seat
