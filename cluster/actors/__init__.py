@@ -10,5 +10,6 @@ typed handle for each untyped one, errors told apart by type, nothing retried by
     donor_moments    the moments that a donor gives to a learner that joins
     blocking_calls   the calls of a process that block until they are answered
     fault_injection  what a process does to itself when a fault is injected
+    bring_up         the bring-up of a restarted process from the depot
     restart          how a process of the core ends so that Ray restarts it
 """

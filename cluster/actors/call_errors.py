@@ -52,6 +52,11 @@ def failure_of(reason: Reason, error: RayError) -> Failure | str:
     return f"{type(error).__name__}: could not be asked"
 
 
+def cause_of(error: Exception) -> Exception:
+    """Return what another process raised, without where it was when it raised it."""
+    return error.cause if isinstance(error, RayTaskError) else error
+
+
 def answer(reference: ray.ObjectRef, timeout_s: float | None = CALL_TIMEOUT_S) -> Any:
     """An answer of one of the run's actors.
 

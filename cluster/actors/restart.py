@@ -1,4 +1,4 @@
-"""How a process of the core starts over, and what is said where code has changed."""
+"""The restart of a process of the core, and the words for code that has changed since."""
 
 from __future__ import annotations
 
@@ -6,12 +6,30 @@ import logging
 import os
 from typing import NoReturn
 
+from cluster.source import source_sha256
 
-def code_changed(key: str, target: str | None, was: str, now: str) -> str:
+
+def code_changed(key: str, target: str | None, was: str, now: str) -> str | None:
+    """Return why the code that the user plugged in is not the run's; None if it is.
+
+    `was`, `now`: its `user_sha256` when the run began, and in the process that asks.
+    """
+    if now == was:
+        return None
     return (
         f"the code of {key} = {target!r} is {now or 'gone'}, and was {was or 'none'} when the run "
         "began: put its files back, or end the run, since --resume goes on with what is there then"
     )
+
+
+def source_differs(source: str, ours: str) -> str | None:
+    """Return why an island with this source may not join; None if it has ours.
+
+    `ours`: whose source that is, such as "the syncer's".
+    """
+    if source == (mine := source_sha256()):
+        return None
+    return f"its source is {source}, {ours} is {mine}: update its node"
 
 
 def start_over(why: str) -> NoReturn:

@@ -55,7 +55,7 @@ def resume_point(
 
 
 def snapshots(depot: Depot, rule: Rule, damaged: list[str]) -> Iterator[Snapshot]:
-    """Yield the snapshots of these rules, newest first; those that cannot be read go to `damaged`."""
+    """Yield the snapshots of these rules, newest first; `damaged` gets the unreadable ones."""
     for name in (STATE, *map(name_of, reversed(beginnings(depot)))):
         try:
             kept = load_snapshot(depot, rule.fingerprint, name)

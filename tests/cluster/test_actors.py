@@ -505,7 +505,7 @@ def test_who_is_no_island_of_the_run_is_not_let_in_and_leaves_nothing_behind(
         answer, _ = await syncer.join(added, source_sha256(), Seat("local-7"))
         assert "the run is finished" in str(answer), "that was asked of the rules"
         await syncer.close()
-        syncer._notes.close()
+        (await syncer.process.up.ready()).notes.close()
 
     asyncio.run(story())
 

@@ -149,7 +149,7 @@ class Run:
             await syncer.fault(Island("local-1"))
             self.told.faults += 1
             self.depot.write_soon("vitals.json", b"[]")
-            await syncer._keep_snapshot(await syncer._ready())
+            await (await syncer.process.up.ready()).keep_snapshot()
             owned.check(again=True)
         for _ in range(merges):
             await self.merges()
@@ -158,16 +158,15 @@ class Run:
     async def story(self) -> None:
         owned = await self.begin()
         first = await self.lives(owned, 1)
-        (await first._ready()).close()  # its process dies
+        (await first.process.up.ready()).syncer.close()  # its process dies
         syncer = await self.lives(owned, 3)
-        assert syncer._tape is not None
         if not await self.merges():
             assert await self.merges(), "it is durable again"
         self.before_the_end()
         self.told.summary = await syncer.close()
         owned.check(again=True)
         owned.leave(begun=CONFIG_FILE)
-        self.told.events = syncer._tape.seq
+        self.told.events = (await syncer.process.up.ready()).tape.seq
 
     def check(self) -> None:
         """All that was promised is there, as another process finds it."""
@@ -190,7 +189,8 @@ class Run:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits for its next turn, and every snapshot seals a segment."""
     monkeypatch.setattr("cluster.storage.tape.SEGMENT_BYTES", 1)
-    monkeypatch.setattr("cluster.actors.syncer.actor.AGAIN_S", 0.0)
+    monkeypatch.setattr("cluster.actors.bring_up.AGAIN_S", 0.0)
+    monkeypatch.setattr("cluster.actors.syncer.records.AGAIN_S", 0.0)
     monkeypatch.setattr(ownership, "BEAT_S", 0.0)
 
 

@@ -168,7 +168,7 @@ class Run:
 
     async def ends(self) -> None:
         await self.syncer.close()
-        self.syncer._notes.close()
+        (await self.syncer.process.up.ready()).notes.close()
         for task in self.shard._gatherer._asked.values():
             if task.done() and not task.cancelled():
                 task.exception()

@@ -241,7 +241,7 @@ def test_a_disk_that_hangs_does_not_stop_the_syncers_event_loop(
     async def story(disk: SystemCalls) -> None:
         await syncer.status()
         monkeypatch.setattr("cluster.syncer.effect_queue.FLUSH_TIMEOUT_S", 0.5)
-        monkeypatch.setattr("cluster.actors.syncer.actor.END_S", 0.2)
+        monkeypatch.setattr("cluster.actors.syncer.records.END_S", 0.2)
         disk.answers.clear()
         stopping = asyncio.create_task(syncer.stop("enough"))
         await asyncio.get_running_loop().run_in_executor(None, disk.hung.wait)
@@ -254,7 +254,7 @@ def test_a_disk_that_hangs_does_not_stop_the_syncers_event_loop(
         summary = await asyncio.wait_for(syncer.close(), 5.0)
         assert (summary["merges"], summary["faults"]) == (played.state.merges, 20)
         disk.answers.set()
-        syncer._notes.close()
+        (await syncer.process.up.ready()).notes.close()
 
     with SystemCalls(tmp_path / "there") as disk:
         asyncio.run(story(disk))

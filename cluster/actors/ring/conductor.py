@@ -11,9 +11,10 @@ from pathlib import Path
 
 from ray.exceptions import RayError
 
-from cluster.actors.directory import AGAIN_S, setup_logging
+from cluster.actors.bring_up import BringUp
+from cluster.actors.directory import setup_logging
 from cluster.actors.fault_injection import Breakable
-from cluster.actors.restart import code_changed, start_over
+from cluster.actors.restart import code_changed, source_differs, start_over
 from cluster.actors.ring.ray_ports import RayRingPorts
 from cluster.allreduce.accounts import RingAccounts
 from cluster.allreduce.records import come_back
@@ -26,14 +27,13 @@ from cluster.config.schema import Config
 from cluster.config.values import Mode
 from cluster.failures import Failure, Reason, raised
 from cluster.names import Seat, group_name
-from cluster.source import source_sha256
 from cluster.storage.layout import load_layout, save_layout
-from cluster.storage.open_depot import PATIENCE_S, depot_of
+from cluster.storage.open_depot import depot_of
 from cluster.storage.ownership import Fence
 from cluster.syncer.clock import Clock
 from cluster.syncer.measures import Measures
 from cluster.tasks import watch_process
-from coordinator.errors import ArchipelagoError, RunFailed
+from coordinator.errors import RunFailed
 from coordinator.fragments import Flat, Layout, sew
 from coordinator.protocol import Fragment, Join, Life, Refused, Report, Vitals
 
@@ -57,9 +57,7 @@ class Conductor(Breakable):
         self._depot = depot_of(self._config, Path(run_dir))
         self._fence = Fence(self._depot, owner)
         self._ports = RayRingPorts(namespace)
-        self._opening = asyncio.Lock()
-        self._opened: RingShell | None = None
-        self._cannot: RunFailed | None = None
+        self._up = BringUp("the conductor", self._bring_up)
         self._seed: dict[Fragment, Flat] = {}
         self._now_s: Clock
         self._store: DepotStore
@@ -84,28 +82,10 @@ class Conductor(Breakable):
         await self._open()
 
     async def _open(self) -> RingShell:
-        """Return the shell, brought back from the depot if this process has not done so yet.
+        """Return the shell, as `BringUp.ready` says."""
+        return await self._up.ready()
 
-        Errors: `RunFailed` if the depot cannot be had for `PATIENCE_S`, or if what is in it cannot
-        be gone on from; once, and from then on.
-        """
-        async with self._opening:
-            if self._cannot is not None:
-                raise self._cannot
-            end_s = time.monotonic() + PATIENCE_S
-            while self._opened is None:
-                try:
-                    await self._bring_up()
-                except (ArchipelagoError, OSError) as error:
-                    if isinstance(error, OSError) and time.monotonic() < end_s:
-                        logging.warning("trying again: %s", error)
-                        await asyncio.sleep(AGAIN_S)
-                        continue
-                    self._cannot = RunFailed(f"the conductor cannot come back: {error}")
-                    raise self._cannot from error
-        return self._opened
-
-    async def _bring_up(self) -> None:
+    async def _bring_up(self) -> RingShell:
         memory, snapshot, damage = await asyncio.to_thread(self._found)
         assert snapshot is not None
         config, layout = self._config, self._layout
@@ -141,7 +121,7 @@ class Conductor(Breakable):
             logging.warning("back, at the snapshot of step %d", snapshot.held.step)
             shell.feed(resume)
         shell.remember()
-        self._opened = shell
+        return shell
 
     def _found(self) -> RingComeback:
         """Return what is in the depot; the initial model becomes the first snapshot."""
@@ -162,12 +142,9 @@ class Conductor(Breakable):
     async def enter(self, event: Join, source: str, seat: Seat, code: str = "") -> Life | Refused:
         """Grant a life to a process. `source` and `code`: ours, and the user's, that it runs."""
         shell = await self._open()
-        why = stranger(self._config, event)
-        if why is None and source != source_sha256():
-            why = f"its source is {source}, the conductor's is {source_sha256()}: update its node"
-        if why is None and code != self._code:
-            why = code_changed("task.target", self._config.task.target, self._code, code)
-        if why is not None:
+        why = stranger(self._config, event) or source_differs(source, "the conductor's")
+        target = self._config.task.target
+        if (why := why or code_changed("task.target", target, self._code, code)) is not None:
             logging.warning("refused: %s", why)
             shell.measures.refused(event.island, why)
             return Refused(event.island, why)
@@ -182,20 +159,20 @@ class Conductor(Breakable):
 
     async def turned(self, life: Life, ring: int, held: Held) -> None:
         """Take in how far a ring is, from its first member."""
-        if self._opened is not None:
-            self._opened.turned(life, ring, held)
+        if self._up.made is not None:
+            self._up.made.turned(life, ring, held)
 
     async def report(self, report: Report, vitals: Vitals) -> None:
         """Take in how far an island is, and what it has spent its time on."""
-        if self._opened is not None:
-            self._opened.measures.reported(report, self._now_s())
-            self._opened.measures.heard(report.life, vitals)
+        if self._up.made is not None:
+            self._up.made.measures.reported(report, self._now_s())
+            self._up.made.measures.heard(report.life, vitals)
 
     async def keep(self, life: Life, state: RingState) -> None:
         """Keep a snapshot, unless a newer one is kept."""
         del life
-        if self._opened is not None:
-            self._opened.keep(state)
+        if self._up.made is not None:
+            self._up.made.keep(state)
 
     async def snapshot(self) -> RingState:
         """Return the last snapshot, for an island that begins from it."""
@@ -205,7 +182,7 @@ class Conductor(Breakable):
 
     async def broke(self, seat: Seat, failure: Failure) -> None:
         """Take in what a process has raised that ends now."""
-        if (shell := self._opened) is not None:
+        if (shell := self._up.made) is not None:
             members = shell.ring.members
             lives = [m.life for island, m in members.items() if self._ports.seat(island) == seat]
             shell.measures.failed(lives[0] if lives else None, failure)
@@ -219,5 +196,5 @@ class Conductor(Breakable):
 
     def _unheard(self, error: BaseException) -> None:
         """Count what a thread has died of, or a callback of the event loop."""
-        if (shell := self._opened) is not None:
+        if (shell := self._up.made) is not None:
             shell.measures.failed(None, raised(Reason.UNHEARD, error))

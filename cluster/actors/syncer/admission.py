@@ -1,0 +1,35 @@
+"""The admission of islands: a process joins with its name and group, and the code that it runs."""
+
+from __future__ import annotations
+
+import logging
+
+from cluster.actors.restart import code_changed, source_differs
+from cluster.config.admission import stranger
+from cluster.config.schema import Config
+from cluster.syncer.measures import Measures
+from coordinator.protocol import Join, Refused
+
+
+class Admission:
+    """Who may join a run; whether there is a place for it, the rules say."""
+
+    def __init__(self, config: Config, code: str) -> None:
+        """`code`: of the task, when the run began (`user_sha256`)."""
+        self._config, self._code = config, code
+
+    def refusal(self, event: Join, source: str, code: str, measures: Measures) -> Refused | None:
+        """Return the answer to a process that may not join; None if it may.
+
+        `source` and `code`: ours, and the user's, that it runs. A refusal is counted in the
+        measures, unless no island of this run has such a name.
+        """
+        if (why := stranger(self._config, event)) is not None:
+            logging.warning("refused: %s", why)
+            return Refused(event.island, why)
+        target = self._config.task.target
+        why = source_differs(source, "the syncer's")
+        if (why := why or code_changed("task.target", target, self._code, code)) is None:
+            return None
+        measures.refused(event.island, why)
+        return Refused(event.island, why)

@@ -1,0 +1,142 @@
+"""The process of the syncer: it brings the syncer up from the depot, and keeps its records.
+
+A process that finds a tape in the depot is a restart: it goes on as a new generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from ray.exceptions import RayActorError, RayTaskError
+
+from cluster.actors.bring_up import BringUp
+from cluster.actors.directory import holder_of
+from cluster.actors.restart import start_over
+from cluster.actors.syncer.ray_ports import RayPorts
+from cluster.actors.syncer.records import SyncerRecords
+from cluster.actors.syncer.shard_keeper import ShardKeeper
+from cluster.actors.syncer.snapshot_writer import SnapshotWriter
+from cluster.config.rule import rule_of, wire_of_moments
+from cluster.config.schema import Config
+from cluster.names import group_name
+from cluster.storage import runs
+from cluster.storage.depot import Depot
+from cluster.storage.layout import load_layout, save_layout
+from cluster.storage.ownership import Fence
+from cluster.storage.playback import edition_of
+from cluster.storage.tape import Tape
+from cluster.syncer.clock import Clock
+from cluster.syncer.effect_queue import done
+from cluster.syncer.journal import Notes
+from cluster.syncer.measures import Measures
+from cluster.syncer.restore import restore
+from cluster.syncer.shell import Syncer
+from coordinator.errors import Outdated
+from coordinator.fragments import Layout
+from coordinator.state import initial
+
+
+class SyncerProcess:
+    """The syncer of this process, over Ray's ports and the run's depot; for one event loop.
+
+    `up`: brings it up, with its records. `heard`: the event that it heard again last. `ports`: its
+    way to shards and islands.
+    """
+
+    def __init__(self, config: Config, run: str, namespace: str, depot: Depot, owner: int) -> None:
+        """`owner`: for its `Fence`."""
+        self._config, self._run = config, run
+        self._depot, self._owner = depot, owner
+        self._fence = Fence(depot, owner)
+        self.ports = RayPorts(namespace, holder_of(config))
+        self._snapshots = SnapshotWriter(depot, self._fence.check, config.durability.keep_segments)
+        self._shards = ShardKeeper(config, namespace, self.ports, self._snapshots)
+        self.up = BringUp("the syncer", self._bring_up)
+        self.heard = -1
+
+    async def open(self, layout: Layout) -> None:
+        """Begin: from here on learners may join.
+
+        Errors: as `BringUp.ready`.
+        """
+
+        def begin() -> None:
+            self._fence.check()
+            save_layout(self._depot, layout)
+
+        await asyncio.to_thread(begin)
+        await self.up.ready()
+
+    async def _bring_up(self) -> SyncerRecords:
+        await asyncio.to_thread(self._fence.check)  # whoever asks for `progress` is answered
+        config, layout = self._config, await asyncio.to_thread(load_layout, self._depot)
+        edition = await asyncio.to_thread(edition_of, self._depot)
+        rule = rule_of(config, layout, edition)
+        groups = {island: group_name(island) for island in config.island_names}
+        down, now_s = config.sync.wire_down, time.time()
+        measures = Measures(
+            self._run,
+            groups,
+            layout.sizes,
+            down,
+            now_s=now_s,
+            wire_moments=wire_of_moments(config),
+        )
+        asked = await asyncio.to_thread(runs.asked_for_stored, self._depot, self._owner)
+        come = await restore(
+            self._depot, rule, measures, self._shards.recover, self._hears, from_stored=asked
+        )
+        back, resume = (None, None) if come is None else come
+        if back is not None:
+            logging.warning(
+                "back as generation %d at event %d, %d heard again%s",
+                back.generation,
+                back.seq,
+                back.heard,
+                f"; {back.damage}" if back.damage else "",
+            )
+        generation, seq = (0, 0) if back is None else (back.generation, back.seq)
+        clock = Clock(0.0 if back is None else back.last_s)
+        notes = await asyncio.to_thread(Notes, self._depot, measures, clock)
+        tape = await asyncio.to_thread(
+            Tape,
+            self._depot,
+            generation,
+            layout.fingerprint,
+            first_seq=seq,
+            edition=edition,
+        )
+        syncer = Syncer(
+            rule,
+            initial(rule) if back is None else back.state,
+            self.ports,
+            now_s=clock,
+            tape=tape,
+            measures=measures,
+            failed=_start_over_if_it_helps,
+            noted=notes.failed,
+        )
+        if resume is not None:
+            syncer.feed(resume)
+        if asked:
+            await done(tape.flush())
+            if tape.trouble is None:
+                await asyncio.to_thread(self._depot.remove, runs.FROM_STORED)
+        self._shards.keep(syncer)
+        records = SyncerRecords(syncer, tape, notes, clock, self._snapshots)
+        syncer.spawn(records.keep_snapshots())
+        return records
+
+    def _hears(self, seq: int) -> None:
+        self.heard = seq
+
+
+def _start_over_if_it_helps(error: BaseException) -> None:
+    """Exit, to restart as a new generation, if a shard is unreachable or has been fenced by a newer
+    syncer; any other failure is permanent."""
+    if isinstance(error, RayTaskError):
+        error = error.cause
+    if isinstance(error, (RayActorError, Outdated)):
+        start_over(str(error))
