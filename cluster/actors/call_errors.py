@@ -7,6 +7,7 @@ A call raises nothing but `RayError`s: what the callee raised comes as a `RayTas
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import ray
@@ -23,9 +24,11 @@ from ray.exceptions import (
     UnserializableException,
 )
 
+from cluster.actors.directory import Directory
 from cluster.failures import Failure, Reason, in_short, origin_of, raised
 from cluster.names import CALL_TIMEOUT_S
 from coordinator.errors import ArchipelagoError, RunFailed
+from coordinator.protocol import Life
 
 LOST_OBJECTS = (ObjectLostError, OwnerDiedError)
 """An object went with the process or the node that held it."""
@@ -50,6 +53,21 @@ def failure_of(reason: Reason, error: RayError) -> Failure | str:
             return Failure(Reason.STORE, f"MemoryError in {reason}", ends=False)
         return Failure(Reason.SENT, f"it cannot be read: {in_short(str(error.client_exc))}")
     return f"{type(error).__name__}: could not be asked"
+
+
+def unanswered(
+    actors: Directory, name: str, life: Life, reason: Reason, error: RayError
+) -> Failure | str:
+    """Log that a call of an island, in the actor of this name, has come to nothing. Returns what
+    `failure_of` does."""
+    if isinstance(error, RayActorError):  # perhaps the handle is one of the past
+        actors.forget(name)
+    failure = failure_of(reason, error)
+    if isinstance(failure, str):
+        logging.info("%s: %s", life, failure)
+    else:  # `error` has the traceback from over there
+        logging.error("%s failed, %s: %s", life, failure.why, error)
+    return failure
 
 
 def cause_of(error: Exception) -> Exception:

@@ -95,7 +95,9 @@ def test_an_outdated_syncer_makes_a_shard_forget_nothing(played: Played) -> None
     wanted = {Fragment(p): each.version for p, each in enumerate(played.state.fragments)}
     shard = ShardActor(config_of(played), "nowhere", str(played.run_dir))
     asked: list[str] = []
-    shard._gatherer = cast("Gatherer", SimpleNamespace(forget=lambda: asked.append("forget")))
+    shard._hand_ins._gatherer = cast(
+        "Gatherer", SimpleNamespace(forget=lambda: asked.append("forget"))
+    )
     asyncio.run(shard.recover(wanted, 2))
     with pytest.raises(Outdated, match="generation 1 is not heard"):
         asyncio.run(shard.recover(wanted, 1))

@@ -69,10 +69,10 @@ def test_a_shard_says_so_with_its_next_publication_of_the_fragment(tmp_path: Pat
         progress = Progress(number + 1, 10, Lease(0, 1))
         facts = HandIn(said, v(number), number, 10, LAYOUT.fingerprint, progress)
         delta = encode(Wire.BF16, np.full(LAYOUT.sizes[F0], 1e-3, np.float32))
-        return Item(shard._shard.receive(facts, delta), 1.0)
+        return Item(shard.process.shard.receive(facts, delta), 1.0)
 
     async def published(number: int) -> Reached | None:
-        item = await shard._compute(received, number - 1)
+        item = await shard.process.compute(received, number - 1)
         await shard.merge(Merge(F0, v(number), (item,), ""))
         order = Publish(F0, v(number), v(number - 1), (A, B), ())
         return (await shard.publish(order, [Seat("local-0"), Seat("local-1")])).reached

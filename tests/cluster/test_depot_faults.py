@@ -111,14 +111,14 @@ class Run:
 
     async def merges(self) -> bool:
         """Merge once, with what was merged kept; whether the version is durable."""
-        generation = self.shard._shard.generation
-        before, number = self.shard._shard.version(F0), next(self.numbers)
+        generation = self.shard.process.shard.generation
+        before, number = self.shard.process.shard.version(F0), next(self.numbers)
         after = Version(generation, before.number + 1)
         said = ContributionId(life(), F0, number, number + 1)
         progress = Progress(number, number, Lease(0, 1))
         facts = HandIn(said, before, number, 1, LAYOUT.fingerprint, progress)
         payload = encode(self.config.sync.wire_up, np.ones(LAYOUT.sizes[F0], np.float32))
-        there = await self.shard._compute(self.shard._shard.receive, facts, payload)
+        there = await self.shard.process.compute(self.shard.process.shard.receive, facts, payload)
         event, durable = await self.shard.merge(Merge(F0, after, (Item(there, 1.0),), ""))
         assert isinstance(event, Merged)
         await self.shard.publish(Publish(F0, after, before, (), ()), ())

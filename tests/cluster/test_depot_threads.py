@@ -235,7 +235,7 @@ def test_a_discard_waits_for_the_thread_that_has_the_inbox(tmp_path: Path) -> No
     recovers = threading.Event()
 
     async def story() -> None:
-        recovering = asyncio.create_task(shard._compute(recovers.wait, WAIT_S))
+        recovering = asyncio.create_task(shard.process.compute(recovers.wait, WAIT_S))
         discarding = asyncio.create_task(shard.discard(Discard(contribution(), Fate.LOST, "why")))
         _, pending = await asyncio.wait({discarding}, timeout=0.1)
         assert pending

@@ -169,12 +169,12 @@ class Run:
     async def ends(self) -> None:
         await self.syncer.close()
         (await self.syncer.process.up.ready()).notes.close()
-        for task in self.shard._gatherer._asked.values():
+        for task in self.shard._hand_ins._gatherer._asked.values():
             if task.done() and not task.cancelled():
                 task.exception()
         await asyncio.sleep(0)
-        self.shard._arithmetic.shutdown()
-        self.shard._hands.shutdown()
+        self.shard.process.arithmetic.shutdown()
+        self.shard.process.hands.shutdown()
 
     async def joins(self, island: Island) -> None:
         join = Join(island, "local", LAYOUT.fingerprint)
@@ -409,7 +409,7 @@ def test_a_version_that_the_shard_has_no_room_to_publish_is_offered_all_the_same
             raise error
         return payload
 
-    monkeypatch.setattr("cluster.actors.shard.actor.INLINE_BYTES", 0)
+    monkeypatch.setattr("cluster.actors.shard.offers.INLINE_BYTES", 0)
     monkeypatch.setattr("ray.put", put)
 
     async def scene(run: Run) -> None:
@@ -548,14 +548,14 @@ def test_what_breaks_in_our_own_shard_still_ends_the_run(
     """Only what an island raised is its affair: nothing is lost in silence."""
 
     async def scene(run: Run) -> None:
-        receive, defects = run.shard._shard.receive, [ZeroDivisionError("a defect")]
+        receive, defects = run.shard.process.shard.receive, [ZeroDivisionError("a defect")]
 
         def breaks_once(*handed: Any) -> Any:
             if defects:
                 raise defects.pop()
             return receive(*handed)
 
-        monkeypatch.setattr(run.shard._shard, "receive", breaks_once)
+        monkeypatch.setattr(run.shard.process.shard, "receive", breaks_once)
         with pytest.raises(ZeroDivisionError, match="a defect"):
             await run.merges()
 

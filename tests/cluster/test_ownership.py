@@ -304,18 +304,18 @@ def test_what_a_former_owner_has_started_writes_nothing(
     said = ContributionId(Life(Island("a"), Incarnation(9)), p, 0, 1)
     facts = HandIn(said, wanted[p], 0, 1, LAYOUT.fingerprint, Progress(1, 1, Lease(0)))
     payload = encode(loaded.sync.wire_up, np.ones(LAYOUT.sizes[p], np.float32))
-    there = shards[0]._shard.receive(facts, payload)
+    there = shards[0].process.shard.receive(facts, payload)
     order = Merge(p, following, (Item(there, 1.0),), "all delivered")
-    assert isinstance(shards[0]._merge(order), Merged)
-    later = shards[0]._shard.receive(replace(facts, id=said._replace(to_step=2)), payload)
+    assert isinstance(shards[0].process.shard.merge(order), Merged)
+    later = shards[0].process.shard.receive(replace(facts, id=said._replace(to_step=2)), payload)
     another = Merge(p, following, (Item(later, 1.0),), "all delivered")
     Elsewhere().take(depot, dead("a"))
     Fence(depot, 1).check()
     Elsewhere().take(depot, me("b"))
     before = sorted(played.run_dir.rglob("*"))
     for asked in (
-        lambda: asyncio.run(shards[0]._keep(another)),
-        lambda: shards[0]._shard.store(order.fragment, order.version),
+        lambda: asyncio.run(shards[0].process.keep(another)),
+        lambda: shards[0].process.shard.store(order.fragment, order.version),
         lambda: asyncio.run(shards[1].recover(wanted, 1)),
         lambda: asyncio.run(SyncerActor(config, RUN, "nowhere", where, "", 1).status()),
         lambda: asyncio.run(SyncerActor(config, RUN, "nowhere", where, "", 1).open(LAYOUT)),

@@ -164,7 +164,7 @@ def received(shard: ShardActor, p: Fragment, base: Version) -> Contribution:
     said = ContributionId(life(), p, base.number, base.number + 1)
     progress = Progress(1, 10, Lease(0, 1))
     facts = HandIn(said, base, 0, 10, LAYOUT.fingerprint, progress)
-    return shard._shard.receive(
+    return shard.process.shard.receive(
         facts, encode(Wire.BF16, np.full(LAYOUT.sizes[p], 1e-3, np.float32))
     )
 
@@ -182,7 +182,7 @@ def test_gate_and_merges_of_other_fragments_go_on_while_one_is_stored(
     store = FragmentStore(Folder(tmp_path), LAYOUT, keep=2)
 
     async def merged(p: Fragment, n: int) -> bool | str:
-        there = await shard._compute(received, shard, p, v[n - 1])
+        there = await shard.process.compute(received, shard, p, v[n - 1])
         event, durable = await shard.merge(Merge(p, v[n], (Item(there, 1.0),), ""))
         assert isinstance(event, Merged)
         await shard.publish(Publish(p, v[n], v[n - 1], (), ()), ())
@@ -202,7 +202,7 @@ def test_gate_and_merges_of_other_fragments_go_on_while_one_is_stored(
         versions = [version for version, _ in await shard.whole([F0, F1]) or ()]
         assert versions == [v[2], v[1]]
         hung.go.set()
-        assert await shard._storing.alone(lambda: "beside it") == "beside it"
+        assert await shard.process.storing.alone(lambda: "beside it") == "beside it"
         while not store.has(F0, v[1]):
             await asyncio.wait_for(asyncio.sleep(0), WAIT_S)
         number = 2

@@ -1,0 +1,65 @@
+"""The hand-ins of islands: the shard asks for each, checks the answer and holds it, measured."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Mapping
+
+from ray.exceptions import RayError
+
+from cluster.actors.call_errors import unanswered
+from cluster.actors.directory import Directory
+from cluster.actors.shard.host_parts import all_parts
+from cluster.actors.shard.process import ShardProcess
+from cluster.failures import Failure, Reason
+from cluster.hosts.first_part import FirstPart
+from cluster.names import Seat, island_actor
+from cluster.shard.fates import Fates
+from cluster.syncer.collect import Answers, Gatherer, Handed
+from coordinator.message_checks import flaw
+from coordinator.parts import joined
+from coordinator.protocol import Fragment, Life
+
+
+class HandIns:
+    """The questions of a shard to islands; for its event loop."""
+
+    def __init__(self, process: ShardProcess, actors: Directory, fates: Fates) -> None:
+        self._process, self._actors, self._fates = process, actors, fates
+        self._gatherer = Gatherer()
+
+    async def collect(self, fragment: Fragment, seats: Mapping[Life, Seat]) -> Answers:
+        """Have the learners in these seats hand in; returns once there is something, not when all
+        is there."""
+
+        def ask(life: Life) -> Coroutine[None, None, Handed]:
+            return self._collect(life, fragment, island_actor(seats[life]))
+
+        return await self._gatherer.gather(fragment, [*seats], ask)
+
+    async def _collect(self, life: Life, fragment: Fragment, name: str) -> Handed:
+        """Keep what the learner in this actor hands in, measured; or say why there is nothing."""
+        try:
+            island = await self._actors.find(name)
+            known = self._fates.known(life, fragment)
+            handed = await island.hand_in.remote(life, fragment, known)
+        except RayError as error:
+            return unanswered(self._actors, name, life, Reason.HAND_IN, error)
+        if isinstance(handed, FirstPart):
+            size, facts = self._process.sizes[fragment], handed.part.facts
+            parts = await all_parts(handed, life, fragment, known, size, self._actors)
+            if isinstance(parts, Failure | str):
+                return parts
+            handed = facts, await self._process.compute(joined, parts, size)
+        if handed is None:
+            return None
+        if (why := flaw(handed, life, fragment)) is not None:
+            logging.error("what %s handed in is of no use: %s", life, why)
+            return Failure(Reason.SENT, why)
+        there = await self._process.compute(self._process.shard.receive, *handed)
+        self._fates.arrived(there.id)
+        return there
+
+    def forget(self) -> None:
+        """Cancel all pending questions: the syncer that asked them is gone."""
+        self._gatherer.forget()

@@ -1,0 +1,193 @@
+"""The process of a shard: its arithmetic and its storing, on threads of their own.
+
+Nothing here calls another process, so that a test can build it without Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from cluster.actors.restart import code_changed, start_over
+from cluster.config.schema import Config
+from cluster.shard.arrays import warm_up
+from cluster.shard.build import first_of, shard_over, wires_of
+from cluster.shard.files import DepotFiles, keep_contributions
+from cluster.shard.storing_thread import StoringPace, StoringThread
+from cluster.source import user_sha256
+from cluster.storage.depot import Depot
+from cluster.storage.format import Damaged
+from cluster.storage.fragments import FragmentStore
+from cluster.storage.layout import load_layout
+from cluster.storage.ownership import Fence
+from cluster.tasks import heard
+from coordinator.codec import Sent
+from coordinator.errors import RunFailed
+from coordinator.fragments import Flat, Layout
+from coordinator.protocol import (
+    Fragment,
+    Merge,
+    Merged,
+    Publication,
+    Publish,
+    Reference,
+    Unsound,
+    Version,
+)
+
+Order = TypeVar("Order", Merge, Publish)
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class ShardProcess:
+    """A shard with its threads, over the run's depot; for one event loop.
+
+    `shard`: called on the thread of the arithmetic, unless its own documentation allows any thread.
+    `storing`: stores versions beside that. `sizes`: elements of each fragment of the model, once
+    there is one.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        code: str,
+        depot: Depot,
+        owner: int,
+        unheard: Callable[[BaseException], None],
+    ) -> None:
+        """`code`: of its outer optimizer, when the run began (`user_sha256`). `owner`: for its
+        `Fence`. `unheard`: is told what a job raises that nobody waits for."""
+        self._config, self._code, self._depot = config, code, depot
+        self._fence = Fence(depot, owner)
+        self.arithmetic = ThreadPoolExecutor(1, "arithmetic")
+        heard(self.arithmetic.submit(warm_up, wires_of(config)), unheard)
+        self.hands = ThreadPoolExecutor(os.cpu_count(), "hands")
+        self.storing = StoringThread(StoringPace(config.durability.every == "auto"))
+        self.shard = shard_over(config, self._means, self._spread)
+        self._seeded: Layout | None = None  # before the syncer has written it down
+        self.sizes: tuple[int, ...] = ()
+
+    def _means(self) -> tuple[Layout, DepotFiles]:
+        layout = self._seeded or load_layout(self._depot)
+        self.sizes = (*layout.sizes,)
+        store = FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
+        return layout, DepotFiles(store, self._fence, self.storing.pace)
+
+    def check_code(self) -> None:
+        """Errors: `RunFailed` if the outer optimizer is another one in this process."""
+        target = self._config.sync.outer.target
+        why = code_changed("sync.outer.target", target, self._code, user_sha256(target))
+        if why is not None:
+            raise RunFailed(why)
+
+    async def seed(self, layout: Layout, p: Fragment, flat: Flat) -> tuple[list[Fragment], str]:
+        """Take in a fragment of the initial model, and make it durable. Returns those that this
+        process has, and what storing them costs from now on.
+
+        Errors: `OSError` if it cannot be stored; as `check_code`.
+        """
+        self.check_code()
+        self._seeded, pace = layout, self.storing.pace
+        pace.sizes = {**pace.sizes, p: layout.sizes[p]}
+        await self._alone(lambda: self.shard.seed({p: first_of(self._config, flat)}))
+        return [*pace.sizes], pace.said()
+
+    async def recover(
+        self, wanted: Mapping[Fragment, Version], generation: int
+    ) -> dict[Fragment, Version]:
+        """Go back to these versions as `Shard.recover` says, while nothing is being stored."""
+
+        def recover() -> dict[Fragment, Version]:
+            self._fence.check()
+            layout = self._seeded or load_layout(self._depot)
+            self.storing.pace.sizes = {p: layout.sizes[p] for p in wanted}
+            return self.shard.recover(wanted, generation)
+
+        return await self._alone(recover)
+
+    async def merge(self, order: Merge) -> tuple[Merged | Unsound, bool | str]:
+        """Merge, and make the staged version durable, if it is sound; False if it is not its turn
+        to be, else why it cannot be.
+
+        Errors: `Outdated`; what `Shard.merge` and `Shard.store` have, but for `OSError`.
+        """
+        if self._config.durability.keep_contributions:
+            await self.keep(order)
+        event = await self.compute(self._obeying(order, self._merge))
+        if isinstance(event, Unsound):
+            return event, False
+
+        def store(copied: Callable[[], None]) -> bool:
+            self.shard.obey(order.version.generation)
+            return self.shard.store(order.fragment, order.version, copied)
+
+        try:
+            durable = await self.storing.store(order.fragment, store)
+        except OSError as error:
+            logging.error("fragment %d %s is not durable: %s", order.fragment, order.version, error)
+            return event, error.strerror or str(error)
+        return event, durable
+
+    async def keep(self, order: Merge) -> None:
+        """Write what is to be merged, on the storing thread and with its patience.
+
+        Errors: `Outdated`; what `Shard.payloads` has; `RunFailed` if the run is another's by now.
+        """
+        held = await self.compute(self._obeying(order, self.shard.payloads))
+        kept = list(zip((item.contribution for item in order.items), held, strict=True))
+        write = functools.partial(keep_contributions, self._depot, self._fence, kept)
+        nbytes = sum(payload.nbytes for payload in held)
+        if (why := await self.storing.keep(order.fragment, nbytes, write)) is not None:
+            logging.error("contributions to %s are not kept: %s", order.version, why)
+
+    def _merge(self, order: Merge) -> Merged | Unsound:
+        """Merge; a process that cannot go back to what it had begins anew with what is stored."""
+        try:
+            return self.shard.merge(order)
+        except (Damaged, OSError) as error:
+            p, version = order.fragment, self.shard.version(order.fragment)
+            start_over(f"{version} of fragment {p} cannot be had again: {error}")
+
+    async def publish(self, order: Publish) -> tuple[Publication, Sent] | None:
+        """Make the staged version public as `Shard.publish` says.
+
+        Errors: `Outdated`; as there.
+        """
+        return await self.compute(self._obeying(order, self.shard.publish))
+
+    async def drop(self, reference: Reference) -> None:
+        """Free what will not be merged."""
+        await self.compute(self.shard.drop, reference)
+
+    def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
+        """Large fragments occupy all cores, small ones the arithmetic's own thread."""
+        jobs = list(items)
+        return map(work, jobs) if len(jobs) == 1 else self.hands.map(work, jobs)
+
+    def _obeying(self, order: Order, call: Callable[[Order], T]) -> Callable[[], T]:
+        """The call after a fencing check. It is made on a thread that also runs `recover`, so that
+        no later generation can slip in between.
+
+        Errors: `Outdated`.
+        """
+
+        def obey() -> T:
+            self.shard.obey(order.version.generation)
+            return call(order)
+
+        return obey
+
+    async def _alone(self, call: Callable[[], T]) -> T:
+        """On the arithmetic's thread, while nothing is being stored either."""
+        return await self.storing.alone(lambda: self.arithmetic.submit(call).result())
+
+    async def compute(self, call: Callable[..., T], *arguments: object) -> T:
+        """Call on the arithmetic's thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.arithmetic, functools.partial(call, *arguments))
