@@ -1007,8 +1007,8 @@ MUTANTS = (
     Mutant(
         "public before it is stored, by the shell",
         EFFECTS,
-        "if (said := await self._ports.store(order)) is None:",
-        "if (said := True) is None:",
+        "if (outcome := await self._ports.store(order)) is None:",
+        "if (outcome := True) is None:",
     ),
     # --- what a learner owes and says
     Mutant(

@@ -12,6 +12,8 @@ import subprocess
 import threading
 import time
 
+import ray
+
 FULL_BYTES = 4096
 
 
@@ -32,6 +34,20 @@ class Breakable:
         resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, before[1]))
         restore = (resource.RLIMIT_FSIZE, before)
         threading.Timer(for_s, resource.setrlimit, restore).start()
+
+
+class BreakableIsland(Breakable):
+    """What an island's actor can be told to do to its node."""
+
+    @ray.method(concurrency_group="breaking")
+    def node(self) -> str:
+        """Return Ray's id of the node on which it is."""
+        return ray.get_runtime_context().get_node_id()
+
+    @ray.method(concurrency_group="breaking")
+    def kill_node(self) -> None:
+        """Kill the raylet, which has started this process, and with it everything on the node."""
+        os.kill(os.getppid(), signal.SIGKILL)
 
 
 class Cable:

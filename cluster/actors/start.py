@@ -20,7 +20,8 @@ from cluster.actors.directory import Actor
 from cluster.actors.evaluator.actor import EvaluatorActor
 from cluster.actors.fault_injection import Breakable
 from cluster.actors.hosts.host_group import devices_of
-from cluster.actors.island.actor import THREADS, IslandActor
+from cluster.actors.island.actor import IslandActor
+from cluster.actors.island.call_threads import THREADS
 from cluster.actors.ring.actor import RingActor
 from cluster.actors.ring.island_actor import RingIslandActor
 from cluster.actors.shard.actor import ShardActor

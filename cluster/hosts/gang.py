@@ -52,7 +52,7 @@ class Beat:
     """Is there."""
 
 
-Told = TypeVar("Told")
+SomeOrder = TypeVar("SomeOrder")
 
 
 class First:
@@ -169,7 +169,7 @@ class First:
         self._lost(HostLost(why))
 
 
-class Other(Generic[Told]):
+class Other(Generic[SomeOrder]):
     """Another host's connection to the first, which gives such orders."""
 
     def __init__(self, meeting: Meeting, number: int, lost: Callable[[HostLost], None]) -> None:
@@ -180,7 +180,7 @@ class Other(Generic[Told]):
         self._lost = lost
         self._connection = Client(meeting.orders, authkey=meeting.key)
         self._connection.send(number)
-        self._orders = queue.SimpleQueue[Told]()
+        self._orders = queue.SimpleQueue[SomeOrder]()
         self._sending, self._heard_s = threading.Lock(), time.monotonic()
         self._news = NewsThreads(_nothing, self._broke)
 
@@ -200,7 +200,7 @@ class Other(Generic[Told]):
         with socket.socket(fileno=os.dup(self._connection.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
 
-    def orders(self) -> Generator[Told]:
+    def orders(self) -> Generator[SomeOrder]:
         """In their order, for ever: the end of the first host is that of this process."""
         while True:
             yield self._orders.get()
@@ -208,7 +208,7 @@ class Other(Generic[Told]):
     def _listen(self) -> None:
         while True:
             try:
-                said: Told | News | Fate | Beat = self._connection.recv()
+                message: SomeOrder | News | Fate | Beat = self._connection.recv()
             except (EOFError, OSError):
                 self._lost(HostLost("the first host of this island is gone"))
                 return
@@ -216,11 +216,11 @@ class Other(Generic[Told]):
                 self._broke(error)
                 return
             self._heard_s = time.monotonic()
-            match said:
+            match message:
                 case Beat():
                     pass
                 case News() | Fate():
-                    self._news.tell(said)
+                    self._news.tell(message)
                 case order:
                     self._orders.put(order)
 
@@ -265,5 +265,5 @@ def _hang_up(connected: socket.socket) -> None:
         connected.shutdown(socket.SHUT_RDWR)
 
 
-def _nothing(said: object) -> None:
+def _nothing(message: object) -> None:
     """Nobody listens yet."""

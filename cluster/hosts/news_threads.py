@@ -13,40 +13,40 @@ from dataclasses import replace
 from coordinator.protocol import Fragment
 from islands.hosts.orders import Fate, News
 
-Told = News | Fate
+Notice = News | Fate
 
 
 class NewsThreads:
     """One thread for each fragment that has news, and one for all fates; each ends when idle."""
 
     def __init__(
-        self, take: Callable[[Told], None], broke: Callable[[BaseException], None]
+        self, take: Callable[[Notice], None], broke: Callable[[BaseException], None]
     ) -> None:
         """`take`: may take long. `broke`: is told what it raises."""
         self._take, self._broke = take, broke
         self._lock = threading.Lock()
-        self._waiting: dict[Fragment | None, list[Told]] = {}  # of each thread that runs
+        self._waiting: dict[Fragment | None, list[Notice]] = {}  # of each thread that runs
 
-    def tell(self, said: Told) -> None:
+    def tell(self, notice: Notice) -> None:
         """Have it taken soon; never waits."""
-        lane = said.publication.fragment if isinstance(said, News) else None
+        lane = notice.publication.fragment if isinstance(notice, News) else None
         with self._lock:
             if (waiting := self._waiting.get(lane)) is not None:
-                self._waiting[lane] = _joined(waiting, said)
+                self._waiting[lane] = _joined(waiting, notice)
                 return
-            self._waiting[lane] = [said]
+            self._waiting[lane] = [notice]
         name = "fates" if lane is None else f"news {lane}"
         threading.Thread(target=self._work, args=(lane,), name=name, daemon=True).start()
 
     def _work(self, lane: Fragment | None) -> None:
         try:
             while todo := self._next(lane):
-                for said in todo:
-                    self._take(said)
+                for notice in todo:
+                    self._take(notice)
         except BaseException as error:  # noqa: BLE001 - which is told
             self._broke(error)
 
-    def _next(self, lane: Fragment | None) -> list[Told]:
+    def _next(self, lane: Fragment | None) -> list[Notice]:
         """What this thread takes next; if there is nothing it shall end."""
         with self._lock:
             if todo := self._waiting[lane]:
@@ -56,14 +56,14 @@ class NewsThreads:
             return todo
 
 
-def _joined(waiting: list[Told], said: Told) -> list[Told]:
-    """Add what was said; of publications the newest of the newest life stays."""
-    if not waiting or not isinstance(said, News):
-        return [*waiting, said]
+def _joined(waiting: list[Notice], notice: Notice) -> list[Notice]:
+    """Add a notice; of publications the newest of the newest life stays."""
+    if not waiting or not isinstance(notice, News):
+        return [*waiting, notice]
     (before,) = waiting
     assert isinstance(before, News), "a fragment's thread has publications only"
-    if before.life != said.life:
-        return [max(before, said, key=lambda each: each.life.incarnation)]
-    older, newer = sorted((before, said), key=lambda each: each.publication.version)
+    if before.life != notice.life:
+        return [max(before, notice, key=lambda each: each.life.incarnation)]
+    older, newer = sorted((before, notice), key=lambda each: each.publication.version)
     merged = (*older.publication.merged, *newer.publication.merged)
-    return [News(said.life, replace(newer.publication, merged=merged))]
+    return [News(notice.life, replace(newer.publication, merged=merged))]

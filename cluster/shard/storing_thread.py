@@ -142,8 +142,8 @@ class StoringThread:
             call()
             return True
 
-        said = await self._patiently(keep, self.pace.limit_of_s(p, nbytes))
-        return said if isinstance(said, str) else None
+        outcome = await self._patiently(keep, self.pace.limit_of_s(p, nbytes))
+        return outcome if isinstance(outcome, str) else None
 
     async def _patiently(
         self, call: Callable[[Callable[[], None]], bool], limit_s: float

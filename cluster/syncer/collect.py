@@ -48,8 +48,8 @@ class Asker:
         missing = self._asking.pop(fragment)
         try:
             while missing:
-                for life, said in await self._call(fragment, [*missing]):
-                    missing.pop(life).set_result(said)
+                for life, handed in await self._call(fragment, [*missing]):
+                    missing.pop(life).set_result(handed)
         except Exception as error:  # noqa: BLE001 - raised where each of them is awaited
             for answer in missing.values():
                 answer.set_exception(error)
@@ -80,7 +80,7 @@ class Gatherer:
         for life, task in there.items():
             if self._asked.get((life, fragment)) is task:
                 del self._asked[life, fragment]
-        return [(life, _said(task)) for life, task in there.items()]
+        return [(life, _handed(task)) for life, task in there.items()]
 
     def forget(self) -> None:
         """Cancel all pending requests: the syncer that made them is gone."""
@@ -89,5 +89,5 @@ class Gatherer:
         self._asked.clear()
 
 
-def _said(task: asyncio.Task[Handed]) -> Handed:
+def _handed(task: asyncio.Task[Handed]) -> Handed:
     return "not asked any more" if task.cancelled() else task.result()

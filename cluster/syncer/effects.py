@@ -157,11 +157,11 @@ class EffectRunner:
             self._syncer.feed(event)
 
     async def _store(self, order: Store) -> None:
-        if (said := await self._ports.store(order)) is None:
+        if (outcome := await self._ports.store(order)) is None:
             return
-        if said is not False:
-            self._measures.trouble("fragments", said if isinstance(said, str) else None)
-        self._syncer.feed(Stored(order.fragment, order.version, durable=said is True))
+        if outcome is not False:
+            self._measures.trouble("fragments", outcome if isinstance(outcome, str) else None)
+        self._syncer.feed(Stored(order.fragment, order.version, durable=outcome is True))
 
     async def _publish(self, order: Publish) -> None:
         failed, reached = await self._ports.publish(order)

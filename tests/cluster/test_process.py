@@ -23,10 +23,12 @@ from ray.exceptions import (
 )
 
 from cluster.actors.fault_injection import Cable
-from cluster.actors.hosts.actor import RayGang
-from cluster.actors.island.actor import THREADS, IslandActor
+from cluster.actors.hosts.ray_gang import RayGang
+from cluster.actors.island.actor import IslandActor
+from cluster.actors.island.call_threads import THREADS
+from cluster.actors.island.learner_calls import LearnerCalls
 from cluster.actors.learner_link import RayLink
-from cluster.actors.object_store.moment_pieces import Giving, Piece
+from cluster.actors.object_store.moment_pieces import Piece
 from cluster.actors.object_store.publish import Probe, Shared
 from cluster.config.load import load
 from cluster.failures import Failure, Reason
@@ -139,7 +141,7 @@ def island(
 
     def made(learner: Any) -> IslandActor:
         actor = IslandActor.__new__(IslandActor)
-        actor._cable, actor._giving, actor._gang = Cable(), Giving(), None
+        actor._cable, actor._calls = Cable(), LearnerCalls(lambda: actor._learner)
         link = cast("Any", lambda: None)
         actor.process = IslandProcess(config, config.islands[0], lambda: fleet, link)
         actor.process.learner = learner

@@ -21,10 +21,11 @@ import ray
 
 from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.fault_injection import Cable
-from cluster.actors.hosts.actor import HostActor, RayGang
+from cluster.actors.hosts.actor import HostActor
+from cluster.actors.hosts.ray_gang import RayGang
 from cluster.actors.island.actor import IslandActor
+from cluster.actors.island.learner_calls import LearnerCalls
 from cluster.actors.learner_link import RayLink
-from cluster.actors.object_store.moment_pieces import Giving
 from cluster.config.rule import group_of
 from cluster.config.schema import Config
 from cluster.failures import Reason
@@ -184,13 +185,13 @@ class SoloActor(IslandActor):
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         setup_logging()
-        self._cable, self._giving, self._gang = Cable(), Giving(), None
+        self._cable, self._calls = Cable(), LearnerCalls(lambda: self._learner)
         plain = Config.model_validate_json(config, strict=False)
         mine = plain.group(group)
 
         def gather() -> RayGang:
-            self._gang = RayGang(config, mine, seat, namespace, _end, SoloHost)
-            return self._gang
+            self._calls.gang = gang = RayGang(config, mine, seat, namespace, _end, SoloHost)
+            return gang
 
         gathered = gather if mine.hosts > 1 else None
         self.process = BaselineProcess(plain, Island(seat), namespace, gathered)

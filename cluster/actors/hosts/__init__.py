@@ -3,5 +3,6 @@
 Modules:
 
     host_group  hosts that compute as one, as actors: the first one starts the others
-    actor       ... of an island: its way to them, and what each of them is
+    actor       a host of an island that is not the first
+    ray_gang    the other hosts of an island, as its first host has them
 """

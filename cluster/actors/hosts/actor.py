@@ -1,4 +1,4 @@
-"""The hosts of one island as actors: the first one's way to the others, and what each of those is.
+"""The actor of a host of an island that is not the first one.
 
 An island lives and dies as a whole (`cluster.actors.hosts.host_group`); then a new life begins.
 """
@@ -8,106 +8,29 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import ray
-from ray.exceptions import RayError
 
 from cluster.actors.call_errors import STORE_FULL
-from cluster.actors.directory import Actor, holder_of, setup_logging
+from cluster.actors.directory import holder_of, setup_logging
 from cluster.actors.fault_injection import Cable
-from cluster.actors.hosts.host_group import Hosts
 from cluster.actors.learner_link import RayLink
 from cluster.actors.object_store.moment_pieces import Piece, put_pieces
-from cluster.config.schema import Config, IslandGroup
-from cluster.hosts.first_part import FirstPart
-from cluster.names import CALL_TIMEOUT_S, Seat, island_actor
+from cluster.config.schema import Config
+from cluster.names import CALL_TIMEOUT_S, Seat
 from cluster.tasks import watch_process
-from coordinator.codec import Sent
 from coordinator.errors import Malformed, Unreachable
 from coordinator.parts import Part, Split
-from coordinator.protocol import ContributionId, Fragment, HandIn, Island, Known, Life
+from coordinator.protocol import ContributionId, Island, Known, Life
 
 if TYPE_CHECKING:  # JAX is imported on a thread where a failure can be reported
     from cluster.hosts.gang import Meeting
     from cluster.workers.assembly import Parts
     from islands.hosts.follower import Follower
-    from islands.hosts.lead import Lead
-    from islands.hosts.orders import Order
-    from islands.link import Link
 
 log = logging.getLogger("archipelago.gang")
-
-
-class RayGang:
-    """The other hosts of an island, as the first one has them."""
-
-    def __init__(
-        self,
-        config: str,
-        group: IslandGroup,
-        seat: Seat,
-        namespace: str,
-        end: Callable[[str], NoReturn],
-        kind: type[HostActor] | None = None,
-    ) -> None:
-        """Start the others, and meet them. `end`: this process, with the reason. `kind`: of the
-        others, if it is another one."""
-        given, called = (config, group.group, seat, namespace), island_actor(seat)
-        self._hosts = Hosts(kind or HostActor, given, group, namespace, called, end)
-        self._ranges: Mapping[Fragment, slice] = {}
-
-    @property
-    def lead(self) -> Lead[Order]:
-        return self._hosts.lead
-
-    @property
-    def others(self) -> Sequence[Actor]:
-        return self._hosts.actors
-
-    def narrowed(self, link: Link, ranges: Mapping[Fragment, slice], split: Split) -> Link:
-        assert isinstance(link, RayLink)
-        link.ranges = self._ranges = ranges
-        link.donors.split, link.donors.share = split, self._share
-        self.lead.came = link.came
-        return link
-
-    def moments(self, life: Life, split: Split, donation: int) -> Callable[[], list[Piece] | None]:
-        """Have the other hosts put their shares of the moments that this life has just copied.
-
-        `donation` is the number under which they were copied. What is returned waits, and says
-        where they lie; None if that life is over, or one of them has none, which is no reason to
-        end. Each is waited for as long as its bytes take: one that is gone raises, and one that
-        hangs ends the island.
-        """
-        asked = [host.moments.remote(life, split, donation) for host in self._hosts.actors]
-
-        def put() -> list[Piece] | None:
-            found: list[list[Piece] | None]
-            try:
-                found = ray.get(asked)
-            except RayError as error:
-                kind = type(error).__name__
-                log.warning("no moments for a newcomer, a host gives none: %s", kind)
-                return None
-            some = [each for each in found if each is not None]
-            return [*chain(*some)] if len(some) == len(found) else None
-
-        return put
-
-    def _share(self, pieces: Sequence[Piece], leaves: int) -> list[ray.ObjectRef]:
-        """Have each other host pull what it needs of a donor's moments, of so many leaves; they
-        will answer why they have none, or None."""
-        return [
-            host.given.remote([each for each in pieces if each.host == number], leaves)
-            for number, host in enumerate(self._hosts.actors, 1)
-        ]
-
-    def first_part(self, fragment: Fragment, facts: HandIn, sent: Sent) -> FirstPart:
-        own = self._ranges[fragment]
-        return FirstPart(Part(facts, own.start, own.stop, sent), self._hosts.names)
 
 
 class HostActor:
@@ -134,10 +57,10 @@ class HostActor:
 
             first = Other(self._meeting, self._number, lambda error: self._end(str(error)))
 
-            def beside(said: News | Fate) -> None:
+            def beside(notice: News | Fate) -> None:
                 if (follower := self._follower) is not None:
                     try:
-                        match said:
+                        match notice:
                             case News(life, publication):
                                 follower.offer(life, publication)
                             case Fate(contribution):

@@ -106,13 +106,13 @@ class FragmentReader:
         Errors: `Unreachable` if the shard is away or has nothing yet, or what it gave is gone.
         """
         asked = p, older, newer, self._rate(p, came), self._owns([p]).get(p)
-        said = self._ask_once(self._holder[p], "missed", *asked)
-        if said is None:
+        answer = self._ask_once(self._holder[p], "missed", *asked)
+        if answer is None:
             came()  # it is heard
             raise Unreachable(f"the {self._holder[p]} has not what leads to {newer} of f{p} yet")
-        if isinstance(said, Shared):
-            return said.version, _sewn(self._fetching.pull(lots_of(said), came))
-        return self._opened(said, came)
+        if isinstance(answer, Shared):
+            return answer.version, _sewn(self._fetching.pull(lots_of(answer), came))
+        return self._opened(answer, came)
 
     def _owns(self, fragments: Sequence[Fragment]) -> dict[Fragment, Range]:
         """The ranges of these that this host has; none if it has all of them."""

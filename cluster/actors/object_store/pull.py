@@ -40,8 +40,9 @@ class Lot(NamedTuple):
     nbytes: float
 
 
-def lots_of(said: Probe | Shared) -> list[Lot]:
-    return [Lot(reference, said.nbytes / len(said.parts)) for reference in said.parts]
+def lots_of(stored: Probe | Shared) -> list[Lot]:
+    """Return the objects in which it lies in the object store."""
+    return [Lot(reference, stored.nbytes / len(stored.parts)) for reference in stored.parts]
 
 
 class Fetching:

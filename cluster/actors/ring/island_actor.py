@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
 import traceback
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import ray
 
 from cluster.actors.directory import setup_logging
-from cluster.actors.fault_injection import Breakable
+from cluster.actors.fault_injection import BreakableIsland
 from cluster.actors.ring.ray_link import RingRayLink
 from cluster.allreduce.saved_state import RingState
 from cluster.config.schema import Config
@@ -31,7 +30,7 @@ PEEK_S = 20.0
 """So long a step boundary is waited for by whoever wants to see the parameters."""
 
 
-class RingIslandActor(Breakable):
+class RingIslandActor(BreakableIsland):
     """One island that sums gradients with the others."""
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
@@ -106,13 +105,3 @@ class RingIslandActor(Breakable):
             self._member.drag = factor
             time.sleep(for_s)
             self._member.drag = 1.0
-
-    @ray.method(concurrency_group="breaking")
-    def node(self) -> str:
-        """On which node it is, by Ray's id."""
-        return ray.get_runtime_context().get_node_id()
-
-    @ray.method(concurrency_group="breaking")
-    def kill_node(self) -> None:
-        """Kill the raylet, which has started this process, and with it everything on the node."""
-        os.kill(os.getppid(), signal.SIGKILL)
