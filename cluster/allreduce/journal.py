@@ -53,10 +53,10 @@ class Journal:
     def __init__(self, depot: Depot, events: int, check: Callable[[], None]) -> None:
         """`check`: is the run ours still?"""
         self._depot, self._check, self.events = depot, check, events
-        self._lines, self._kept_s = depot.lines(TAPE), float("-inf")
+        self._lines = depot.lines(TAPE)
 
     def note(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
-        """One line of the tape."""
+        """Add one line to the tape; the next `remember` makes it durable."""
 
         def plain(what: Event | Effect) -> dict[str, Any]:
             return {"kind": KINDS[type(what)], **asdict(what)}
@@ -65,15 +65,14 @@ class Journal:
         self._lines.write(json_text(line))
         self.events += 1
 
-    def remember(self, memory: Callable[[], RingMemory], now_s: float, *, always: bool) -> None:
-        """Keep what outlasts the process, now and then, or now.
+    def remember(self, memory: RingMemory) -> None:
+        """Make all lines durable, then the memory, which counts their events.
 
         Errors: `OSError`; what `check` raises.
         """
-        if always or now_s - self._kept_s >= MEMORY_S:
-            self._check()
-            self._kept_s = now_s
-            save_memory(self._depot, memory())
+        self._check()
+        self._lines.flush()
+        save_memory(self._depot, memory)
 
     def close(self) -> None:
         self._lines.flush()

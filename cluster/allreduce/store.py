@@ -30,7 +30,7 @@ class RingStore(Protocol):
         ...
 
     async def remember(self, memory: RingMemory) -> None:
-        """Replace the conductor's memory."""
+        """Make the tape durable so far, and replace the conductor's memory."""
         ...
 
     async def keep(self, state: RingState) -> None:
@@ -62,10 +62,7 @@ class DepotStore(RingStore):
         self._journal.note(now_s, event, effects)
 
     async def remember(self, memory: RingMemory) -> None:
-        await _on(
-            self._memory_thread,
-            lambda: self._journal.remember(lambda: memory, memory.now_s, always=True),
-        )
+        await _on(self._memory_thread, lambda: self._journal.remember(memory))
 
     async def keep(self, state: RingState) -> None:
         def keep() -> None:

@@ -158,7 +158,10 @@ class Run:
     async def story(self) -> None:
         owned = await self.begin()
         first = await self.lives(owned, 1)
-        (await first.process.up.ready()).syncer.close()  # its process dies
+        up = await first.process.up.ready()
+        for _ in range(2):  # rows that wait in memory while the depot refuses them die with it
+            up.tape.sync()
+        up.syncer.close()  # its process dies
         syncer = await self.lives(owned, 3)
         if not await self.merges():
             assert await self.merges(), "it is durable again"

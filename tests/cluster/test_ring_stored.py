@@ -29,7 +29,7 @@ from cluster.allreduce.ring_messages import (
     StepsFinished,
     TrainingPosition,
 )
-from cluster.allreduce.saved_state import TAPE, read_back
+from cluster.allreduce.saved_state import TAPE, load_memory, read_back
 from cluster.storage.folder import Folder
 from cluster.storage.layout import load_layout
 from cluster.syncer.measures import Measures
@@ -131,3 +131,21 @@ def test_a_journal_has_the_names_that_earlier_sources_wrote(tmp_path: Path) -> N
         [number, 1.5, plain, [said for _, said in EFFECTS]]
         for number, (_, plain) in enumerate(EVENTS, start=7)
     ]
+
+
+def test_what_a_memory_counts_is_in_the_journal_before_it(tmp_path: Path) -> None:
+    """A conductor that is killed leaves the lines of all events that its memory knows of."""
+    memory = read_back(STORED)[0]
+    assert memory is not None
+    depot, lines_then = Folder(tmp_path), list[int]()
+
+    def check() -> None:
+        lines_then.append(len(depot.grown(TAPE).content.splitlines()))
+
+    journal = Journal(depot, 0, check)
+    for event, _ in EVENTS:
+        journal.note(1.5, event, [])
+    journal.remember(memory)
+    assert lines_then == [0], "nothing is written before it is known whose the run is"
+    assert len(depot.grown(TAPE).content.splitlines()) == journal.events == len(EVENTS)
+    assert load_memory(depot) == memory

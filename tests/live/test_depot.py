@@ -13,7 +13,7 @@ import pytest
 from cluster.storage.folder import Folder
 from cluster.storage.layout import load_layout
 from cluster.storage.playback import read_tape
-from cluster.storage.runs import TARGET
+from cluster.storage.runs import TARGET, TOKEN
 from cluster.storage.segments import generations
 from coordinator.protocol import Event, ShardBack, ShardLost
 from tests.live.cli import TINY, until
@@ -101,7 +101,7 @@ def ended(cluster: Raylets, gone: Path, depot: Path) -> None:
     assert {"layout.json", "state.json", "notes.jsonl", "fleet.json", "fragments"} <= kept
     assert kept.isdisjoint({"metrics.jsonl", "live.json", "ray.log"})
     assert {path.name for path in gone.iterdir()} == {
-        "config.toml", "metrics.jsonl", "live.json", TARGET,
+        "config.toml", "metrics.jsonl", "live.json", TARGET, TOKEN,
     }  # fmt: skip
 
 
