@@ -23,14 +23,8 @@ def pid_of(here: Place, kind: str) -> int | None:
     return next((pid for pid, command in left if f"ray::{kind}Actor" in command), None)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "Syncer",
-        pytest.param("Shard", marks=pytest.mark.long),
-        pytest.param("Evaluator", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["Syncer", "Shard", "Evaluator"])
 def test_a_process_that_stands_still_is_restarted_and_the_run_goes_on(kind: str) -> None:
     """SIGSTOP for good: nobody wakes it up, and the run does not end."""
     with place() as here:

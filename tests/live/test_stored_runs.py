@@ -15,7 +15,9 @@ STORED = Path(__file__).parents[1] / "stored"
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("mode", ["decoupled", "data-parallel"])
+@pytest.mark.parametrize(
+    "mode", ["decoupled", pytest.param("data-parallel", marks=pytest.mark.long)]
+)
 def test_a_stored_run_is_resumed(mode: str) -> None:
     with place() as here:
         shutil.copytree(STORED / mode, here.run_dir)
