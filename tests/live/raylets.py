@@ -9,12 +9,26 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from typing import Any
 
 from ray.cluster_utils import Cluster
 
 STORE_BYTES = 100 * 2**20
 REGIONS = ("eu", "eu", "us")
+
+
+REAP_S = 1.0
+
+
+def reap(cluster: Cluster) -> None:
+    """Collect ended processes: to Ray's workers a raylet that is a zombie is still alive."""
+    never = threading.Event()
+    while not never.wait(REAP_S):
+        for node in [*cluster.list_all_nodes()]:
+            for processes in [*node.all_processes.values()]:
+                for each in processes:
+                    each.process.poll()
 
 
 def main() -> None:
@@ -29,6 +43,7 @@ def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args=head)
     for region in REGIONS:
         cluster.add_node(num_cpus=2, labels={"region": region}, object_store_memory=STORE_BYTES)
+    threading.Thread(target=reap, args=(cluster,), daemon=True).start()
     print(json.dumps({"address": cluster.address}), flush=True)
     node: Any = cluster.head_node
     for line in sys.stdin:

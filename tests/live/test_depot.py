@@ -78,7 +78,7 @@ def test_a_shard_that_dies_with_its_node_comes_back_elsewhere(tmp_path: Path) ->
         assert generations(depot) == [0]
         (lost,) = [each for each in events(depot) if isinstance(each, ShardLost)]
         assert 2 <= len(lost.fragments) <= 3, "of eight"
-        assert len(processes(cluster, "Shard")) == 3
+        until(lambda: len(processes(cluster, "Shard")) == 3, WITHIN_S)  # the lost one ends, too
         assert cluster.ask("stop").code == 0
         until((tmp_path / RUN / "summary.json").exists, WITHIN_S)
         until(lambda: held(cluster) == ([], 0), WITHIN_S)
