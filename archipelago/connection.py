@@ -47,7 +47,7 @@ class Run:
 
     name: str
     run_dir: Path | None
-    """Its directory, if that is on this machine."""
+    """The run directory; None if it is on another machine."""
     address: str | None = None
 
     @property

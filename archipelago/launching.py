@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ def run(
     """Train to the end and return the result.
 
     The run belongs to this process: Ctrl-C ends it gracefully, and a second Ctrl-C at once.
+    The accelerators of this machine belong to the islands. So if this process has not imported JAX
+    yet, JAX uses the CPU in it from here on, unless `JAX_PLATFORMS` says otherwise.
 
     Args:
         config: A path, the tables of a TOML file, or a `Config`.
@@ -59,6 +62,7 @@ def run(
         UserMistake: The configuration, the task or the data are wrong; nothing was started.
         RunFailed: The run could not be completed; it can be resumed.
     """
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX reads it when it is imported
     from cluster.launch.interrupts import Interrupts
     from cluster.launch.preflight import enter
     from cluster.launch.run import run as launch

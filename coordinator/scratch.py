@@ -14,7 +14,7 @@ from coordinator.kernels import BLOCK, TILE
 
 
 class Room(NamedTuple):
-    """What one thread needs to work on a tile."""
+    """The scratch arrays of one thread that works on a tile."""
 
     total: NDArray[np.float32]
     bits: NDArray[np.uint32]

@@ -1,4 +1,4 @@
-"""What a life needs before its first step: fetched, put in place, and handed to the threads."""
+"""The setup of a life before its first step: fetch, put in place, hand to the threads."""
 
 from __future__ import annotations
 

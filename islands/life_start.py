@@ -24,7 +24,7 @@ from coordinator.protocol import Island, Life
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What a process still holds of its life before."""
+    """The state that a process still holds of its previous life."""
 
     moments: bool
     """Whether the optimizer moments of that life are here; a new process has none."""

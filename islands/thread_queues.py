@@ -12,7 +12,7 @@ from islands.thread_tasks import Adoption, Handing, Offer, Todo
 
 
 class ThreadQueues:
-    """What waits to be done, with its data. Only the mailbox has it, and holds its lock meanwhile.
+    """The pending work with its data. Only the mailbox uses it, and holds its lock meanwhile.
 
     `todo`: of the training thread; `to_say`: of the talking thread; `offers`: of the newest version
     of each fragment, until it is adopted.

@@ -1,4 +1,4 @@
-"""What the threads of a learner do, each task with its data."""
+"""The tasks of a learner's threads, each with its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people type and see: commands, live table, summary.
+"""The command line: commands, live table, summary.
 
 Nobody imports this room. A command reads its arguments, hands over at once, and prints what comes
 back; nothing is decided here. Ray and JAX are imported by the commands that need them, when they

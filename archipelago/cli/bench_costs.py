@@ -51,7 +51,7 @@ def scale(
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What does one syncer cost, and how fast does it answer, by number of learners?
+    """Measure the cost and the latency of one syncer, by number of learners.
 
     Example: archipelago bench scale --learners 8,64,256 --json
     """
@@ -83,7 +83,7 @@ def overhead(
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What does the system cost islands that train anyway, in wall time and in CPU seconds?
+    """Measure the overhead of the system beside training, in wall time and in CPU seconds.
 
     Example: archipelago bench overhead --pairs 6 --for 20 --json
     """
@@ -107,8 +107,8 @@ def large(
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What does a killed syncer cost a run of a million steps, and 16 learners who join a model of
-    a gigabyte over 200 Mbit/s?
+    """Measure the cost of length and size: a syncer killed after a million steps, and 16 learners
+    that join a model of a gigabyte over 200 Mbit/s.
 
     Before its first measurement it plays a tape of 100,000 steps, which takes half an hour and
     0.5 GB in ~/.cache/archipelago/bench; later ones find it there. The link is one of two network

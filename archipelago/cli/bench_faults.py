@@ -43,7 +43,7 @@ def faults(
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What is left of the merged tokens per second when something is killed every so often?
+    """Measure how many merged tokens per second remain under regular kills.
 
     First islands only, then syncer and shard too. The defaults take some 40 minutes.
 

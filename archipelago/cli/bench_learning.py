@@ -59,7 +59,7 @@ def wire(
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What does each encoding cost, in bytes, in time and in what is learned?
+    """Measure the bytes, the time and the held-out loss of each encoding.
 
     Example: archipelago bench wire --set sync.every=24 --json
     """

@@ -146,7 +146,7 @@ PLANNED = (
     ("hours", "hours", "{:,.1f}"),
     ("USD", "usd", "{:,.0f}"),
 )
-"""What is shown of a setting: its name, its key, its form."""
+"""The labels of a setting: its name, its key, its form."""
 
 
 def show_plan(made: TrainingPlan, cluster: ClusterFile, console: Console) -> None:

@@ -22,7 +22,7 @@ SHORT = (
     "run.steps=60",
     "faults.plan=[{at_step = 20, kind = 'kill', island = 'local-2'}]",
 )
-"""What makes the demo short enough for a check: a minute on two cores."""
+"""The overrides that make the demo a check of one minute on two cores."""
 
 
 def init(

@@ -36,7 +36,7 @@ def line(status: RunStatus) -> str:
 
 
 def announce(before: RunStatus | None, after: RunStatus) -> list[str]:
-    """What happened between two looks at a run, a line each, stamped with the run's own time."""
+    """Return one line for each event between two looks, stamped with the time of the run."""
     stamp = duration(after["elapsed_s"])
     happened = [*_of_the_run(before, after), *_of_the_islands(before, after)]
     return [f"{stamp}  {text}" for text in happened]
@@ -72,7 +72,7 @@ def _end(status: RunStatus) -> str:
 
 
 def _of_the_alerts(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
-    """What somebody must see to, once each; and that it is over."""
+    """Return one line for each alert that has begun or ended."""
     was, now = (before or {}).get("alerts", []), after.get("alerts", [])
     for alert in now:
         if alert not in was:

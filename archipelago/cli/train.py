@@ -118,7 +118,11 @@ def train(
 
 def import_from_here() -> None:
     """Let this process import the user's task from the current folder, as Ray's workers do."""
-    if (here := os.getcwd()) not in sys.path:
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        raise UserMistake("the current folder is gone; start in one that exists") from error
+    if here not in sys.path:
         sys.path.append(here)
 
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class BringUp(Generic[T]):
-    """What a process goes on with; for one event loop. `made`: that, once it is there."""
+    """The state of a restarted process, for one event loop. `made`: the state, once it exists."""
 
     def __init__(self, name: str, make: Callable[[], Awaitable[T]]) -> None:
         """`name`: of what comes back, in the words of an error."""

@@ -37,7 +37,7 @@ class Breakable:
 
 
 class BreakableIsland(Breakable):
-    """What an island's actor can be told to do to its node."""
+    """The faults that an island's actor can inject into its node."""
 
     @ray.method(concurrency_group="breaking")
     def node(self) -> str:

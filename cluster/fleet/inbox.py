@@ -57,7 +57,7 @@ class SpareHeartbeat:
 
 @dataclass(slots=True)
 class InboxContents:
-    """What has come in since the keeper looked last."""
+    """The messages that have arrived since the keeper looked last."""
 
     words: list[ProcessStarted | ProcessFailed] = field(default_factory=list)
     heard: dict[Seat, SpareHeartbeat] = field(default_factory=dict)

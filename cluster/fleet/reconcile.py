@@ -52,7 +52,7 @@ class Holding:
 
 
 class ActionKind(StrEnum):
-    """What is done with an island."""
+    """The kind of an action on an island."""
 
     PLACE = "place"  # ask for its devices
     START = "start"  # start its process on them

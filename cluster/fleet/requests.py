@@ -21,7 +21,7 @@ from coordinator.protocol import Island
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """What people want of a run at one moment."""
+    """The state of a run that people have requested."""
 
     desired: frozenset[Island]
     """Islands that shall be there."""
@@ -99,7 +99,7 @@ class Requests:
 
     @property
     def wanted(self) -> DesiredState:
-        """What people want at this moment."""
+        """Return the state that is requested now."""
         with self._changed:
             return self._now
 

@@ -8,7 +8,7 @@ from coordinator.parts import Part
 
 
 class FirstPart(NamedTuple):
-    """What the first host hands in, and the names of the actors that have the other parts."""
+    """The first host's part of a hand-in, and the names of the actors that have the other parts."""
 
     part: Part
     others: tuple[str, ...]

@@ -9,6 +9,9 @@ from pathlib import Path
 from cluster.config.schema import Machines
 
 CPU_ENV = {"JAX_PLATFORMS": "cpu"}
+ACCELERATOR_ENV = {"JAX_PLATFORMS": ""}
+"""JAX chooses. The process that starts Ray here restricts itself to its CPU, and Ray's processes
+would inherit that."""
 KEEP_PAGES = {
     "MALLOC_TRIM_THRESHOLD_": "1000000000",
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
@@ -49,6 +52,8 @@ def environment_of(machines: Machines) -> dict[str, str]:
         flags = [devices_of_cpus(count)] if count > 1 else []
         flags += [ONE_THREAD] if machines.devices.get("CPU", 0.0) <= 1 else []
         env |= {"XLA_FLAGS": " ".join(flags)} if flags else {}
+    else:
+        env |= ACCELERATOR_ENV
     return env
 
 

@@ -1,4 +1,4 @@
-"""What a restarted process goes on with is made once, and what is in its way is said each time."""
+"""A restarted process makes its state once, and reports each time what prevents it."""
 
 from __future__ import annotations
 

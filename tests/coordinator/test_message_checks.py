@@ -1,4 +1,4 @@
-"""What an island sends is checked before a shard or the syncer uses it."""
+"""A message of an island is checked before a shard or the syncer uses it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from cluster.config.machines import ClusterFile
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the choice would be if something were otherwise."""
+    """The choice under changed assumptions."""
 
     given: str
     learners: int

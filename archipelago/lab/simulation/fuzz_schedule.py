@@ -18,7 +18,7 @@ FAILURES_TOLD = 5
 
 @dataclass(slots=True)
 class Sum:
-    """Of some schedules."""
+    """The totals of some schedules."""
 
     schedules: int = 0
     events: int = 0

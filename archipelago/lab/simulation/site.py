@@ -38,7 +38,7 @@ class Machine:
 
 
 class Site:
-    """What all parts of a simulated cluster share."""
+    """The state that all parts of a simulated cluster share."""
 
     def __init__(self, plan: SimPlan) -> None:
         self.plan, self.rng = plan, random.Random(f"{plan.seed}/world")

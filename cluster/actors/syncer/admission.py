@@ -12,7 +12,7 @@ from coordinator.protocol import Join, Refused
 
 
 class Admission:
-    """Who may join a run; whether there is a place for it, the rules say."""
+    """The admission of islands to a run; the rules decide whether there is a place."""
 
     def __init__(self, config: Config, code: str) -> None:
         """`code`: of the task, when the run began (`user_sha256`)."""
