@@ -19,6 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -51,6 +52,9 @@ Overrides = Annotated[
     list[str], typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print the whole configuration, defaults included.")
+]
 Cluster = Annotated[
     str | None,
     typer.Option(

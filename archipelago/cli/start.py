@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from archipelago.cli.options import FAILED, Json, Overrides
+from archipelago.cli.options import FAILED, Json, Overrides, Verbose
 from archipelago.cli.train import train
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
@@ -52,6 +52,7 @@ def demo(
         bool,
         typer.Option("--check", help="A short run of a tiny model; exit code 1 if it went wrong."),
     ] = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Train a small model on four islands of this machine; one of them is killed half-way.
@@ -60,7 +61,7 @@ def demo(
     """
     with as_file(files("archipelago").joinpath("examples", "demo.toml")) as config_path:
         changed = [*(SHORT if check else ()), *overrides]
-        summary = train(config_path, changed, run_dir=run_dir, as_json=as_json)
+        summary = train(config_path, changed, run_dir=run_dir, verbose=verbose, as_json=as_json)
     if check and (wrong := problems(summary)):
         for line in wrong:
             print(f"archipelago: demo --check: {line}", file=sys.stderr)

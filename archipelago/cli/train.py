@@ -14,14 +14,17 @@ from rich.console import Console
 
 from archipelago.cli.display import Display
 from archipelago.cli.formatting import WIDTH
-from archipelago.cli.options import INTERRUPTED, ConfigPath, Json, Overrides
+from archipelago.cli.options import INTERRUPTED, ConfigPath, Json, Overrides, Verbose
+from archipelago.cli.run_header import header
 from archipelago.cli.tables import summary_table
 from cluster.storage import runs
 from cluster.storage.files import json_text
 from coordinator.errors import UserMistake
 
 if TYPE_CHECKING:
+    from cluster.config.schema import Config
     from cluster.fleet.outcome import Outcome
+    from coordinator.fragments import Layout
 
 
 def run(
@@ -42,6 +45,10 @@ def run(
             "log that leads to them is damaged or missing.",
         ),
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check everything, start nothing; exit code 2 if wrong.")
+    ] = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Train to the end, here; the first Ctrl-C ends it gracefully, a second one at once.
@@ -55,6 +62,8 @@ def run(
         run_dir=run_dir,
         resume=resume,
         from_stored=from_stored,
+        check=check,
+        verbose=verbose,
         as_json=as_json,
     )
 
@@ -67,9 +76,13 @@ def train(
     run_dir: Path | None = None,
     resume: bool = False,
     from_stored: bool = False,
+    check: bool = False,
+    verbose: bool = False,
     as_json: bool = False,
 ) -> Mapping[str, object]:
     """Run a configuration on this terminal to its end, and return the summary.
+
+    With `check`, start nothing and return what would run.
 
     Errors: `UserMistake`, `RunFailed`; `typer.Exit` if a signal has ended it.
     """
@@ -87,13 +100,16 @@ def train(
             f'--from-stored: run.mode = "{config.run.mode}" has no fragments; --resume goes on '
             "from the newest snapshot that can be read"
         )
+    console = Console(file=sys.stderr if as_json else sys.stdout)  # as it is now: see launch.run
+    if verbose or not as_json:
+        _say_header(console, config, chosen, layout, resume=resume, verbose=verbose)
+    if check:
+        found = checked(config, chosen, layout)
+        print(json_text(found) if as_json else "no problem was found, and nothing was started")
+        return found
     from cluster.launch.interrupts import Interrupts
     from cluster.launch.run import run
 
-    console = Console(file=sys.stderr if as_json else sys.stdout)  # as it is now: see launch.run
-    if not as_json:
-        console.print(f"run {chosen}, configuration {config.sha256[:12]}")
-        console.print(config.toml(), style="dim", markup=False, highlight=False)
     with Interrupts() as interrupts, Display(console) as display:
         outcome = run(
             config,
@@ -114,6 +130,36 @@ def train(
     if interrupts.asked is not None:
         raise typer.Exit(INTERRUPTED)
     return outcome.summary
+
+
+def checked(config: Config, run_dir: Path, layout: Layout) -> Mapping[str, object]:
+    """Return what `run --check --json` prints: what the run would be."""
+    return {
+        "ok": True,
+        "run_dir": str(run_dir),
+        "mode": str(config.run.mode),
+        "steps": config.run.steps,
+        "seed": config.run.seed,
+        "config_sha256": config.sha256,
+        "parameters": layout.parameters,
+        "islands": [*config.island_names],
+    }
+
+
+def _say_header(
+    console: Console,
+    config: Config,
+    run_dir: Path,
+    layout: Layout,
+    *,
+    resume: bool = False,
+    verbose: bool = False,
+) -> None:
+    for line in header(config, run_dir, layout, resume=resume):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if verbose:
+        console.print()
+        console.print(config.toml(), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def import_from_here() -> None:
@@ -193,7 +239,8 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
     from cluster.launch.run import keep_as_job
 
     console = Console(file=sys.stdout, width=WIDTH)
-    console.print(f"run {config.run.name}, configuration {config.sha256[:12]}, in {run_dir}")
+    console.print(f"run {config.run.name}", markup=False, highlight=False)
+    _say_header(console, config, run_dir, layout)
     with Interrupts() as interrupts, Display(console) as display:
         outcome = keep_as_job(config, run_dir, layout, show=display.show, interrupts=interrupts)
     console.print(summary_table(outcome.summary))

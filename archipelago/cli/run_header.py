@@ -1,0 +1,99 @@
+"""The lines that a run prints before it trains: model, data, islands and changed defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from archipelago.cli.formatting import WIDTH
+from cluster.config.schema import Config, IslandGroup, OptimizerConfig
+from cluster.config.toml import toml_value
+from cluster.config.values import RATES
+from coordinator.fragments import Layout
+
+MOST_LINES = 8
+"""Lines of the header at most; `--verbose` prints the whole configuration after it."""
+INDENT = 9  # columns of a line's title
+SHOWN_ELSEWHERE = {"run.name", "run.dir", "run.mode", "run.seed", "run.steps", "task.preset"}
+"""Keys whose values other lines of the header already show."""
+
+
+def header(config: Config, run_dir: Path, layout: Layout, *, resume: bool = False) -> list[str]:
+    """Return the header, at most `MOST_LINES` lines of `WIDTH` columns (paths may be longer)."""
+    run, sync, optimizer = config.run, config.sync, config.optimizer
+    verb = "resume" if resume else "train"
+    lines = {
+        verb: f"{run.mode}, {run.steps} steps, seed {run.seed}",
+        "model": f"{config.task.preset or config.task.target}, {layout.parameters:,} parameters, "
+        f"{optimizer.kind} at learning rate {optimizer.learning_rate:g}",
+        "data": f"{config.data.source}, windows of {config.data.window} tokens, "
+        f"{config.data.heldout_percent:g} % held out",
+        "islands": "; ".join(_group(group) for group in config.islands),
+    }
+    if not run.mode.sums_gradients:
+        lines["merging"] = (
+            f"H = {toml_value(sync.every)}, {sync.fragments} fragments, "
+            f"quorum {sync.quorum} of {len(config.island_names)}, {sync.merge}, "
+            f"{sync.wire_up} up, {sync.wire_down} down"
+        )
+    if changed := _fitting([*changes(config)]):
+        lines["changed"] = changed
+    shown = [f"{title:<{INDENT}}{_cut(text)}" for title, text in lines.items()]
+    return [*shown, f"{'config':<{INDENT}}{config.sha256[:12]} in {run_dir}"]
+
+
+def changes(config: Config) -> Iterator[str]:
+    """Yield each key that differs from its default, with its value; islands are not compared."""
+    rate = RATES[config.optimizer.kind]  # each kind has its own default
+    defaults = Config(optimizer=OptimizerConfig(learning_rate=rate))
+    usual, given = (
+        each.model_dump(mode="json", exclude={"islands"}) for each in (defaults, config)
+    )
+    for path, value in _leaves(given):
+        if path not in SHOWN_ELSEWHERE and value != _at(usual, path):
+            yield f"{path} = {toml_value(value)}"
+
+
+def _group(group: IslandGroup) -> str:
+    resources = ", ".join(f"{amount:g} {name}" for name, amount in group.resources.items())
+    where = f" in {group.region}" if group.region else ""
+    hosts = f", {group.hosts} hosts" if group.hosts > 1 else ""
+    spares = f", {group.spares} spare" if group.spares else ""
+    return (
+        f"{group.count} {group.group}{where} (batch {group.batch_size}{hosts}, "
+        f"{resources or 'no resources'} each{spares})"
+    )
+
+
+def _leaves(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of nested tables with its dotted path; a list is one value."""
+    for key, value in tables.items():
+        path = f"{above}.{key}" if above else key
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, path)
+        elif value not in (None, {}):
+            yield path, value
+
+
+def _at(tables: Mapping[str, Any], path: str) -> Any:
+    found: Any = tables
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _fitting(texts: list[str]) -> str:
+    """Return as many of the texts as fit in one line, and how many more there are."""
+    room = WIDTH - INDENT - len(", and 100 more")
+    shown: list[str] = []
+    while texts and len(", ".join([*shown, texts[0]])) <= room:
+        shown.append(texts.pop(0))
+    if texts:
+        shown.append(f"{'and ' if shown else ''}{len(texts)} more")
+    return ", ".join(shown)
+
+
+def _cut(text: str) -> str:
+    room = WIDTH - INDENT
+    return text if len(text) <= room else f"{text[: room - 3]}..."
