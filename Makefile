@@ -49,8 +49,8 @@ mutants: $(STAMP) ## remove each guard of the rules in turn, count who notices (
 soak: $(STAMP) ## half an hour of faults of all kinds, and what grew or stayed (FOR=seconds)
 	$(BIN)/python -m tests.soak --for $(or $(FOR),1800)
 
-bench: $(STAMP) ## measure, and write the tables of docs/benchmarks.md (BENCH="merge wire": only these)
-	$(BIN)/python -m archipelago.lab.bench.tables docs/benchmarks.md $(BENCH)
+bench: $(STAMP) ## measure, and write the tables of docs/lab/benchmarks.md (BENCH="merge wire": only these)
+	$(BIN)/python -m archipelago.lab.bench.tables docs/lab/benchmarks.md $(BENCH)
 
 dist: $(STAMP) ## build the wheel, with the changelog in it: dist/
 	rm -rf build/bdist* build/lib dist *.egg-info
