@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 FAST := not live and not slow
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo dist test test-long lint check live fuzz mutants soak bench accelerator pins clean
+.PHONY: help install demo test test-long lint check live fuzz mutants soak bench dist docs reference accelerator pins clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -57,6 +57,14 @@ dist: $(STAMP) ## build the wheel, with the changelog in it: dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	rm -rf build/bdist* build/lib
 	@ls dist/*.whl
+
+reference: $(STAMP) ## write the generated pages of docs/reference
+	$(BIN)/python .ci/reference
+
+docs: $(STAMP) ## build the documentation: build/site/ (under a minute; a warning is an error)
+	$(BIN)/python .ci/reference --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "built build/site/index.html"
 
 accelerator: $(STAMP) ## a folder that measures an accelerator without Ray: build/accelerator/
 	$(BIN)/python .ci/accelerator $(BIN)/python

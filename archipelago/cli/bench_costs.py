@@ -22,7 +22,7 @@ def merge(
     elements: Annotated[int, typer.Option("--n", min=1, help="Of each of them.")] = 16_000_000,
     wire: Annotated[Wire, typer.Option(help="Measured beside f32.")] = Wire.INT4,
     threads: Annotated[int, typer.Option(min=0, help="0: all that may be used here.")] = 0,
-    repeats: Annotated[int, typer.Option(min=1)] = 15,
+    repeats: Annotated[int, typer.Option(min=1, help="Samples of each figure.")] = 15,
     pieces: Annotated[int, typer.Option(min=1, help="Of the fragment beside one tensor.")] = 4000,
     quick: Annotated[bool, typer.Option("--quick", help="A rough figure.")] = False,
     as_json: Json = False,

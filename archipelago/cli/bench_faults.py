@@ -36,7 +36,9 @@ def recovery(
 
 def faults(
     islands: Annotated[int, typer.Option(min=2, help="On this machine.")] = 8,
-    every_s: Annotated[float, typer.Option("--kill-every", min=1.0, metavar="S")] = 15.0,
+    every_s: Annotated[
+        float, typer.Option("--kill-every", min=1.0, metavar="S", help="Seconds between two kills.")
+    ] = 15.0,
     for_s: Annotated[float, typer.Option("--for", min=30.0, metavar="S", help="A window.")] = 100.0,
     pairs: Annotated[int, typer.Option(min=1, help="Of windows, with kills and without.")] = 6,
     overrides: Overrides = [],  # noqa: B006 - typer reads it, nobody changes it

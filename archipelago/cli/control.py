@@ -46,7 +46,7 @@ def _counts(texts: Sequence[str]) -> dict[str, int]:
 
 def drain(
     name: NamedRun,
-    island: Annotated[str, typer.Argument(metavar="ISLAND")],
+    island: Annotated[str, typer.Argument(metavar="ISLAND", help="Its name, such as local-0.")],
     address: Cluster = None,
 ) -> None:
     """Let one island hand in what it has and leave; its group has one less from then on.

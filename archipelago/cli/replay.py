@@ -14,7 +14,8 @@ from cluster.storage.files import json_text
 
 
 def replay(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR")], as_json: Json = False
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")],
+    as_json: Json = False,
 ) -> None:
     """Rebuild a run from its tape, compare with what it left to the last bit, and judge it: every
     invariant after every event.

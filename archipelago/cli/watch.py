@@ -31,7 +31,9 @@ def status(name: RunName = None, address: Cluster = None, as_json: Json = False)
 def top(
     name: RunName = None,
     address: Cluster = None,
-    every_s: Annotated[float, typer.Option("--every", min=0.1, metavar="S")] = 1.0,
+    every_s: Annotated[
+        float, typer.Option("--every", min=0.1, metavar="S", help="Seconds between two looks.")
+    ] = 1.0,
 ) -> None:
     """Islands and fragments of a run, refreshed until it ends; Ctrl-C leaves the run alone.
 
