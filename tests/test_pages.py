@@ -1,0 +1,137 @@
+"""The documentation agrees with the program: generated pages, commands, configurations, alerts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+import archipelago.cli.main
+from archipelago.cli.options import app
+from cluster.config.load import draft
+from cluster.config.schema import Config
+
+del archipelago.cli.main  # it registers the commands
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md")])
+HEADINGS = ["Meaning", "Where to look", "What to do", "Cost", "Rollback"]
+MOST_README_LINES = 150
+LEFT_OUT = {"task", "islands"}
+"""Tables that a configuration must have, and that an excerpt on a page may leave out."""
+
+
+def blocks(language: str) -> list[Any]:
+    """Return the code blocks of a language as parameters of a test, named by page and number."""
+    blocks: list[Any] = []
+    for page in PAGES:
+        found = re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+        for number, text in enumerate(found):
+            blocks.append(pytest.param(text, id=f"{page.relative_to(ROOT)}-{number}"))
+    return blocks
+
+
+def commands_in(block: str) -> Iterator[list[str]]:
+    """Yield the arguments of each `archipelago` command of a bash block."""
+    for line in block.replace("\\\n", " ").splitlines():
+        for part in re.split(r"&&|\|\||;", line):
+            words = shlex.split(part, comments=True) if "archipelago" in part else []
+            if words and Path(words[0]).name == "archipelago":
+                yield words[1:]
+
+
+def test_reference_pages_are_current() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "reference", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", blocks("bash"))
+def test_commands_have_known_options(block: str) -> None:
+    root: Any = typer.main.get_command(app)
+    for words in commands_in(block):
+        command, rest = root, words
+        while rest and rest[0] in getattr(command, "commands", {}):
+            command, rest = command.commands[rest[0]], rest[1:]
+        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+        known |= {"-h", "--help"}
+        if command is root:
+            assert rest in (["--version"], ["-h"], ["--help"]), f"no command: {words}"
+        unknown = [w for w in rest if w.startswith("-") and w.partition("=")[0] not in known]
+        assert not unknown, f"archipelago {' '.join(words)}: {unknown}"
+
+
+def test_a_page_with_a_wrong_option_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="--evry"):
+        test_commands_have_known_options("archipelago top first --evry 2\n")
+
+
+@pytest.mark.parametrize("block", blocks("toml"))
+def test_configurations_have_known_keys(block: str) -> None:
+    tables = tomllib.loads(block)
+    if "faults" in tables and isinstance(tables["faults"], list):
+        return  # a plan of `chaos`
+    known = {name: tables[name] for name in tables if name in Config.model_fields}
+    assert known == tables, f"tables that no configuration has: {set(tables) - set(known)}"
+    found = draft(tables, origin="page").problems
+    assert not [str(each) for each in found if each.where not in LEFT_OUT]
+
+
+def test_a_page_with_a_wrong_key_is_noticed() -> None:
+    with pytest.raises(AssertionError):
+        test_configurations_have_known_keys("[sync]\nevry = 8\n")
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_yaml_can_be_read(block: str) -> None:
+    assert yaml.safe_load(block)
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_compiles_and_uses_public_names(block: str) -> None:
+    compile(block, "page", "exec")
+    import archipelago as public
+
+    for name in re.findall(r"\barchipelago\.(\w+)", block):
+        assert hasattr(public, name), f"archipelago.{name} is not public"
+
+
+@pytest.mark.parametrize(
+    "alert", re.findall(r"alert: (\w+)", (ROOT / "archipelago/boards/alerts.yml").read_text())
+)
+def test_every_alert_has_a_page(alert: str) -> None:
+    pages = [
+        page
+        for page in (ROOT / "docs" / "howto" / "alerts").glob("*.md")
+        if f"`{alert}`" in page.read_text("utf-8")
+    ]
+    assert len(pages) == 1
+    assert f"alerts/{pages[0].name}" in (ROOT / "docs" / "howto" / "index.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem)
+        for folder in ("alerts", "symptoms")
+        for page in sorted((ROOT / "docs" / "howto" / folder).glob("*.md"))
+    ],
+)
+def test_pages_of_alerts_answer_every_question(page: Path) -> None:
+    sections = re.split(r"^## ", page.read_text("utf-8"), flags=re.M)[1:]
+    assert [section.partition("\n")[0] for section in sections] == HEADINGS
+    assert all(section.partition("\n")[2].strip() for section in sections)
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= MOST_README_LINES
