@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("archipelago", "coordinator", "islands", "cluster", "tests")
 REFUSED = {
-    "What", "Who", "Whose", "Whoever", "Of", "Those", "As", "With", "None", "It", "Its", "Has", "...",
+    "What", "Who", "Whose", "Whoever", "Of", "Those", "As", "With", "None", "It", "Its", "Has",
+    "...",
 }  # fmt: skip
 """First words of sentences that have no subject, or whose subject is a riddle."""
 REFUSED_PAIRS = {("The", "same"), ("That", "of")}

@@ -1,0 +1,136 @@
+"""Each tutorial's commands, in order, as a reader types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.live.cli import ROOT, Place, last_status, place, until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+TUTORIALS = ROOT / "docs" / "tutorial"
+STARTED_S = 120.0
+
+
+def blocks(name: str) -> list[str]:
+    """Return the commands of a tutorial, one string for each bash block."""
+    return re.findall(r"^```bash\n(.*?)^```", (TUTORIALS / name).read_text("utf-8"), re.M | re.S)
+
+
+@contextmanager
+def terminal(here: Place) -> Generator[Path]:
+    """A folder, and everything that is started in it ended by its process id afterwards."""
+    folder = here.folder / "work"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        for pid in here.left_running():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def environment(here: Place) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**here.environment, "PATH": path, "HOME": str(here.folder)}
+
+
+def typed(here: Place, folder: Path, commands: Sequence[str]) -> str:
+    """Run blocks in one shell, each as soon as the one before has succeeded."""
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
+        cwd=folder,
+        env=environment(here),
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_first_run() -> None:
+    install, *others = blocks("first-run.md")
+    assert "make install" in install
+    with place() as here, terminal(here) as folder:
+        said = typed(here, folder, [f"cd {ROOT}", install, f"cd {folder}", *others])
+        run = folder / "my-run" / "first"
+        summary = json.loads((run / "summary.json").read_text())
+        parts = ("merged", "discarded", "lost", "outstanding")
+        assert sum(summary[f"tokens_{part}"] for part in parts) == summary["tokens_trained"] > 0
+        assert summary["heldout_loss"] < summary["initial_heldout_loss"]
+        assert (run / "model.safetensors").exists()
+        assert "no problem was found, and nothing was started" in said
+        assert "did you mean every?" in said
+
+
+def test_watch_and_break() -> None:
+    start, look, kill, again, change, end = blocks("watch-and-break.md")
+    with place() as here, terminal(here) as folder:
+        typed(here, folder, ["archipelago init my-run"])
+        run = folder / "my-run"
+        first = subprocess.Popen(
+            ["bash", "-c", start], cwd=run, env=environment(here), stdout=subprocess.PIPE, text=True
+        )
+        until(lambda: states(run / "live") == ["live", "live"], STARTED_S)
+        assert "local-1" in typed(here, run, [look])
+        typed(here, run, [kill, again])
+        until(lambda: lives(run / "live") == [1, 2], STARTED_S)
+        typed(here, run, [change])
+        until(lambda: "local-2" in names(run / "live"), STARTED_S)
+        typed(here, run, [end])
+        said, _ = first.communicate(timeout=STARTED_S)
+        assert first.returncode == 0, said
+        summary = json.loads((run / "live" / "summary.json").read_text())
+        assert summary["faults"] == 1
+        assert len(summary["recovery_s"]) == 1
+        assert (run / "snapshot.safetensors").exists()
+
+
+def test_cluster() -> None:
+    prepare, head, node, submit, address, look, scale, end = blocks("cluster.md")
+    with place() as here, terminal(here) as folder:
+        typed(here, folder, ["archipelago init my-run"])
+        run = here.folder / "archipelago" / "runs" / "first"
+        shell = [f"cd {folder / 'my-run'}", prepare]
+        token = typed(here, folder, [prepare]).strip()
+        shell[1] = f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token}"
+        own = " --dashboard-agent-listen-port={}\n"  # another Ray of this machine may have Ray's own
+        nodes = [each.rstrip() + own.format(free_port()) for each in (head, node)]
+        typed(here, folder, [*shell, *nodes, submit])
+        until(lambda: states(run) == ["live", "live"], STARTED_S)
+        assert "local-1" in typed(here, folder, [*shell, address, look])
+        typed(here, folder, [*shell, address, scale])
+        until(lambda: "local-2" in names(run), STARTED_S)
+        typed(here, folder, [*shell, address, end])
+        until((run / "summary.json").exists, STARTED_S)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def states(run_dir: Path) -> list[str]:
+    return [each["state"] for each in last_status(run_dir).get("islands", ())]
+
+
+def names(run_dir: Path) -> list[str]:
+    return [each["island"] for each in last_status(run_dir).get("islands", ())]
+
+
+def lives(run_dir: Path) -> list[int]:
+    found = last_status(run_dir).get("islands", ())
+    return sorted(each["life"] for each in found if each["state"] == "live")
