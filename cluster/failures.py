@@ -24,7 +24,7 @@ Some error messages are a page long, and both `status` and the tape repeat them.
 
 
 class Reason(StrEnum):
-    """What an island was doing when it failed, or what was wrong.
+    """The activity in which an island failed, or the defect that was found.
 
     Each reason is a label of a metric, so there are few.
     """
@@ -60,7 +60,7 @@ class Failure:
     """One failure of one island."""
 
     reason: Reason
-    """What the island was doing, or what was wrong."""
+    """The activity that failed, or the defect that was found."""
     why: str
     """The message, in one line."""
     ends: bool = True

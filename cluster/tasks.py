@@ -72,8 +72,8 @@ def watch_process(failed: Failed) -> None:
     """Report uncaught exceptions of threads and of the event loop's callbacks to `failed`.
 
     Both are also logged with their tracebacks. `failed` is called on the event loop that runs in
-    the calling thread. If no loop runs there, only threads are watched, and `failed` is called on the
-    thread that dies. The previous thread hook is called first.
+    the calling thread. If no loop runs there, only threads are watched, and `failed` is called on
+    the thread that dies. The previous thread hook is called first.
     """
     before, loop = threading.excepthook, None
     with suppress(RuntimeError):  # no event loop runs here: the process has only threads
