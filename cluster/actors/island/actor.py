@@ -102,7 +102,7 @@ class IslandActor(BreakableIsland):
 
     @its_own("control", Reason.WORDS)
     def refused(self, said: ContributionId) -> None:
-        """Tell the learner that a contribution was discarded; the learner gets its residual back."""
+        """Tell the learner that a contribution was discarded; it gets its residual back."""
         if (learner := self._learner) is not None:
             learner.refused(said)
 
