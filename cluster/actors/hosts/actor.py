@@ -122,7 +122,7 @@ class HostActor:
 
     @ray.method(concurrency_group="asking")
     def given(self, pieces: Sequence[MomentPieceRef], leaves: int) -> str | None:
-        """Pull this host's share of a donor's moments; return the reason if it failed, else None."""
+        """Pull this host's share of a donor's moments; return the error message, or None."""
         try:
             if not self._ready.wait(CALL_TIMEOUT_S) or self._follower is None:
                 return "it is not ready"
