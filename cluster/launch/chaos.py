@@ -20,7 +20,7 @@ from coordinator.errors import RunFailed, Unreachable, UserMistake
 ANY = "*"
 """The island of a planned fault that stands for a random live island."""
 SLOWER = 4.0
-"""The factor by which a random fault of kind `slow` lengthens each step."""
+"""The `factor` of random faults: "slow" makes each step take this many times as long."""
 _PLAN = TypeAdapter(dict[str, list[Attack]])
 
 

@@ -139,7 +139,7 @@ class Fetching:
         return [found[number] for number in sorted(found)]
 
     def _pull(self, reference: ray.ObjectRef, over: Event) -> Any:
-        """Wait for an object until it arrives or its pull is over; then nobody reads the result."""
+        """Wait for an object, until its pull is over; after that nobody reads the result."""
         while not over.is_set():
             if self._is_there is None or self._is_there(reference):
                 return self._get(reference)
