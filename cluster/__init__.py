@@ -1,13 +1,14 @@
 """Everything that can fail for reasons outside the program: Ray, clocks, disks, people.
 
-Each folder is a room; its docstring says what it is for, who may come in, and what each module
-holds. Imports between rooms go one way (`pyproject.toml` has the layers). Beside the rooms:
+Each folder is a room (a layer): its docstring says what the room is for, which rooms may import it,
+and what each module holds. Imports between rooms go one way (`pyproject.toml` has the layers).
+These modules are beside the rooms:
 
-    names     what islands, seats and actors of a run are called
-    status    what a run says of itself, for people and dashboards
-    view      what the fleet decides from, for nobody else
-    failures  what an island raises or sends that is of no use, told apart
-    source    which source runs, ours and the user's
-    package_guard  finds other packages named as ours, before they are imported
-    tasks     how asyncio tasks are made, and what becomes of exceptions that nobody awaits
+    names     names of the islands, seats and actors of a run
+    status    the status of a run, for people and dashboards
+    view      the part of the syncer's state from which the fleet decides, and nothing else
+    failures  errors and unusable messages of islands, classified by reason
+    source    fingerprints of the running source, ours and the user's
+    package_guard  finds other packages with our names before they are imported
+    tasks     creation of asyncio tasks, and reporting of exceptions that nobody awaits
 """

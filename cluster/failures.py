@@ -1,7 +1,7 @@
-"""What one island raises or sends that is of no use, and what that means for it: never for others.
+"""Failures of one island: exceptions and unusable messages, which never affect other islands.
 
-It is told apart by type where it comes up, counted by its reason, kept in the notes, and at worst
-ends that island's life (docs/protocol.md, An island that fails).
+A failure is classified by type where it occurs, counted by its reason and kept in the notes. At
+worst it ends that island's life (docs/protocol.md, An island that fails).
 """
 
 from __future__ import annotations
@@ -17,24 +17,38 @@ from coordinator.errors import Malformed
 from coordinator.protocol import Life, Reached
 
 WORDS = 160
-"""Characters of a `why`: some errors are a page long, and `status` and tape repeat them."""
+"""Largest length of a failure's `why`, in characters.
+
+Some error messages are a page long, and both `status` and the tape repeat them.
+"""
 
 
 class Reason(StrEnum):
-    """What an island was doing, or what was the matter; a label of metrics, so there are few."""
+    """The activity in which an island failed, or the defect that was found.
 
-    TRAIN = "train"  # raised on a thread of its own: it was starting, stepping or speaking
-    HAND_IN = "hand_in"  # raised in this call, and so on
+    Each reason is a label of a metric, so there are few.
+    """
+
+    TRAIN = "train"
+    """An exception on the island's own thread, while starting, stepping or sending messages."""
+    HAND_IN = "hand_in"
+    """An exception in the hand-in call."""
     OFFER = "offer"
+    """An exception in the offer call."""
     MOMENTS = "moments"
+    """An exception in the call for optimizer moments."""
     WORDS = "words"
-    SENT = "sent"  # what came of it is not what the protocol has words for
-    STORE = "store"  # the object store, and the disk behind it, had no room
-    UNHEARD = "unheard"  # raised on a thread, or in a callback, of syncer or shard: nobody waited
+    """An exception in a call that brings the island a message."""
+    SENT = "sent"
+    """A message or answer that the protocol does not allow."""
+    STORE = "store"
+    """A full object store: neither memory nor the disk behind it had room."""
+    UNHEARD = "unheard"
+    """An exception on a thread or in a callback of the syncer or a shard, which nobody awaited."""
 
 
 class Unjudged(StrEnum):
-    """Why an evaluation of the model came to nothing; a label too."""
+    """Why an evaluation of the model failed; also a label of a metric."""
 
     RAISED = "raised"
     DIED = "died"
@@ -43,27 +57,31 @@ class Unjudged(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failure. `ends`: the life it is of is over, and its process begins anew."""
+    """One failure of one island."""
 
     reason: Reason
+    """The activity that failed, or the defect that was found."""
     why: str
+    """The message, in one line."""
     ends: bool = True
+    """Whether the failure ends the island's life, so that its process starts again."""
 
 
 Losses = Sequence[tuple[Life | None, Failure]]
-"""Failures, each with the life that it is of; None: of nobody in particular."""
+"""Failures, each with the life that failed; None if it belongs to no particular life."""
 
 
 class Answered(NamedTuple):
-    """What is known of publications when another one is sent: which islands `failed` to take one
-    in since, and whom the last one of the fragment has `reached`, if anybody."""
+    """The results of earlier publications, returned when the next one is sent."""
 
     failed: Losses = ()
+    """Failures of islands to take a publication in since the last answer."""
     reached: Reached | None = None
+    """The learners that the fragment's last publication has reached; None if there are none."""
 
 
 def raised(reason: Reason, error: BaseException) -> Failure:
-    """What an island raised while it was doing this, on whichever side it was caught."""
+    """Classify an exception that an island raised; `SENT` replaces the reason of a `Malformed`."""
     origin = origin_of(error)
     if isinstance(origin, Malformed):
         reason = Reason.SENT
@@ -71,12 +89,12 @@ def raised(reason: Reason, error: BaseException) -> Failure:
 
 
 def words_of(error: BaseException) -> str:
-    """Return the class of an exception, its message, and where it was raised if that is known."""
+    """Return an exception's class and message, and where it was raised if that is known."""
     return f"{type(origin_of(error)).__name__}: {_with_place(error)}"
 
 
 def _with_place(error: BaseException) -> str:
-    """Return the message of an exception, with the file and the line that raised it."""
+    """Return the message of an exception, with the file and line that raised it if known."""
     origin = origin_of(error)
     frames = traceback.extract_tb(origin.__traceback__)
     if not frames:
@@ -88,12 +106,12 @@ def _with_place(error: BaseException) -> str:
 
 
 def origin_of(error: BaseException) -> BaseException:
-    """What another process raised, if it came from there (Ray keeps it as `cause`)."""
+    """Return the exception that another process raised (Ray keeps it as `cause`), or the error."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, BaseException) else error
 
 
 def in_short(text: str) -> str:
-    """Its first line, as far as it has room."""
+    """Return the first line that is not empty, cut to `WORDS` characters."""
     line = next(filter(None, map(str.strip, text.splitlines())), "")
     return line if len(line) <= WORDS else f"{line[: WORDS - 4]} ..."

@@ -1,4 +1,4 @@
-"""What islands, seats and actors of a run are called, in the namespace of the run."""
+"""Names of the islands, seats and actors of a run, in the run's namespace."""
 
 from __future__ import annotations
 
@@ -9,38 +9,48 @@ from typing import NewType
 from coordinator.protocol import Fragment, Island
 
 Seat = NewType("Seat", str)
-"""Where a learner runs: an actor and its devices. The first one of an island has its name; a spare
-that has taken it over keeps its own."""
+"""The place where a learner runs: an actor and its devices.
+
+The first seat of an island has the island's name. A spare that takes an island over keeps its own.
+"""
 FLEET, SYNCER, EVALUATOR = "fleet", "syncer", "evaluator"
 SHARD = "shard-0"
-"""The first; a run with `sync.shards` has as many."""
+"""The name of the first shard; a run has `sync.shards` of them."""
 CALL_TIMEOUT_S = 30.0
-"""A call to one of them that takes longer is given up, and perhaps tried again."""
+"""Timeout of a call to one of these actors, in seconds; some callers retry."""
 
 
 def island_actor(seat: Seat) -> str:
+    """Return the name of the actor of a seat."""
     return f"island {seat}"
 
 
 def seat_of(island: Island) -> Seat:
-    """Where it is at first. Light learners, `crew-3.7`, share a process: what no island of a
-    configuration can be called (`bench scale`)."""
+    """Return the first seat of an island.
+
+    Light learners such as `crew-3.7` share one process, `crew-3` (`bench scale`). No island of a
+    configuration can have a name with a dot.
+    """
     return Seat(island.partition(".")[0])
 
 
 def free_seat(group: str, taken: Container[Seat], island: Island | None = None) -> Seat:
-    """A name for a new seat of this group: the island's own if that is free, else `eu+0` and on."""
+    """Return a new seat of a group: the island's own name if free, else `eu+0`, `eu+1` and on."""
     if island is not None and (own := seat_of(island)) not in taken:
         return own
     return next(seat for n in count() if (seat := Seat(f"{group}+{n}")) not in taken)
 
 
 def shard_actor(number: int) -> str:
+    """Return the name of a shard's actor."""
     return f"shard-{number}"
 
 
 def shards_of(shards: int, fragments: int) -> dict[str, list[Fragment]]:
-    """Which shard holds which fragments, all of about one size: in turn, as they fall due."""
+    """Assign fragments to shards in turn, so that shards have about equal size and load.
+
+    Consecutive fragments, which fall due one after another, are on different shards.
+    """
     return {
         shard_actor(number): [Fragment(p) for p in range(number, fragments, shards)]
         for number in range(shards)
@@ -48,18 +58,20 @@ def shards_of(shards: int, fragments: int) -> dict[str, list[Fragment]]:
 
 
 def namespace_of(run: str) -> str:
+    """Return the Ray namespace of a run."""
     return f"archipelago-{run}"
 
 
 def group_name(island: Island) -> str:
-    """`eu-west-3` -> `eu-west`."""
+    """Return the group of an island: `eu-west-3` gives `eu-west`."""
     return island.rpartition("-")[0]
 
 
 def number_of(island: Island) -> int:
+    """Return the number of an island in its group: `eu-west-3` gives 3."""
     return int(island.rpartition("-")[2])
 
 
 def island_names(group: str, count: int) -> tuple[Island, ...]:
-    """`eu`, 3 -> `eu-0`, `eu-1`, `eu-2`."""
+    """Return the islands of a group: `eu`, 3 gives `eu-0`, `eu-1`, `eu-2`."""
     return tuple(Island(f"{group}-{index}") for index in range(count))

@@ -1,8 +1,8 @@
-"""A guard against other packages named as ours, which would run in place of ours, or mixed with it.
+"""A guard against other packages with our names, which would replace ours or mix with them.
 
 A process imports `cluster` from the first folder of `sys.path` that has it, and the workers of Ray
-look into the current folder first. So a user's own package `cluster` ends a run with a traceback
-that explains nothing. `intruders` finds such packages before anything is started.
+search the current folder first. A user's own package `cluster` would therefore end a run with a
+traceback that explains nothing. `intruders` finds such packages before anything is started.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cluster.source import ALL_PACKAGES
 DISTRIBUTION = "archipelago-diloco"
 """The name under which pip installs this project."""
 OURS = Path(__file__).resolve().parents[1]
-"""The folder that our packages are in."""
+"""The folder that contains our packages."""
 
 
 def intruders(folders: Iterable[Path] = (), *, ours: Path = OURS) -> list[str]:
-    """Return what is in the way of our packages, one sentence each; empty if nothing is.
+    """Return one sentence for each package that shadows or overwrites ours; empty if there is none.
 
-    `folders`: searched by the processes of a run before the installed packages, beside those that
-    this process searches itself. `ours`: the folder that our packages are in.
+    `folders`: folders that the processes of a run search before the installed packages, in addition
+    to those that this process searches. `ours`: the folder that contains our packages.
     """
     found: dict[str, None] = {}
     for folder in dict.fromkeys([Path.cwd(), *folders, *_in_front(ours)]):
@@ -58,9 +58,9 @@ def _in_front(ours: Path) -> Iterator[Path]:
 
 
 def _package_in(folder: Path, name: str) -> Path | None:
-    """Return the module or package of this name in a folder.
+    """Return the module or package of this name in a folder; None if there is neither.
 
-    A folder without `__init__.py` is none: Python prefers ours, wherever that is.
+    A folder without `__init__.py` does not count: Python prefers our package, wherever it is.
     """
     if (folder / name / "__init__.py").is_file():
         return folder / name
@@ -68,6 +68,7 @@ def _package_in(folder: Path, name: str) -> Path | None:
 
 
 def _imported_from(name: str) -> Path | None:
+    """Return the file or folder from which a package would be imported; None if there is none."""
     spec = find_spec(name)
     if spec is None:
         return None
@@ -77,14 +78,15 @@ def _imported_from(name: str) -> Path | None:
 
 
 def _same(one: Path, other: Path) -> bool:
+    """Return whether both paths exist and are the same file or folder."""
     return one.exists() and other.exists() and one.samefile(other)
 
 
 def _overwritten(ours: Path) -> Iterator[str]:
-    """Yield a sentence for each of our packages that another one has overwritten.
+    """Yield a sentence for each of our packages that another package has overwritten.
 
-    An installed distribution knows the digest of each of its files. A source tree has none, and
-    nothing can be installed over it.
+    An installed distribution records the digest of each of its files. A source tree has no such
+    record, and nothing can be installed over it.
     """
     record = _record_of(ours)
     for name in ALL_PACKAGES:
@@ -103,7 +105,7 @@ def _overwritten(ours: Path) -> Iterator[str]:
 
 
 def _record_of(ours: Path) -> dict[str, str]:
-    """Return the digests of our installed files by their path, as pip has recorded them."""
+    """Return the digests of our installed files by path, as pip recorded them; empty if none."""
     for each in distributions(name=DISTRIBUTION, path=[str(ours)]):
         return {str(file): file.hash.value for file in each.files or () if file.hash}
     return {}

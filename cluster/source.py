@@ -1,4 +1,7 @@
-"""Which source a process runs, ours and the user's, so that a stale or changed copy is refused."""
+"""Fingerprints of the source that a process runs, so that a stale or changed copy is refused.
+
+There is one for our own packages, and one for the user's code.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGES = ("coordinator", "islands", "cluster")
-"""The packages of which a run consists: its fingerprint covers these."""
+"""The packages of which a run consists; `source_sha256` covers these."""
 ALL_PACKAGES = (*PACKAGES, "archipelago")
-"""The packages that this project installs, and that a job of a cluster brings along."""
+"""The packages that this project installs, and that a submitted job sends along."""
 
 
 @cache
 def source_sha256() -> str:
-    """Of all Python files of the three packages, as found where they are imported from."""
+    """Return a digest of all Python files of `PACKAGES`, as they are imported (16 hex digits)."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         root = package_roots()[package]
@@ -31,7 +34,7 @@ def source_sha256() -> str:
 
 
 def package_roots() -> dict[str, Path]:
-    """Return the folders of all our packages, as found where they are imported from."""
+    """Return the folders of all our packages, from where they are imported."""
     roots: dict[str, Path] = {}
     for package in ALL_PACKAGES:
         spec = find_spec(package)
@@ -40,16 +43,20 @@ def package_roots() -> dict[str, Path]:
     return roots
 
 
-# --- the user's -----------------------------------------------------------------------------------
+# --- the user's code ------------------------------------------------------------------------------
 
 
 @cache
 def user_sha256(target: str | None) -> str:
-    """Of what "module:attribute" names, whole packages, and of all that it imports by name, as far
-    as that is the user's own; empty if nothing of it is. To be asked before it is imported.
+    """Return a digest of the user's own code behind `target`, "module:attribute" (16 hex digits).
 
-    Not of what is installed, nor of Python's own: of that a version is known. By names and bytes,
-    wherever it lies. Nothing is imported, and what is not to be found is left to the import.
+    The digest covers the whole package that `target` names, and every module of the user's that the
+    code imports by name. Call this before `target` is imported. The digest is empty if `target` is
+    None, or if nothing behind it is the user's own.
+
+    Installed packages and Python's own modules are left out: their versions are known. File names
+    and bytes count, not the folder that they are in. Nothing is imported. A module that cannot be
+    found is left to the import to report.
     """
     if target is None:
         return ""
@@ -67,17 +74,18 @@ def user_sha256(target: str | None) -> str:
 
 
 def _top(module: str) -> str:
+    """Return the first part of a dotted module name."""
     return module.partition(".")[0]
 
 
 def _files_of(name: str) -> Iterator[tuple[str, bytes]]:
-    """Python files of a module or package of the user's, called from where it is found."""
+    """Yield the relative path and content of each Python file of one of the user's packages."""
     if name in ALL_PACKAGES or name in sys.stdlib_module_names:
         return
     try:
         if (spec := find_spec(name)) is None:
             return
-    except ValueError:  # something of that name was made at run time
+    except ValueError:  # the module of that name was made at run time
         return
     if spec.submodule_search_locations is None:
         if spec.origin is not None and _is_own(file := Path(spec.origin)) and file.is_file():
@@ -93,17 +101,17 @@ def _files_of(name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_own(path: Path) -> bool:
-    """Is it neither installed nor part of Python?"""
+    """Return whether a path is neither installed nor part of Python."""
     installed = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
     apart = {"site-packages", "dist-packages"} & set(path.parts)
     return not apart and not any(path.is_relative_to(each) for each in installed)
 
 
 def _imported_by(content: bytes) -> set[str]:
-    """First parts of the names of modules that it imports, wherever in it."""
+    """Return the first parts of the names of all modules that this source imports, at any depth."""
     try:
         tree = ast.parse(content)
-    except (SyntaxError, ValueError):  # whoever imports it will say so
+    except (SyntaxError, ValueError):  # the import itself will report it
         return set()
     names: set[str] = set()
     for node in ast.walk(tree):

@@ -1,5 +1,6 @@
-"""What a run says of itself while it goes on: one mapping, written by the run, read by whoever
-shows it. Plain JSON types, so that it travels as it is.
+"""The status of a run while it goes on: one mapping, written by the run, read by all displays.
+
+The types are plain JSON types, so a status can be sent and stored without conversion.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ PhaseName = Literal["starting", "running", "stopping", "finished"]
 IslandState = Literal[
     "waiting", "starting", "joining", "live", "draining", "quarantined", "lost", "left", "set aside"
 ]
-"""`waiting`: for its devices; `set aside`: it failed too often; the others are its learner's."""
+"""The states of an island.
+
+`waiting`: the island waits for its devices. `set aside`: the island failed too often and was given
+up. The other states are those of its learner.
+"""
 
 
 CURVE_KEPT, CURVE_SKETCHED = 512, 32
-"""Points of a held-out curve: in a status, and in each line of metrics.jsonl."""
+"""Most points of a held-out curve: in a status, and in each line of metrics.jsonl."""
 
 
 def sketched(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """A curve as one can draw it in a line: few points, evenly spread, the newest among them."""
+    """Return at most `CURVE_SKETCHED` points of a curve, evenly spread; the last is the newest."""
     if len(curve) <= CURVE_SKETCHED:
         return [*curve]
     last = CURVE_SKETCHED - 1
@@ -27,94 +32,157 @@ def sketched(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 class IslandStatus(TypedDict):
+    """The status of one island."""
+
     island: str
     group: str
     state: IslandState
-    incarnation: int  # of the present or last life; grows over the whole run, 0 before the first
-    life: int  # which life of this island that is: 1 for the first
-    steps: int  # inner steps over all lives
+    incarnation: int
+    """The incarnation of the present or last life; grows over the whole run, 0 before the first."""
+    life: int
+    """The number of the present or last life of this island; 1 for the first, 0 before it."""
+    steps: int
+    """Inner steps over all lives."""
     tokens_per_s: float
-    loss: float | None  # of its last step, nats per token
-    why: str  # why it is in this state
-    contributions: int  # admitted ones
-    cosine: float | None  # of its last contribution to the mean of the others', None: not measured
-    restarts: int  # lives after its first: its process began anew, or it was let in again
+    loss: float | None
+    """The loss of the last step, in nats per token; None: not known."""
+    why: str
+    """The reason for the state."""
+    contributions: int
+    """Admitted contributions over all lives."""
+    cosine: float | None
+    """The cosine of the last contribution to the mean of the others'; None: not measured."""
+    restarts: int
+    """Lives after the first: the process was restarted, or the learner was let in again."""
 
 
 class Figures(TypedDict):
-    """Measurements for dashboards. Moving averages unless said otherwise."""
+    """Measurements for dashboards; None stands for a quantity that is not measured yet."""
 
     quorum: int
-    generation: int  # how often the syncer was restarted
+    """The minimum quorum, K."""
+    generation: int
+    """The number of restarts of the syncer."""
     tokens_merged: int
     tokens_discarded: int
     tokens_lost: int
-    merge_age_s: float | None  # since the last merge
-    round_s: float | None  # from opening to close
-    grace_s: float | None  # of the last round that closed
-    staleness: float | None  # of merged contributions, in versions
-    overlap_steps: float | None  # from a hand-in to the adoption after it, mean over the run
-    outer_cosine: float | None  # of merged deltas to the outer momentum, or to those before
-    outer_rate: float | None  # the outer learning rate that was taken
-    distrusted_lives: int  # that were ended for words that cannot be true
-    largest_share: float | None  # of a merge, over the same contribution's share of the steps
-    unsound_merges: int  # that were undone, since their step was not finite or far too long
-    trouble: str  # what is wrong with the model, as far as it can be seen; empty: nothing
-    merges_lost: int  # published, but not durable when the shard died
-    not_durable: str  # what the disk does not take at present, and why; empty: all is well
-    damage: str  # files of the run that could not be used when it came back; empty: all could
+    merge_age_s: float | None
+    """Seconds since the last merge."""
+    round_s: float | None
+    """Seconds from the opening of a round to its close; a moving average."""
+    grace_s: float | None
+    """Seconds from the quorum of the last closed round to its close."""
+    staleness: float | None
+    """The staleness of merged contributions, in versions; a moving average."""
+    overlap_steps: float | None
+    """Inner steps from a hand-in to the adoption after it; the mean over the run."""
+    outer_cosine: float | None
+    """The cosine of merged deltas to the outer momentum, or to earlier deltas; a moving average."""
+    outer_rate: float | None
+    """The outer learning rate in use; a moving average."""
+    distrusted_lives: int
+    """Lives that were ended because of messages that cannot be true."""
+    largest_share: float | None
+    """The largest share in a merge over the same contribution's share of the steps.
+
+    A moving average.
+    """
+    unsound_merges: int
+    """Merges that were undone because their outer step was not finite or far too long."""
+    trouble: str
+    """Visible problems of the model; empty: none."""
+    merges_lost: int
+    """Merges that were published, but not durable when their shard died."""
+    not_durable: str
+    """The writes that the disk refuses at present, and why; empty: none."""
+    damage: str
+    """Files of the run that were unusable when it came back; empty: none."""
     up_bytes: int
+    """Bytes of contributions that shards have received, over the run."""
     down_bytes: int
+    """Bytes of publications sent to learners, over the run."""
     goodput: float
+    """Seconds of computation over the seconds that islands held their devices."""
     uptime: float
+    """The share of the time from the first step to the stop in which any learner advanced."""
 
 
 class RoundStatus(TypedDict):
-    """An open round."""
+    """The progress of an open round."""
 
     arrived: int
+    """Contributions that have arrived."""
     asked: int
+    """Learners that were asked for a contribution."""
     why: str
+    """The reason why the round is still open, or its stage after the close."""
 
 
 class FragmentStatus(TypedDict):
+    """The status of one fragment."""
+
     fragment: int
     version: int
-    participants: list[str]  # islands in the last merge
+    """The number of the public version, without its generation."""
+    participants: list[str]
+    """The islands in the last merge."""
     round: RoundStatus | None
+    """The round under way; None: no round."""
 
 
 class EvaluationStatus(TypedDict):
-    """What judging the model takes, from the batches judged so far; and how far the last one is."""
+    """Durations of evaluations, estimated from batches so far, and the final one's progress."""
 
-    look_s: float  # one of the looks now and then
-    last_s: float  # the last model's, all figures of the summary together
-    done: int  # batches of the last model's
-    wanted: int  # ... of so many; 0: it has not begun
+    look_s: float
+    """Seconds for one evaluation during the run."""
+    last_s: float
+    """Seconds for the evaluation of the final model, with all figures of the summary."""
+    done: int
+    """Batches of the final evaluation that are done."""
+    wanted: int
+    """Batches of the final evaluation in all; 0: it has not begun."""
 
 
 class RunStatus(TypedDict):
+    """The status of a run."""
+
     run: str
     t: int
-    steps: int  # T
+    """The syncer's clock."""
+    steps: int
+    """The last syncer step of the run, T."""
     elapsed_s: float
-    left_s: float | None  # None: not known yet
+    left_s: float | None
+    """Estimated seconds to the end; None: not known yet."""
     phase: PhaseName
     islands: list[IslandStatus]
     fragments: list[FragmentStatus]
-    participants: float  # mean of the recent merges
+    participants: float
+    """Islands in a merge; the mean of the recent merges."""
     alive: int
+    """Learners that are live."""
     merges: int
     tokens_trained: int
     tokens_per_s: float
-    heldout: list[tuple[int, float]]  # (t, loss of the syncer's model), oldest first; thinned out
+    heldout: list[tuple[int, float]]
+    """The held-out curve, (t, loss of the syncer's model), oldest first; thinned out."""
     faults: int
-    wanted: int  # islands that shall be there
-    spares: int  # processes that are warm and could be one of them
-    refusals: dict[str, int]  # contributions not merged, by reason
-    failures: dict[str, int]  # of islands, by reason
-    unjudged: dict[str, int]  # evaluations of the model that came to nothing, by reason
-    figures: Figures | None  # None: nothing measured yet
-    evaluation: NotRequired[EvaluationStatus | None]  # None: no batch was judged yet
-    asked: NotRequired[str | None]  # who asked the run to end; None: nobody
-    alerts: NotRequired[list[str]]  # of the fleet: what somebody must see to
+    """Injected faults."""
+    wanted: int
+    """Islands that should be there."""
+    spares: int
+    """Spares that are warm and could take an island over."""
+    refusals: dict[str, int]
+    """Contributions that were not merged, by reason."""
+    failures: dict[str, int]
+    """Failures of islands, by reason."""
+    unjudged: dict[str, int]
+    """Evaluations of the model that failed, by reason."""
+    figures: Figures | None
+    """Measurements; None: nothing is measured yet."""
+    evaluation: NotRequired[EvaluationStatus | None]
+    """The state of evaluations; None: no batch was evaluated yet."""
+    asked: NotRequired[str | None]
+    """The source of the request to stop, such as "Ctrl-C"; None: there was no request."""
+    alerts: NotRequired[list[str]]
+    """Alerts of the fleet that need a person."""

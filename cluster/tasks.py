@@ -1,8 +1,8 @@
-"""The one place where asyncio tasks are made, and the hooks for exceptions that nobody awaits.
+"""The one place where asyncio tasks are created, and hooks for exceptions that nobody awaits.
 
-A task that is started and forgotten can be collected while it runs, and its exception is only
-printed. `Tasks` keeps every task until it ends and looks at its exception. A test holds that no
-other module of `cluster` starts one (`tests/test_tasks.py`).
+A task that is started and forgotten can be garbage-collected while it runs, and its exception is
+only printed. `Tasks` keeps every task until it ends and looks at its exception. A test checks that
+no other module of `cluster` starts one (`tests/test_tasks.py`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 log = logging.getLogger("archipelago.tasks")
 Failed = Callable[[BaseException], None]
-"""The owner's failure path: it is called once with each exception, and must not raise."""
+"""The owner's failure callback: called once with each exception, and must not raise."""
 T = TypeVar("T")
 
 
 def log_only(error: BaseException) -> None:
-    """Log an exception of a task whose starter also receives it where it awaits the task."""
+    """Log an exception of a task whose starter also awaits the task and so receives it."""
     log.info("a task failed: %r", error)
 
 
@@ -32,8 +32,7 @@ class Tasks:
     def __init__(self, failed: Failed = log_only) -> None:
         """Keep tasks for an owner; `failed` receives the exception of each task that raises.
 
-        The default is for tasks whose result is always awaited by somebody: the exception is
-        raised there.
+        The default is for tasks whose result is always awaited: the exception is raised there.
         """
         self._failed = failed
         self._kept: set[asyncio.Task[Any]] = set()
@@ -42,7 +41,7 @@ class Tasks:
         return len(self._kept)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run `work` beside everything else, and report its exception to the owner."""
+        """Run `work` concurrently, and report its exception to the owner."""
         task = asyncio.get_running_loop().create_task(work)
         self._kept.add(task)
         task.add_done_callback(self._done)
@@ -70,14 +69,14 @@ def heard(job: Future[Any], failed: Failed) -> None:
 
 
 def watch_process(failed: Failed) -> None:
-    """Report exceptions that end a thread of this process, or that a callback of the running event
-    loop raises, to the owner's failure path. Both are logged with their tracebacks as well.
+    """Report uncaught exceptions of threads and of the event loop's callbacks to `failed`.
 
-    `failed` is called on the event loop that runs here now; if none does, only threads are watched,
-    and it is called on the thread that dies. The hook that was there before is called first.
+    Both are also logged with their tracebacks. `failed` is called on the event loop that runs in
+    the calling thread. If no loop runs there, only threads are watched, and `failed` is called on
+    the thread that dies. The previous thread hook is called first.
     """
     before, loop = threading.excepthook, None
-    with suppress(RuntimeError):  # no event loop runs here: the process has threads only
+    with suppress(RuntimeError):  # no event loop runs here: the process has only threads
         loop = asyncio.get_running_loop()
         watch_loop(loop, failed)
 
@@ -97,7 +96,7 @@ def watch_process(failed: Failed) -> None:
 
 
 def watch_loop(loop: asyncio.AbstractEventLoop, failed: Failed) -> None:
-    """Report what callbacks of this loop raise, and exceptions that are never retrieved."""
+    """Report exceptions of this loop's callbacks, and task exceptions that are never retrieved."""
 
     def broke(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

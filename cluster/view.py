@@ -1,4 +1,4 @@
-"""What the fleet decides from: a small typed view of the syncer's state, and nothing for people."""
+"""A small typed view of the syncer's state, from which the fleet decides; not for people."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from coordinator.state import Phase
 
 @dataclass(frozen=True, slots=True)
 class IslandView:
-    """One island as the syncer knows it: how its learner stands, which life it is in, and how many
-    contributions of all its lives were admitted."""
+    """One island as the syncer knows it."""
 
     learner: IslandState
+    """The state of its learner."""
     incarnation: int = 0
+    """The incarnation of its present or last life; 0 before the first."""
     contributions: int = 0
+    """Admitted contributions over all lives."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The syncer's clock t, the phase of the run, and every island that the syncer knows."""
+    """The state of the run, as the fleet sees it."""
 
     t: int
+    """The syncer's clock."""
     phase: Phase
     islands: Mapping[Island, IslandView] = field(default_factory=dict[Island, IslandView])
+    """Every island that the syncer knows."""
 
     @property
     def live(self) -> frozenset[Island]:

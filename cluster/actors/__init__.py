@@ -1,15 +1,15 @@
-"""The processes of a run, as actors of Ray around the plain classes of the rooms below.
+"""The processes of a run as Ray actors, around the plain classes of the rooms below.
 
-`fleet`, `launch` and `bench` come in. All that knows that there is Ray is here and with them: a
-typed handle for each untyped one, errors told apart by type, nothing retried by Ray.
+`fleet`, `launch` and `bench` import this room. Only these rooms know of Ray. Here each untyped Ray
+handle gets a typed wrapper, errors are told apart by type, and Ray retries nothing.
 
     directory        handles of a run's actors, looked up by name
-    start            how each actor is started, found and ended, with its options
-    call_errors      what Ray raises where a call should have been answered, told apart by type
-    learner_link     what a learner reaches: syncer, shards and fleet, over Ray
-    donor_moments    the moments that a donor gives to a learner that joins
-    blocking_calls   the calls of a process that block until they are answered
-    fault_injection  what a process does to itself when a fault is injected
-    bring_up         the bring-up of a restarted process from the depot
-    restart          how a process of the core ends so that Ray restarts it
+    start            start, look-up and end of each actor, with its Ray options
+    call_errors      classification by type of the errors that Ray raises for a call
+    learner_link     a learner's link to syncer, shards and fleet, over Ray
+    donor_moments    the optimizer moments that a donor gives to a joining learner
+    blocking_calls   calls that block until they are answered, with a timeout or with retries
+    fault_injection  the faults that a process can inject into itself
+    bring_up         the recovery of a restarted process from the depot
+    restart          the exit of a syncer or shard process so that Ray restarts it
 """

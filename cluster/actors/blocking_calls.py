@@ -1,4 +1,4 @@
-"""The calls of a process that block until the called actor answers, with a timeout or with retries.
+"""Calls that block until the called actor answers, with a timeout or with retries.
 
 They go over the process's cable, which a fault plan can cut for a while.
 """
@@ -20,11 +20,11 @@ from cluster.names import CALL_TIMEOUT_S
 from coordinator.errors import Unreachable
 
 PASSING = (RayActorError, *STORE_FULL)
-"""What another process meets, too, and will not meet for ever."""
+"""Errors that the called process may itself meet in its own calls, and that are transient."""
 
 
 class BlockingCalls:
-    """One process's calls of the run's actors, by name; for any thread."""
+    """One process's calls to the run's actors, by name; usable on any thread."""
 
     def __init__(self, actors: Directory, cable: Cable) -> None:
         self._actors, self._cable = actors, cable
@@ -34,7 +34,9 @@ class BlockingCalls:
     ) -> Any:
         """Call once, and return the answer.
 
-        Errors: `Unreachable` if another attempt may succeed; what else the actor raises.
+        `timeout_s`: in seconds.
+
+        Errors: `Unreachable` if another attempt may succeed; otherwise the actor's own exception.
         """
         if not self._cable.passes(timeout_s):
             raise Unreachable(f"the {actor} cannot be heard: the cable is cut")
@@ -49,9 +51,9 @@ class BlockingCalls:
             raise Unreachable(f"the {actor} cannot be heard: {type(origin).__name__}") from error
 
     def insist(self, actor: str, method: str, *arguments: object) -> Any:
-        """Call again until the actor can be heard, and return the answer.
+        """Call with retries, `AGAIN_S` apart, until the actor is reachable; return the answer.
 
-        Errors: what the actor raises.
+        Errors: the actor's own exception.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The bring-up of a restarted process from the depot: once, on the first call that needs it."""
+"""Recovery of a restarted process from the depot: once, on the first call that needs it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ T = TypeVar("T")
 
 
 class BringUp(Generic[T]):
-    """The state of a restarted process, for one event loop. `made`: the state, once it exists."""
+    """The state of a restarted process, for one event loop; `made` is the state once it exists."""
 
     def __init__(self, name: str, make: Callable[[], Awaitable[T]]) -> None:
-        """`name`: of what comes back, in the words of an error."""
+        """Recover with `make` on first use; `name` names the state in error messages."""
         self._name, self._make = name, make
         self._lock = asyncio.Lock()
         self._cannot: RunFailed | None = None
         self.made: T | None = None
 
     async def ready(self) -> T:
-        """Return it, made if this process has not made it yet.
+        """Return the state, and make it first if this process has not made it yet.
 
-        Errors: `RunFailed` if the depot cannot be had for `PATIENCE_S`, or if nothing can be made
-        of what is in it; once, and from then on.
+        Errors: `RunFailed` if the depot is unreachable for `PATIENCE_S` seconds, or if its content
+        is unusable; every later call raises it again.
         """
         async with self._lock:
             if self._cannot is not None:

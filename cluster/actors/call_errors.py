@@ -1,8 +1,8 @@
-"""What Ray raises where a call of an island should have been answered, told apart by type.
+"""Classification by type of the errors that Ray raises for a call to an island.
 
-A call raises nothing but `RayError`s: what the callee raised comes as a `RayTaskError`, or as an
-`UnserializableException` if its class cannot be built here; what cannot be read, as a
-`RaySystemError`. Everything else that is raised around a call is a defect of ours.
+A call raises only `RayError`s. An exception of the callee comes as a `RayTaskError`, or as an
+`UnserializableException` if its class cannot be rebuilt here. An answer that cannot be read comes
+as a `RaySystemError`. Any other exception around a call is a bug in our code.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from coordinator.errors import ArchipelagoError, RunFailed
 from coordinator.protocol import Life
 
 LOST_OBJECTS = (ObjectLostError, OwnerDiedError)
-"""An object went with the process or the node that held it."""
+"""Errors for an object that was lost with the process or the node that held it."""
 STORE_FULL = (ObjectStoreFullError, OutOfDiskError)
-"""There is no room for an object, neither in memory nor where Ray puts what is too much for it."""
+"""Errors for an object store that is full, in memory and on the disk to which Ray spills."""
 
 
 def failure_of(reason: Reason, error: RayError) -> Failure | str:
-    """What a call says of the island that was called, for this reason; only words if it is no fault
-    of anybody's: the island, its node or the way to it is gone, and whoever watches will hear it.
+    """Return the failure of the island that a failed call shows, for this reason.
+
+    Return only a message if nobody is at fault: the island, its node or the network is gone, and
+    the watch of that life will report it.
     """
     origin = origin_of(error)
     if isinstance(origin, STORE_FULL):
@@ -49,7 +51,7 @@ def failure_of(reason: Reason, error: RayError) -> Failure | str:
     if isinstance(error, (RayTaskError, UnserializableException)):
         return raised(reason, error)
     if isinstance(error, RaySystemError):
-        if isinstance(error.client_exc, MemoryError):  # here, not there
+        if isinstance(error.client_exc, MemoryError):  # in this process, not in the island's
             return Failure(Reason.STORE, f"MemoryError in {reason}", ends=False)
         return Failure(Reason.SENT, f"it cannot be read: {in_short(str(error.client_exc))}")
     return f"{type(error).__name__}: could not be asked"
@@ -58,28 +60,28 @@ def failure_of(reason: Reason, error: RayError) -> Failure | str:
 def unanswered(
     actors: Directory, name: str, life: Life, reason: Reason, error: RayError
 ) -> Failure | str:
-    """Log that a call of an island, in the actor of this name, has come to nothing. Returns what
-    `failure_of` does."""
-    if isinstance(error, RayActorError):  # perhaps the handle is one of the past
+    """Log that a call to an island, in the actor `name`, failed; return as `failure_of` does."""
+    if isinstance(error, RayActorError):  # the handle may be outdated
         actors.forget(name)
     failure = failure_of(reason, error)
     if isinstance(failure, str):
         logging.info("%s: %s", life, failure)
-    else:  # `error` has the traceback from over there
+    else:  # `error` has the callee's traceback
         logging.error("%s failed, %s: %s", life, failure.why, error)
     return failure
 
 
 def cause_of(error: Exception) -> Exception:
-    """Return what another process raised, without where it was when it raised it."""
+    """Return the exception that another process raised, without its remote traceback."""
     return error.cause if isinstance(error, RayTaskError) else error
 
 
 def answer(reference: ray.ObjectRef, timeout_s: float | None = CALL_TIMEOUT_S) -> Any:
-    """An answer of one of the run's actors.
+    """Return the answer to a call of one of the run's actors.
 
-    Errors: what it refuses; `RunFailed` if it has died for good; Ray's own if it is being restarted
-    or takes longer.
+    Errors: the actor's own `ArchipelagoError`; `RunFailed` if the actor has died for good; Ray's
+    errors if it is being restarted, if its answer takes longer than `timeout_s`, or for any other
+    exception of the actor.
     """
     try:
         return ray.get(reference, timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""Handles of a run's actors, looked up by name, and which shard has which fragment."""
+"""Handles of a run's actors, looked up by name, and the shard that holds each fragment."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from cluster.names import SYNCER, shards_of
 from coordinator.protocol import Fragment
 
 AGAIN_S = 0.5
-"""Between two attempts to be heard."""
+"""Seconds between two attempts to reach an actor."""
 REACHED_S = 30.0
-"""For so long a process that has spoken may be unknown to Ray, which is restarting its actor."""
+"""Seconds for which Ray may not yet know of a process that has just called us after a restart."""
 SEEKERS = 8
-"""Threads of an event loop's process that ask the head where actors are: as many look-ups at once,
-while it is slow."""
+"""Threads of a process that look actors up at the Ray head.
+
+Up to this many look-ups run at the same time while the head is slow.
+"""
 Actor = Any
-"""A handle of an actor: Ray gives it no type."""
+"""A handle of an actor; Ray gives it no type."""
 
 
 def setup_logging() -> None:
-    """Lines for people, on standard error: Ray keeps them with the actor's logs."""
+    """Log readable lines to standard error; Ray keeps them with the actor's logs."""
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -40,8 +42,11 @@ def setup_logging() -> None:
 
 
 class Directory:
-    """Handles of a run's actors, looked up by name once each, or when one seems to be dead: an
-    island that was given back and is placed again has a new actor of the same name."""
+    """Handles of a run's actors by name, cached until `forget`.
+
+    An island that was given back and is placed again has a new actor of the same name. A handle
+    must therefore be forgotten when its actor seems to be dead.
+    """
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -50,17 +55,22 @@ class Directory:
         self._seekers = ThreadPoolExecutor(SEEKERS, "look up")
 
     def __getitem__(self, name: str) -> Actor:
-        """Errors: `RayActorError` if it is not there, as a call to it would raise; `RayError` if
-        the head does not answer."""
+        """Return the handle of an actor; block while it is looked up.
+
+        Errors: `RayActorError` if there is no such actor, as a call to it would raise; `RayError`
+        if the head does not answer.
+        """
         if (actor := self._known.get(name)) is None:
             actor = self._known[name] = self._look_up(name)
-        return actor  # which another thread may have been told to forget by now
+        return actor  # the cache may have lost it by now: another thread may call `forget`
 
     async def find(self, name: str) -> Actor:
-        """The same on an event loop, which goes on meanwhile: the head may be away for minutes, and
-        is waited for. Who asks for the same name waits for the same look-up, in order.
+        """Return the handle of an actor without blocking the event loop.
 
-        Errors: `RayActorError` if it is not there.
+        The head may be away for minutes; this waits for it. Concurrent requests for the same name
+        share one look-up, and are answered in order.
+
+        Errors: `RayActorError` if there is no such actor.
         """
         if (known := self._known.get(name)) is not None:
             return known
@@ -72,12 +82,13 @@ class Directory:
         return await asyncio.shield(self._sought[name])
 
     async def reach(self, name: str) -> Actor:
-        """The handle of one that has just spoken, once a call gets to it: until Ray knows of a new
-        process it lets calls fail as if that one had died.
+        """Return the handle of an actor that has just called us, once calls reach it.
 
-        Errors: `RayActorError` if it is not there, or not to be reached for `REACHED_S`.
+        Until Ray knows of a restarted process, calls to it fail as if the process had died.
+
+        Errors: `RayActorError` if there is no such actor, or it is unreachable for `REACHED_S`.
         """
-        self.forget(name)  # there is none newer than who has just spoken
+        self.forget(name)  # the cached handle may be of an earlier process
         end_s = time.monotonic() + REACHED_S
         while True:
             actor = await self.find(name)
@@ -92,16 +103,18 @@ class Directory:
     def _answered(self, name: str, sought: asyncio.Future[Actor]) -> None:
         there = not sought.cancelled() and sought.exception() is None
         if self._sought.get(name) is not sought:
-            return  # it was told to forget it meanwhile
+            return  # the name was forgotten meanwhile
         del self._sought[name]
         if there:
             self._known[name] = sought.result()
 
     def forget(self, name: str) -> None:
+        """Drop the cached handle and any look-up under way, so that the next use looks it up."""
         self._known.pop(name, None)
         self._sought.pop(name, None)
 
     def _seek(self, name: str) -> Actor:
+        """Look an actor up, with retries while the head does not answer."""
         while True:
             try:
                 return self._look_up(name)
@@ -109,6 +122,10 @@ class Directory:
                 logging.warning("the head does not answer: %s", error)
 
     def _look_up(self, name: str) -> Actor:
+        """Ask the head for an actor.
+
+        Errors: `RayActorError` if there is none of this name.
+        """
         try:
             return ray.get_actor(name, namespace=self._namespace)
         except ValueError as error:
@@ -116,7 +133,7 @@ class Directory:
 
 
 def holder_of(config: Config) -> dict[Fragment, str]:
-    """The shard that has it, for each fragment; or who conducts the ring."""
+    """Return the name of the shard that holds each fragment, or of the conductor of the ring."""
     if config.run.mode.sums_gradients:
         return {Fragment(p): SYNCER for p in range(config.sync.fragments)}
     shards = shards_of(config.sync.shards, config.sync.fragments)

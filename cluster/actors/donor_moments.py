@@ -1,7 +1,7 @@
-"""The moments that a donor gives to a learner that joins: waiting for them, and pulling them.
+"""The optimizer moments that a donor gives to a joining learner: waiting for them, pulling them.
 
-A donor says in which pieces its moments lie in the object store (`object_store.moment_pieces`).
-Each host of the island that joins pulls its own pieces.
+A donor answers with the pieces of its moments in the object store (`object_store.moment_pieces`).
+Each host of the joining island pulls its own pieces.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from coordinator.parts import Split
 from coordinator.protocol import Life
 
 LOOK_S = 2.0
-"""Between two looks at whether a donor, or another host, has what it was asked for."""
+"""Seconds between two polls of whether a donor, or another host, has what was requested."""
 DONOR_FLOOR_S, DONOR_STEPS = 10.0, 30.0
-"""A donor that has copied nothing more for so long and so many of its steps is passed over."""
+"""A donor without progress for so many seconds and for so many of its own steps is given up."""
 
 
 class DonorMoments:
-    """One host's way to the moments of a donor.
+    """One host's access to the moments of a donor.
 
-    `split`: of this island over its devices. `share`: has each other host of this island pull its
-    pieces, of so many leaves; None if there is no other host.
+    `split`: how this island is split over its devices. `share`: has each other host of this island
+    pull its pieces, for a given number of leaves; None if there is no other host.
     """
 
     def __init__(
@@ -46,27 +46,27 @@ class DonorMoments:
         fetching: Fetching,
         goes_on: Callable[[], None],
     ) -> None:
-        """`goes_on`: is called when something has come, and may raise to give up."""
+        """`goes_on` is called whenever data has arrived, and may raise to give up."""
         self._actors, self._cable, self._calls = actors, cable, calls
         self._fetching, self._goes_on = fetching, goes_on
         self.split = Split()
         self.share: Callable[[Sequence[MomentPieceRef], int], list[ray.ObjectRef]] | None = None
 
     def moments(self, name: str, donor: Life) -> list[NDArray[Any]] | None:
-        """Return this host's share of each leaf; None if the donor in this actor has none.
+        """Return this host's share of each leaf; None if the donor in the actor `name` has none.
 
-        Errors: `Unreachable` if the donor copies nothing more or answers with an error;
-        `Malformed`; what `goes_on` raises.
+        Errors: `Unreachable` if the donor makes no more progress or answers with an error;
+        `Malformed` if its answer is; whatever `goes_on` raises.
         """
         try:
             return self._given(name, donor)
-        except RayError as error:  # which is the donor's affair
+        except RayError as error:  # this is the donor's failure, not ours
             origin = origin_of(error)
             why = f"{type(origin).__name__}: {in_short(str(origin))}"
             raise Unreachable(f"{donor} could not give its moments: {why}") from error
 
     def _given(self, name: str, donor: Life) -> list[NDArray[Any]] | None:
-        """Wait for as long as the donor comes further, and pull what it has put in its store."""
+        """Wait while the donor makes progress, and pull the pieces that it has put in its store."""
         if not self._cable.passes(DONOR_FLOOR_S):
             raise Unreachable(f"the {name} cannot be heard: the cable is cut")
         call = self._actors[name].moments.remote(donor, self.split)
@@ -90,7 +90,7 @@ class DonorMoments:
     def _all_have(self, others: list[ray.ObjectRef]) -> None:
         """Wait until all other hosts of this island have their share.
 
-        Errors: `Unreachable` if one has none.
+        Errors: `Unreachable` if one of them could not get it.
         """
         while ray.wait(others, num_returns=len(others), timeout=LOOK_S)[1]:
             self._goes_on()
@@ -98,7 +98,7 @@ class DonorMoments:
             raise Unreachable(f"another host of this island has none: {whys[0]}")
 
     def pulled(self, pieces: Sequence[MomentPieceRef], leaves: int) -> list[NDArray[Any]]:
-        """Pull these pieces, and return this host's share of each of so many leaves.
+        """Pull these pieces, and return this host's share of each leaf; `leaves` is their number.
 
         Errors: `Unreachable`, `Malformed`.
         """

@@ -1,6 +1,6 @@
-"""How a process breaks itself on purpose: what each kind of fault does where it happens.
+"""Faults that a process injects into itself: the action of each kind where it happens.
 
-Which kinds there are, and who can have them: `config.fault_kinds.FAULTS`.
+`config.fault_kinds.FAULTS` lists the kinds, and which processes each applies to.
 """
 
 from __future__ import annotations
@@ -15,21 +15,25 @@ import time
 import ray
 
 FULL_BYTES = 4096
+"""The largest size to which any file may grow while the fault `fill` lasts."""
 
 
 class Breakable:
-    """What every actor of a run can be told to do to its own process."""
+    """The faults that every actor of a run can inject into its own process."""
 
     def kill(self) -> None:
+        """Kill this process with SIGKILL."""
         os.kill(os.getpid(), signal.SIGKILL)
 
     def halt(self, for_s: float) -> None:
+        """Stop this process with SIGSTOP; a helper process resumes it after `for_s` seconds."""
         wake = f"sleep {for_s:g}; kill -CONT {os.getpid()}"
         waker = subprocess.Popen(["sh", "-c", wake], start_new_session=True)
-        threading.Thread(target=waker.wait, daemon=True).start()  # else it stays as a zombie
+        threading.Thread(target=waker.wait, daemon=True).start()  # else it stays a zombie
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def fill(self, for_s: float) -> None:
+        """Have writes beyond `FULL_BYTES` of a file fail for `for_s` seconds, as on a full disk."""
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, before[1]))
         restore = (resource.RLIMIT_FSIZE, before)
@@ -41,26 +45,27 @@ class BreakableIsland(Breakable):
 
     @ray.method(concurrency_group="breaking")
     def node(self) -> str:
-        """Return Ray's id of the node on which it is."""
+        """Return Ray's id of the node on which this process runs."""
         return ray.get_runtime_context().get_node_id()
 
     @ray.method(concurrency_group="breaking")
     def kill_node(self) -> None:
-        """Kill the raylet, which has started this process, and with it everything on the node."""
+        """Kill the raylet, the parent of this process, and with it everything on the node."""
         os.kill(os.getppid(), signal.SIGKILL)
 
 
 class Cable:
-    """An island's connection, which can be cut for a while: calls hang, as on a dead link."""
+    """An island's connection, which can be cut for a while: calls then hang, as on a dead link."""
 
     def __init__(self) -> None:
         self._healed_s = 0.0
 
     def cut(self, for_s: float) -> None:
+        """Cut the connection for `for_s` seconds."""
         self._healed_s = time.monotonic() + for_s
 
     def passes(self, within_s: float = float("inf")) -> bool:
-        """Wait until it is whole; False if that takes too long."""
+        """Wait until the connection is whole; return False if that takes longer than `within_s`."""
         left_s = self._healed_s - time.monotonic()
         time.sleep(max(0.0, min(left_s, within_s)))
         return left_s <= within_s

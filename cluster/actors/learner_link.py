@@ -1,4 +1,4 @@
-"""A learner's way to the syncer, the shards and the fleet: its `Link`, over Ray."""
+"""A learner's `Link` to the syncer, the shards and the fleet, over Ray."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from coordinator.protocol import (
 )
 
 SIGN_S = 2.0
-"""A learner that joins says so often that it goes on, while something comes."""
+"""Seconds between two signs of life of a joining learner, while its data arrives."""
 LAST_WORDS_S = 5.0
-"""A process that breaks waits no longer for the syncer to hear of it; its death will be seen."""
+"""Timeout of a breaking process's report to the syncer, which will also notice its death."""
 
 
 class _Over(Exception):
-    """The life that is joined has been ended by the syncer."""
+    """The syncer has ended the life that is joining."""
 
 
 class RayLink:
-    """One process's way to the coordinator and to the fleet: each call waits for its answer."""
+    """One process's link to syncer, shards and fleet; each call waits for its answer."""
 
     def __init__(
         self,
@@ -67,22 +67,28 @@ class RayLink:
         code: str = "",
         get: Callable[[ray.ObjectRef], Any] | None = None,
     ) -> None:
-        """`holder`: the shard that has it, for each fragment. `relievable`: a spare may have taken
-        its island over. `code`: what its task was made of (`user_sha256`). `get`: pulls an object;
-        None: Ray does."""
+        """Connect a process in the run's namespace.
+
+        `holder`: the name of the shard that holds each fragment. `relievable`: a spare may have
+        taken this process's island over. `code`: the digest of the task's code (`user_sha256`).
+        `get`: pulls an object; None: `ray.get`.
+        """
         self._actors, self._code = Directory(namespace), code
         self._calls = BlockingCalls(self._actors, cable)
         self._seat, self._relievable = seat, relievable
         self._others: Mapping[Island, Seat] = {}
-        self._joining: Granted | None = None  # until it has all that it needs
+        self._joining: Granted | None = None  # until it has all that it needs to step
         self._said_s = -math.inf
         self._fetching = Fetching(cable, get=get)
         self._reader = FragmentReader(self._calls.insist, self._calls.ask, self._fetching, holder)
         self.donors = DonorMoments(self._actors, cable, self._calls, self._fetching, self._goes_on)
-        self.tell: Callable[[], None] | None = None  # another host that something has come
+        self.tell: Callable[[], None] | None = None  # on another host: tells the first one
 
     def join(self, event: Join) -> Granted | Refused:
-        """Errors: `Relieved` if the island is somebody else by now."""
+        """Join, and remember the seats of all islands and the life that was granted.
+
+        Errors: `Relieved` if a spare is this island by now.
+        """
         if self._relievable and (now := self.role(warm=False)) != event.island:
             raise Relieved(f"a spare is {event.island} now; {self._seat} is {now or 'a spare'}")
         mine = event, source_sha256(), self._seat, self._code
@@ -91,21 +97,25 @@ class RayLink:
         return answer
 
     def _goes_on(self) -> None:
-        """Something has come: while a learner joins that is a sign of life.
+        """Send a sign of life for a joining learner, since data has arrived.
 
-        Errors: `_Over` if the life that is joined is over.
+        Errors: `_Over` if the life that is joining is over.
         """
         if not self._said():
             raise _Over
 
     def came(self) -> None:
-        """Do as `_goes_on` where nothing can be done about a life that is over: another host of the
-        island has come further, or a version comes that was missed."""
+        """Send a sign of life where the end of the life cannot be handled.
+
+        Called when another host of the island has made progress, or when a missed version arrives.
+        """
         self._said()
 
     def _said(self) -> bool:
-        """Say that something has come, if that was not said lately; False if the life that is
-        joined is over."""
+        """Send a sign of life, unless one was sent in the last `SIGN_S` seconds.
+
+        Return False if the life that is joining is over.
+        """
         if time.monotonic() - self._said_s < SIGN_S:
             return True
         if self.tell is not None:
@@ -124,7 +134,7 @@ class RayLink:
 
     @property
     def ranges(self) -> Mapping[Fragment, slice] | None:
-        """What this host has of each fragment; None if it has all of them."""
+        """The range of each fragment that this host holds; None if it holds all of them whole."""
         return self._reader.ranges
 
     @ranges.setter
@@ -132,18 +142,23 @@ class RayLink:
         self._reader.ranges = ranges
 
     def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
-        self._joining = None  # it speaks for itself
+        """Report progress and adoptions to the syncer; the learner's joining ends with this."""
+        self._joining = None  # the learner now reports for itself
         return self._calls.ask(SYNCER, "report", event, vitals, adopted)
 
     def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        """Ask the syncer for more data."""
         return self._calls.ask(SYNCER, "lease", event)
 
     def left(self, event: Left) -> None:
+        """Tell the syncer that the life has ended for good."""
         self._calls.ask(SYNCER, "left", event)
 
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
-        """Return the public fragments, or this host's ranges of them; None if the life that is
-        joined was over before they had come."""
+        """Return the public fragments, or this host's ranges of them.
+
+        Return None if the life that is joining ends before they have arrived.
+        """
         granted = self._joining
         least = {} if granted is None else {p: granted.versions[p] for p in fragments}
         try:
@@ -153,6 +168,7 @@ class RayLink:
             return None
 
     def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload] | None:
+        """Return the mean first moments of those fragments that have one; None as in `whole`."""
         try:
             return self._reader.mean_moments(fragments, self._goes_on)
         except _Over:
@@ -162,11 +178,13 @@ class RayLink:
     def missed(
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Sent] | tuple[Version, Flat]:
-        """Ask the shard once; a learner that still needs it asks again (`islands.link.Link`)."""
+        """Ask the shard once for a missed version; a learner that still needs it asks again."""
         return self._reader.missed(p, older, newer, self.came)
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
-        """A donor that copies nothing more, or answers with an error, is passed over.
+        """Return this host's share of each leaf of a donor's moments; None if the donor has none.
+
+        A donor that makes no more progress, or answers with an error, is given up.
 
         Errors: `Unreachable`; `Malformed`.
         """
@@ -177,12 +195,15 @@ class RayLink:
             raise Unreachable("this life is over") from error
 
     def starting(self) -> float:
+        """Ask the fleet how many seconds to wait before the start (`Superior.starting`)."""
         return self._calls.insist(FLEET, "starting", self._seat)
 
     def role(self, *, warm: bool) -> Island | None:
+        """Ask the fleet which island this process is; None for a spare (`Superior.role`)."""
         return self._calls.insist(FLEET, "role", self._seat, warm)
 
     def broke(self, failure: Failure | None, words: str) -> None:
+        """Report a failure to the syncer if there is one, and the traceback to the fleet."""
         try:
             if failure is not None:
                 self._calls.ask(SYNCER, "broke", self._seat, failure, timeout_s=LAST_WORDS_S)

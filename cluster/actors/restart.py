@@ -1,4 +1,4 @@
-"""The restart of a process of the core, and the words for code that has changed since."""
+"""Restarts of the syncer's and shards' processes, and refusals of code that has changed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cluster.source import source_sha256
 
 
 def code_changed(key: str, target: str | None, was: str, now: str) -> str | None:
-    """Return why the code that the user plugged in is not the run's; None if it is.
+    """Return why the code that the user plugged in is not the run's code; None if it is.
 
-    `was`, `now`: its `user_sha256` when the run began, and in the process that asks.
+    `was`, `now`: its `user_sha256` at the start of the run, and in the calling process.
     """
     if now == was:
         return None
@@ -23,9 +23,9 @@ def code_changed(key: str, target: str | None, was: str, now: str) -> str | None
 
 
 def source_differs(source: str, ours: str) -> str | None:
-    """Return why an island with this source may not join; None if it has ours.
+    """Return why an island with this source may not join; None if its source is the same.
 
-    `ours`: whose source that is, such as "the syncer's".
+    `ours`: names the process to compare with, such as "the syncer's".
     """
     if source == (mine := source_sha256()):
         return None
@@ -33,8 +33,11 @@ def source_differs(source: str, ours: str) -> str | None:
 
 
 def start_over(why: str) -> NoReturn:
-    """End this process, so that Ray restarts it: the syncer as a new generation, a shard with what
-    is stored; unless it is one that Ray knows of no more."""
+    """End this process so that Ray restarts it.
+
+    The syncer comes back as a new generation, a shard with its stored versions. A process that Ray
+    no longer knows of is not restarted.
+    """
     logging.error("this process starts over: %s", why)
     logging.shutdown()
     os._exit(1)

@@ -1,8 +1,8 @@
-"""How the actors of a run are started, found and ended; each with its options.
+"""Start, look-up and end of the actors of a run, each with its Ray options.
 
-Constructors take small plain values and cannot fail, since an actor whose constructor raises is
-never restarted, and large arguments may be gone by then. No call is retried by Ray: a request made
-of one life must not run on the next (docs/protocol.md).
+Constructors take small plain values and cannot fail. An actor whose constructor raises is never
+restarted, and large arguments may be gone by the time of a restart. Ray retries no call: a request
+made to one life must not run in the next (docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ from cluster.workers.environment import (
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a run's actors live: their namespace, and whether they outlast whoever starts them.
+    """The place of a run's actors.
 
-    They stay on the node of the fleet while it is there: they may share a directory that no other
-    node sees.
+    The actors stay on the node of the fleet while it is there: they may share a directory that no
+    other node sees.
     """
 
     namespace: str
     detached: bool
+    """Whether the actors outlive the process that starts them."""
 
     def options(self, name: str, env: Mapping[str, str]) -> dict[str, Any]:
+        """Return Ray's options for an actor of this name, with this environment."""
         own: dict[str, Any] = {"runtime_env": {"env_vars": dict(env)}} if env else {}
         if self.detached:
             own |= {"lifetime": "detached", "get_if_exists": True}
@@ -57,20 +59,24 @@ class Home:
             "namespace": self.namespace,
             "max_restarts": -1,
             "max_task_retries": 0,
-            "enable_task_events": False,  # Ray would keep a record of every report
+            "enable_task_events": False,  # otherwise Ray would keep a record of every report
         }
 
     def near(self) -> dict[str, Any]:
-        """Options: on this process's node, or on another one if that is gone.
+        """Return the options for this process's node, or any other node if that is gone.
 
-        By its label, since Ray 2.60 puts actors without resources anywhere if the affinity is soft.
+        The node's label is used, not soft node affinity: since Ray 2.60 that puts actors without
+        resources on any node.
         """
         here = {NODE_ID: ray.get_runtime_context().get_node_id()}
         return {"label_selector": here, "fallback_strategy": [{"label_selector": {}}]}
 
 
 def start_syncer(config: Config, run: str, home: Home, run_dir: Path, owner: int = 0) -> Actor:
-    """Or who conducts the ring. `owner`: number of whom the run is; 0: nobody asks."""
+    """Start the syncer, or the conductor of the ring where gradients are summed.
+
+    `owner`: the number of the owner for its `Fence`; 0: ownership is not checked.
+    """
     code = user_sha256(config.task.target)
     kind = RingActor if config.run.mode.sums_gradients else SyncerActor
     return _start(kind, SYNCER, home, {}).remote(
@@ -81,9 +87,12 @@ def start_syncer(config: Config, run: str, home: Home, run_dir: Path, owner: int
 def start_shard(
     config: Config, name: str, home: Home, run_dir: Path, node: str | None = None, owner: int = 0
 ) -> Actor:
-    """`node`: Ray's name of where it shall be, while that is there; None: the fleet's. `owner`:
-    number of whom the run is; 0: nobody asks."""
-    env = KEEP_PAGES | (CPU_ENV if config.sync.outer.target else {})  # an optax one needs JAX
+    """Start a shard.
+
+    `node`: Ray's id of the preferred node; None: the fleet's node. If that node is gone, any node
+    with the labels of `sync.shard_labels` will do. `owner`: as in `start_syncer`.
+    """
+    env = KEEP_PAGES | (CPU_ENV if config.sync.outer.target else {})  # optax needs JAX
     there: dict[str, Any] = {}
     if node is not None:
         else_ = {"label_selector": dict(config.sync.shard_labels or {})}
@@ -97,8 +106,10 @@ def start_shard(
 def start_evaluator(
     config: Config, home: Home, devices: PlacementGroupSchedulingStrategy | None = None
 ) -> Actor:
-    """Or its first host, on the `devices` that were reserved for it; None: on the fleet's node, or
-    wherever there is room."""
+    """Start the evaluator, or its first host if it has several.
+
+    `devices`: the reserved devices; None: the fleet's node, or any node with room.
+    """
     machines = config.monitor.evaluator
     env = {name: each for name, each in environment_of(machines).items() if name not in KEEP_PAGES}
     there = home.near() if devices is None else {"scheduling_strategy": devices}
@@ -115,8 +126,11 @@ def start_island(
     devices: PlacementGroupSchedulingStrategy | None,
     kind: type[Breakable] | None = None,
 ) -> Actor:
-    """A process of this group on the devices that were reserved for it (None: wherever there is
-    room); Ray restarts it whenever it dies. `kind`: None for what the mode of the run needs."""
+    """Start a process of this group; Ray restarts it whenever it dies.
+
+    `devices`: the reserved devices; None: any node with room. `kind`: the actor's class; None: the
+    class that the run's mode needs.
+    """
     kind = kind or (RingIslandActor if config.run.mode.sums_gradients else IslandActor)
     env = environment_of(group)
     threaded: Any = ray.remote(concurrency_groups=THREADS)  # type: ignore[call-overload]
@@ -129,7 +143,7 @@ def start_island(
 
 
 def find_actor(name: str, namespace: str) -> Actor | None:
-    """An actor that an earlier life of the fleet has started; None if it is not there."""
+    """Return an actor that an earlier incarnation of the fleet started; None if there is none."""
     try:
         return ray.get_actor(name, namespace=namespace)
     except ValueError:
@@ -137,7 +151,7 @@ def find_actor(name: str, namespace: str) -> Actor | None:
 
 
 def end_actor(actor: Actor) -> None:
-    """End its process for good."""
+    """End an actor's process for good."""
     ray.kill(actor, no_restart=True)
 
 
@@ -149,11 +163,11 @@ def _start(
     where: Mapping[str, Any] = MappingProxyType({}),
     groups: Mapping[str, int] = MappingProxyType({}),
 ) -> Actor:
-    """`groups`: threads for calls of these kinds, beside those for all others."""
+    """Prepare an actor with its options; `groups` gives numbers of threads by kind of call."""
     place = where or home.near()
     made: Any = ray.remote(concurrency_groups=dict(groups)) if groups else ray.remote  # type: ignore[call-overload]
     return made(kind).options(**home.options(name, env), **{"num_cpus": 0, **place})
 
 
 NODE_ID = "ray.io/node-id"
-"""The label that Ray gives each node: its id."""
+"""The label of a node that holds Ray's id of it."""

@@ -1,9 +1,9 @@
-"""Islands of several hosts: connections between the hosts, and the ports that they hold.
+"""Islands of several hosts: the connections between the hosts, and the ports that they hold.
 
 Modules:
 
-    gang          the hosts of one island: who they are, and how orders get to them
-    first_part    the first host's part of a contribution, and who has the others
-    news_threads  the threads on which they hear of publications and discarded contributions
-    held_port     a port that is held for a server that begins later
+    gang          the hosts of one island: how they meet, and how orders reach them
+    first_part    the first host's part of a contribution, and where the other parts are
+    news_threads  the threads that handle publications and notices of discarded contributions
+    held_port     a port that is reserved for a server that starts later
 """

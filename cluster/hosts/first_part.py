@@ -1,4 +1,4 @@
-"""The answer of the first host of several when its island is asked for a contribution."""
+"""The answer of the first host when an island of several hosts is asked for a contribution."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from coordinator.parts import Part
 
 
 class FirstPart(NamedTuple):
-    """The first host's part of a hand-in, and the names of the actors that have the other parts."""
+    """The first host's part of a hand-in, and where the other parts are."""
 
     part: Part
     others: tuple[str, ...]
+    """The names of the actors that have the other parts."""

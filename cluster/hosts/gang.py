@@ -1,9 +1,9 @@
-"""Between the hosts of one island: who they are, and how orders get from the first to the others.
+"""The connections between the hosts of one island, over which the first host sends orders.
 
-They are one program, so they live and die together. Each has a connection to the first host, over
-which both ends say that they are there: whoever hears nothing for `SILENCE_S`, or that a connection
-has ended, ends its own process, whatever its devices wait for. JAX's coordination service lives in
-the first host's process.
+The hosts are one program, so they live and die together. Each has a connection to the first host,
+and both ends send heartbeats over it. A host that hears nothing for `SILENCE_S`, or whose
+connection ends, ends its own process, whatever its devices wait for. JAX's coordination service
+runs in the first host's process.
 """
 
 from __future__ import annotations
@@ -28,45 +28,54 @@ from islands.hosts.orders import FateNotice, News, Word
 
 log = logging.getLogger("archipelago.gang")
 BEAT_S = 1.0
+"""Seconds between two heartbeats."""
 SILENCE_S = 30.0
-"""A host that says nothing for so long hangs."""
+"""Timeout of a host's heartbeats in seconds; after that it counts as hung."""
 LET_IN_S = 10.0
-"""Whoever connects has so long to say who it is."""
+"""Timeout for a new connection to authenticate, in seconds."""
 FORM_S = 300
-"""So long all hosts of an island may take to be there: their processes begin one by one, and import
-JAX."""
+"""Timeout for all hosts of an island to meet, in seconds.
+
+Their processes start one by one, and import JAX.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GangAddress:
-    """Where the hosts of an island meet. `key`: who does not know it is not let in."""
+    """The address where the hosts of an island meet."""
 
     orders: tuple[str, int]
-    service: str  # JAX's, HOST:PORT
+    """Host and port of the first host's server for orders."""
+    service: str
+    """HOST:PORT of JAX's coordination service."""
     hosts: int
     key: bytes
+    """The shared secret; a connection without it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostHeartbeat:
-    """Is there."""
+    """A heartbeat between two hosts."""
 
 
 SomeOrder = TypeVar("SomeOrder")
 
 
 class First:
-    """The first host's connections to the others."""
+    """The first host's connections to the other hosts."""
 
     def __init__(
         self, address: str, hosts: int, key: bytes, lost: Callable[[HostLost], None]
     ) -> None:
-        """`address`: of this machine. `lost`: what to do when a host is gone; it is called once."""
+        """Listen for the other hosts.
+
+        `address`: of this machine. `lost`: called once, when a host is lost.
+        """
         self._lost, self._others = lost, hosts - 1
         self._server = socket.create_server((address, 0), backlog=hosts)
         self._server.settimeout(BEAT_S)
         where: tuple[str, int] = self._server.getsockname()[:2]
-        self._port = HeldPort()  # for JAX's service
+        self._port = HeldPort()  # reserved for JAX's service
         self.meeting = GangAddress(where, f"{address}:{self._port.port}", hosts, key)
         self._to: dict[int, Connection] = {}
         self._heard_s: dict[int, float] = {}
@@ -76,27 +85,30 @@ class First:
         threading.Thread(target=self._gather, name="hosts", daemon=True).start()
 
     def hear(self, hear: Callable[[Word], None]) -> None:
-        """`hear`: is told what other hosts say, each on a thread of its own."""
+        """Pass messages of other hosts to `hear`; each host has a thread of its own."""
         self._hear = hear
 
     def entered(self) -> None:
-        """JAX's service listens: its port is not held for it any more."""
+        """Release the port that was reserved for JAX's service, which listens by now."""
         self._port.close()
 
     def send(self, order: object) -> None:
-        """To all others. Errors: `OSError` if one of them is gone."""
+        """Send an order to all other hosts.
+
+        Errors: `OSError` if one of them is gone.
+        """
         with self._sending:
             for connection in self._to.values():
                 connection.send(order)
 
     def _gather(self) -> None:
-        """Let connections in until all hosts are there; then watch over those."""
+        """Accept connections until all hosts are there, and then watch their heartbeats."""
         with self._server:
             while len(self._to) < self._others:
                 try:
                     connected, _ = self._server.accept()
                 except TimeoutError:
-                    continue  # look whether all are there
+                    continue  # check again whether all are there
                 except OSError as error:
                     log.warning("nobody can be let in: %s", error)
                     time.sleep(BEAT_S)
@@ -112,8 +124,7 @@ class First:
                     self._lose(f"host {number} of this island says nothing for {SILENCE_S:g} s")
 
     def _let_in(self, connected: socket.socket) -> None:
-        """Let a host in, on a thread of its own; hang up on whoever takes too long to show that it
-        is one."""
+        """Authenticate a connecting host, on its own thread; hang up after `LET_IN_S` seconds."""
         late = threading.Timer(LET_IN_S, _hang_up, (connected,))
         late.daemon = True
         late.start()
@@ -139,7 +150,7 @@ class First:
         self._listen(number, connection)
 
     def _beat(self) -> None:
-        """Not where silence is noticed: to a host that stands still, sending may block for ever."""
+        """Send heartbeats; on its own thread, since sending to a halted host may block for ever."""
         while not self._ended.wait(BEAT_S):
             try:
                 self.send(HostHeartbeat())
@@ -147,6 +158,7 @@ class First:
                 self._lose(f"a host of this island cannot be told anything: {error}")
 
     def _listen(self, number: int, connection: Connection) -> None:
+        """Receive a host's messages until its connection ends."""
         while True:
             try:
                 word: Word | HostHeartbeat = connection.recv()
@@ -162,6 +174,7 @@ class First:
                 return
 
     def _lose(self, why: str) -> None:
+        """Report the loss of a host, the first time only."""
         with self._losing:
             if self._ended.is_set():
                 return
@@ -170,10 +183,12 @@ class First:
 
 
 class Other(Generic[SomeOrder]):
-    """Another host's connection to the first, which gives such orders."""
+    """The connection of another host to the first one, from which it receives orders."""
 
     def __init__(self, meeting: GangAddress, number: int, lost: Callable[[HostLost], None]) -> None:
-        """`lost`: what to do when the first host is gone; called on any thread.
+        """Connect to the first host.
+
+        `lost`: called when the first host is lost, on any thread.
 
         Errors: `OSError`, `AuthenticationError`.
         """
@@ -185,23 +200,29 @@ class Other(Generic[SomeOrder]):
         self._news = NewsThreads(_nothing, self._broke)
 
     def start(self, beside: Callable[[News | FateNotice], None]) -> None:
-        """Listen from here on. `beside`: what is no order is told to it, on other threads
-        (`NewsThreads`)."""
+        """Start to receive.
+
+        `beside`: called for messages that are not orders, on other threads (`NewsThreads`).
+        """
         self._news = NewsThreads(beside, self._broke)
         for target in (self._listen, self._beat, self._watch):
             threading.Thread(target=target, name="first host", daemon=True).start()
 
     def say(self, word: Word | HostHeartbeat) -> None:
+        """Send a message to the first host.
+
+        Errors: `OSError` if it is gone.
+        """
         with self._sending:
             self._connection.send(word)
 
     def close(self) -> None:
-        """Be gone: both ends hear that there is nobody any more."""
+        """Close the connection so that both ends notice it."""
         with socket.socket(fileno=os.dup(self._connection.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
 
     def orders(self) -> Generator[SomeOrder]:
-        """In their order, for ever: the end of the first host is that of this process."""
+        """Yield orders as they arrive, for ever: the loss of the first host ends this process."""
         while True:
             yield self._orders.get()
 
@@ -230,7 +251,7 @@ class Other(Generic[SomeOrder]):
             try:
                 self.say(HostHeartbeat())
             except OSError:
-                return  # whoever listens knows it too
+                return  # the listening thread notices it too
 
     def _broke(self, error: BaseException) -> None:
         log.error("what the first host says could not be taken in", exc_info=error)
@@ -243,9 +264,9 @@ class Other(Generic[SomeOrder]):
 
 
 def enter(meeting: GangAddress, number: int) -> None:
-    """Have this process be one of the island: from here on `jax.devices()` are those of all hosts.
+    """Join the island's JAX program; from here on `jax.devices()` are the devices of all hosts.
 
-    Errors: `RuntimeError` if the others do not come.
+    Errors: `RuntimeError` if the other hosts do not come.
     """
     import jax
     from jax._src.distributed import global_state
@@ -255,15 +276,15 @@ def enter(meeting: GangAddress, number: int) -> None:
         meeting.service, meeting.hosts, number, initialization_timeout=FORM_S
     )
     jax.devices()
-    # JAX 0.10 lets process 0 alone write to its compilation cache
+    # JAX 0.10 lets only process 0 write to its compilation cache
     global_state.process_id = 0
 
 
 def _hang_up(connected: socket.socket) -> None:
-    """Have whoever waits for the other end, at this one, hear that it is gone."""
-    with suppress(OSError):  # it is gone already
+    """Shut a socket down so that threads waiting at either end notice it."""
+    with suppress(OSError):  # it is closed already
         connected.shutdown(socket.SHUT_RDWR)
 
 
 def _nothing(message: object) -> None:
-    """Nobody listens yet."""
+    """Ignore a message: nobody listens yet."""

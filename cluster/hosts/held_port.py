@@ -1,8 +1,9 @@
-"""A port that is held for a server that begins later, perhaps in another process.
+"""A port that is reserved for a server that starts later, perhaps in another process.
 
-To bind a port, release it and hope is a race: meanwhile anybody may get it. A socket that is bound
-with `SO_REUSEPORT` and never listens keeps the port from everybody else, and from being given out,
-while a server of the same user that sets the option too, as gRPC's does, can listen there.
+To bind a port, release it and hope is a race: meanwhile another process may get it. A socket that
+is bound with `SO_REUSEPORT` and never listens reserves the port: others cannot bind it, and the
+system does not hand it out. A server of the same user that sets the option too, as gRPC's does, can
+still listen there.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import socket
 
 
 class HeldPort:
-    """A free port of this machine; `close` releases it."""
+    """A free port of this machine, reserved until `close`."""
 
     def __init__(self) -> None:
-        """Errors: `OSError` if there is none."""
+        """Reserve a port, on IPv6 and IPv4 if possible.
+
+        Errors: `OSError` if there is none.
+        """
         six = socket.has_dualstack_ipv6()
         self._socket = socket.socket(socket.AF_INET6 if six else socket.AF_INET)
         if six:
@@ -24,4 +28,5 @@ class HeldPort:
         self.port: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
+        """Release the port."""
         self._socket.close()

@@ -1,7 +1,8 @@
-"""The threads on which a host of an island hears of publications and of discarded contributions.
+"""The threads on which a host handles publications and notices of discarded contributions.
 
-A link may be slower than versions come. So each fragment has one thread at most, and what is
-published while that is busy becomes one publication: the newest, with all that was merged.
+A link may be slower than the rate of new versions. Each fragment therefore has at most one thread.
+Versions that are published while it is busy are joined into one publication: the newest, with all
+merged contributions.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ class NewsThreads:
     def __init__(
         self, take: Callable[[Notice], None], broke: Callable[[BaseException], None]
     ) -> None:
-        """`take`: may take long. `broke`: is told what it raises."""
+        """Handle notices with `take`, which may take long; `broke` receives its exceptions."""
         self._take, self._broke = take, broke
         self._lock = threading.Lock()
-        self._waiting: dict[Fragment | None, list[Notice]] = {}  # of each thread that runs
+        self._waiting: dict[Fragment | None, list[Notice]] = {}  # for each running thread
 
     def tell(self, notice: Notice) -> None:
-        """Have it taken soon; never waits."""
+        """Have a notice handled soon, on another thread; never block."""
         lane = notice.publication.fragment if isinstance(notice, News) else None
         with self._lock:
             if (waiting := self._waiting.get(lane)) is not None:
@@ -47,7 +48,7 @@ class NewsThreads:
             self._broke(error)
 
     def _next(self, lane: Fragment | None) -> list[Notice]:
-        """What this thread takes next; if there is nothing it shall end."""
+        """Return what this thread handles next; if that is empty, the thread must end."""
         with self._lock:
             if todo := self._waiting[lane]:
                 self._waiting[lane] = []
@@ -57,7 +58,7 @@ class NewsThreads:
 
 
 def _joined(waiting: list[Notice], notice: Notice) -> list[Notice]:
-    """Add a notice; of publications the newest of the newest life stays."""
+    """Add a notice; of publications, only the newest of the newest life is kept."""
     if not waiting or not isinstance(notice, News):
         return [*waiting, notice]
     (before,) = waiting

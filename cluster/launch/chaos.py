@@ -1,4 +1,4 @@
-"""`archipelago chaos`: break a live run on purpose, from another terminal."""
+"""`archipelago chaos`: inject faults into a live run from another terminal."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ from cluster.storage.runs import Live
 from coordinator.errors import RunFailed, Unreachable, UserMistake
 
 ANY = "*"
-"""In a plan: whichever of the live islands chance takes."""
+"""The island of a planned fault that stands for a random live island."""
 SLOWER = 4.0
-"""What is slowed down by chance takes so many times as long."""
+"""The `factor` of random faults: "slow" makes each step take this many times as long."""
 _PLAN = TypeAdapter(dict[str, list[Attack]])
 
 
 class Struck(NamedTuple):
-    """What was done, seconds after the beginning; `refused`: why not, if it was not."""
+    """One injected fault, or one that was refused."""
+
 
     at_s: float
+    """Seconds since the start of the plan."""
     kind: str
     island: str
     refused: str | None
+    """The reason why the fault was not injected; None if it was."""
 
 
 def read_plan(path: Path) -> list[Attack]:
-    """A TOML file of `[[faults]]`: `after_s`, `kind`, `island`, and `factor` or `for_s`.
+    """Read a plan: a TOML file of `[[faults]]`, returned in the order of `after_s`.
+
+    Each fault has `after_s`, `kind`, `island`, and `factor` or `for_s`.
 
     Errors: `UserMistake` with every problem at once.
     """
@@ -53,7 +58,7 @@ def read_plan(path: Path) -> list[Attack]:
 
 
 def at_random(seed: int, every_s: float, for_s: float, kinds: Sequence[str]) -> list[Attack]:
-    """Every so often one of these kinds, on whichever island."""
+    """Draw a plan of faults, one every `every_s` for `for_s` seconds: random kinds and islands."""
     dice = random.Random(seed)
     times = [every_s * number for number in range(1, int(for_s / every_s) + 1)]
     plain = [{"kind": dice.choice(kinds), "island": ANY, "after_s": at_s} for at_s in times]
@@ -61,7 +66,7 @@ def at_random(seed: int, every_s: float, for_s: float, kinds: Sequence[str]) -> 
 
 
 def strike(live: Live, plan: Sequence[Attack], seed: int) -> Iterator[Struck]:
-    """Carry a plan out, as far as the run lasts.
+    """Carry a plan out, until the run is stopping or over; yield each fault after its attempt.
 
     Errors: `UserMistake` if the run is not there.
     """
@@ -81,11 +86,12 @@ def strike(live: Live, plan: Sequence[Attack], seed: int) -> Iterator[Struck]:
                 harm = {**attack.model_dump(exclude={"after_s"}), "island": island}
                 ask(lambda fleet, harm=harm: fleet.harm.remote(harm))
             except (UserMistake, Unreachable) as error:
-                refused = str(error)  # such as a fleet that was killed a moment ago
+                refused = str(error)  # for example, the fleet was killed a moment ago
             except RunFailed:
-                return  # it is over
+                return  # the run is over
             yield Struck(time.monotonic() - began_s, attack.kind, island, refused)
 
 
 def _live(status: RunStatus) -> list[str]:
+    """Return the islands whose learner is live."""
     return [each["island"] for each in status["islands"] if each["state"] == "live"]

@@ -1,5 +1,6 @@
-"""Speaking to a run from another terminal; light, since people wait for it: no configuration, no
-arrays, no JAX.
+"""Calls to a run from another terminal.
+
+The module imports no configuration, no arrays and no JAX, so that these commands start fast.
 """
 
 from __future__ import annotations
@@ -24,34 +25,35 @@ if TYPE_CHECKING:
     from coordinator.protocol import Island
 
 
+"""A function that makes a call of the fleet's handle and returns the fleet's answer."""
 Asking = Callable[[Callable[[Actor], "ray.ObjectRef"]], Any]
 
 
 def stop(live: Live) -> None:
-    """Have all islands hand in what they have, and the run end."""
+    """Stop the run gracefully: all islands hand in what they have, and then the run ends."""
     _ask(live, lambda fleet: fleet.stop.remote("archipelago stop"))
 
 
 def scale(live: Live, counts: Mapping[str, int]) -> None:
-    """Set how many islands these groups have: all of them, or none if one is refused.
+    """Set the number of islands of these groups; if one group is refused, none is changed.
 
-    Errors: `UserMistake` if there is no such group, or it could never be.
+    Errors: `UserMistake` if there is no such group, or the number can never be reached.
     """
     _ask(live, lambda fleet: fleet.scale.remote(dict(counts)))
 
 
 def drain(live: Live, island: Island) -> None:
-    """Have one island hand in what it has and leave.
+    """Drain one island: it hands in what it has, and leaves.
 
-    Errors: `UserMistake` if there is no such island, or too few would be left.
+    Errors: `UserMistake` if there is no such island, or too few islands would remain.
     """
     _ask(live, lambda fleet: fleet.drain.remote(island))
 
 
 def save(live: Live, path: Path) -> str:
-    """Have the fleet write the public model to a path of its machine; return where it is.
+    """Have the fleet write the public model to a path on its machine, and return where it is.
 
-    Errors: `UserMistake` if the path does not take it.
+    Errors: `UserMistake` if the model cannot be written to the path.
     """
     with reached(live, within_s=None) as ask:
         return ask(lambda fleet: fleet.save.remote(str(path)))
@@ -59,17 +61,20 @@ def save(live: Live, path: Path) -> str:
 
 def _ask(live: Live, call: Callable[[Actor], ray.ObjectRef]) -> Any:
     with reached(live) as ask:
+        """Connect for a single call, and return its answer."""
         return ask(call)
 
 
 @contextmanager
 def reached(live: Live, within_s: float | None = CALL_TIMEOUT_S) -> Generator[Asking]:
-    """A run's fleet, to be asked more than once; each time for its answer to a call, or
-    `Unreachable` if it is being restarted. `within_s`: of each answer; None: however long it takes.
+    """Connect to a run's fleet for several calls, and yield the function that makes them.
 
-    Errors: `UserMistake` if it is not there, cannot be heard, or refuses.
+    `within_s`: timeout of each call in seconds; None: no timeout. A call raises `Unreachable` if
+    the fleet is being restarted.
+
+    Errors: `UserMistake` if the run is not there, cannot be reached, or refuses a call.
     """
-    with redirect_stdout(sys.stderr):  # Ray prints what it hears of nodes, also as it leaves
+    with redirect_stdout(sys.stderr):  # Ray prints news of its nodes, also at shutdown
         connect(live.address, live.namespace)
         try:
             yield _asking(ray.get_actor(FLEET, namespace=live.namespace), within_s)
@@ -84,10 +89,14 @@ def reached(live: Live, within_s: float | None = CALL_TIMEOUT_S) -> Generator[As
 
 
 def _asking(fleet: Actor, within_s: float | None = CALL_TIMEOUT_S) -> Asking:
+    """Return a function that makes a call of the fleet and waits for its answer.
+
+    Errors: `UserMistake` if the fleet has no such method; `Unreachable` for Ray's own errors.
+    """
     def ask(call: Callable[[Actor], ray.ObjectRef]) -> Any:
         try:
             reference = call(fleet)
-        except TypeError as error:  # where Ray cannot import an actor's class it makes one up
+        except TypeError as error:  # where Ray cannot import an actor's class, it makes one up
             raise UserMistake(
                 f"what this archipelago asks is not what the run's fleet can be asked ({error}): "
                 "it is of another version than the run's, or cannot import cluster.fleet"

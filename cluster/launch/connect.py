@@ -1,4 +1,4 @@
-"""Joining a Ray cluster that is there already."""
+"""The connection to an existing Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ray.exceptions import RayError
 from coordinator.errors import UserMistake
 
 KNOCK_TIMEOUT_S = 10.0
-"""A cluster that does not even accept a connection in this time is taken to be unreachable."""
+"""Timeout of the first TCP connection to a cluster, in seconds."""
 
 
 def connect(address: str, namespace: str) -> None:
-    """Join a Ray cluster that is there already, as a driver.
+    """Join an existing Ray cluster as a driver.
 
     Errors: `UserMistake` if it cannot be reached.
     """
@@ -36,9 +36,9 @@ def connect(address: str, namespace: str) -> None:
 
 
 def _knock(address: str) -> None:
-    """Is anybody there? Ray itself asks for minutes, and prints while it does.
+    """Check that the address accepts a TCP connection: Ray itself retries for minutes, and prints.
 
-    Errors: `OSError` if nobody is; `ValueError` if it is no address.
+    Errors: `OSError` if nothing accepts it; `ValueError` if that is no HOST:PORT.
     """
     if address == "auto":
         return

@@ -1,7 +1,7 @@
-"""The last words of a terminal's process that is ended by what it cannot answer.
+"""A message for the case that Ray ends the terminal's process from within.
 
-If Ray's node dies under `archipelago run`, Ray ends this process from within, and no Python code
-runs any more. A small process beside it waits for that, and says how to go on.
+If Ray's node dies under `archipelago run`, Ray ends this process, and no Python code runs any
+more. A small helper process waits for that, and prints how to resume the run.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 GONE_S = 5.0
-"""So long the process beside this one is waited for at the end."""
+"""Timeout for the helper process to end, in seconds."""
 _SCRIPT = 'IFS= read -r said || printf "%s\\n" "$0" >&2'
 
 
 def resume_hint(run_dir: Path) -> str:
-    """Return how to go on with a run that has ended without its result."""
+    """Return a hint that says how to resume a run that ended without its result."""
     return f"go on with `archipelago run {run_dir / 'config.toml'} --resume --run-dir {run_dir}`"
 
 
 @contextmanager
 def last_words(words: str) -> Generator[None]:
-    """Have these words said on standard error if this process does not get out of the block."""
+    """Have `words` printed to standard error if this process dies inside the block."""
     ours, theirs = os.pipe()
     try:
         beside = subprocess.Popen(["sh", "-c", _SCRIPT, words], stdin=ours, start_new_session=True)
@@ -33,7 +33,7 @@ def last_words(words: str) -> Generator[None]:
     try:
         yield
     finally:
-        with suppress(BrokenPipeError):  # somebody has ended it
+        with suppress(BrokenPipeError):  # the helper was ended by somebody
             os.write(theirs, b"over\n")
         os.close(theirs)
         with suppress(subprocess.TimeoutExpired):

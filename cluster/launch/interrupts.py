@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, heard and passed on."""
+"""Handlers of Ctrl-C and SIGTERM for a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(slots=True)
 class Interrupts:
-    """Ctrl-C and SIGTERM: the first one asks for a graceful end, a second Ctrl-C ends at once.
+    """Handlers of Ctrl-C and SIGTERM, as a context manager.
 
-    On a thread other than the main one, Python cannot handle signals, and none is handled here.
+    The first signal asks for a graceful shutdown. A second Ctrl-C ends the process at once. Python
+    handles signals only on the main thread; on any other thread this does nothing.
     """
 
     asked: str | None = None
+    """The signal that asked for a graceful shutdown; None: none did."""
     urgent: bool = False
+    """Whether a second Ctrl-C came."""
     _before: dict[int, object] = field(default_factory=dict)
 
     def __enter__(self) -> Interrupts:
@@ -28,7 +31,7 @@ class Interrupts:
         return self
 
     def listen(self) -> None:
-        """Hear the signals; to be said again once Ray is up, which puts handlers of its own."""
+        """Install the handlers; call this again once Ray is up, since Ray installs its own."""
         for number in self._before:
             signal.signal(number, self._heard)
 
@@ -38,13 +41,13 @@ class Interrupts:
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         if self.asked is not None and number == signal.SIGINT:
-            signal.signal(number, signal.SIG_IGN)  # for good: nothing shall stop the cleaning up
+            signal.signal(number, signal.SIG_IGN)  # for good: nothing may interrupt the clean-up
             self._before.pop(number)
             self.urgent = True
             raise KeyboardInterrupt
         self.asked = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
 
     def check(self) -> None:
-        """Raise again what a finalizer or a callback of Ray, interrupted, has swallowed."""
+        """Raise `KeyboardInterrupt` again if a finalizer or a callback of Ray has swallowed it."""
         if self.urgent:
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""A run as a job of a Ray cluster: through Ray's job API, from a machine that is not part of it."""
+"""A run as a job of a Ray cluster, submitted through Ray's job API from a machine outside it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,29 @@ from coordinator.errors import RunFailed, UserMistake
 
 CONFIG = "archipelago.toml"
 ENTRYPOINT = f"python -m archipelago job {CONFIG}"
+"""The command of the job; its working directory holds `CONFIG` and our packages."""
 SETTLE_S = 0.5
-"""Between two looks at a job that is about to end, or two attempts to hand one over."""
+"""Seconds between two polls of a job that is about to end, or two attempts to submit one."""
 NOT_YET, AGENT_TIMEOUT_S = "No available agent", 60.0
-"""What a head says that has only just started, and how long one is patient with it."""
+"""The answer of a head that has only just started, and for how many seconds to retry then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of the cluster at `address`; its submission id is the run's name."""
+    """A submitted job of a Ray cluster."""
+
 
     client: JobSubmissionClient
     name: str
+    """The submission id, which is the run's name."""
     address: str
+    """The address of the cluster's job server."""
 
 
 def submit(config: Config, name: str, address: str, working_dir: Path | None) -> Job:
-    """Hand the run over: this source, the configuration, and the user's own folder if given.
+    """Submit a run: our packages, the configuration, and the user's own folder if given.
 
-    Errors: `UserMistake` if the cluster cannot be reached, does not let us in, or has the name.
+    Errors: `UserMistake` if the cluster cannot be reached, refuses access, or has such a job.
     """
     if wrong := problems(address, working_dir):
         raise UserMistake("\n".join(wrong))
@@ -58,7 +62,7 @@ def submit(config: Config, name: str, address: str, working_dir: Path | None) ->
 
 
 def problems(address: str, working_dir: Path | None) -> list[str]:
-    """What is wrong with a submission that no cluster need be asked for."""
+    """Return the problems of a submission that can be found without asking the cluster."""
     found = intruders()
     if not address.startswith(("http://", "https://")):
         found.append(f"--address {address}: that is not the job server's, such as http://HEAD:8265")
@@ -71,6 +75,10 @@ def problems(address: str, working_dir: Path | None) -> list[str]:
 
 
 def _hand_over(job: Job, staged: Path) -> None:
+    """Submit the job, with retries while the head is still starting.
+
+    Errors: `UserMistake` if the cluster refuses the job, or has one of this name.
+    """
     end_s = time.monotonic() + AGENT_TIMEOUT_S
     while True:
         try:
@@ -95,7 +103,7 @@ def _hand_over(job: Job, staged: Path) -> None:
 
 
 def _clashes(folder: Path) -> list[str]:
-    """What there is called as what is sent with every run, our own folders aside."""
+    """Return the entries of a folder with names that we send ourselves, our own packages aside."""
     theirs = [
         name for name in (CONFIG, *(f"{p}.py" for p in ALL_PACKAGES)) if (folder / name).exists()
     ]
@@ -106,6 +114,7 @@ def _clashes(folder: Path) -> list[str]:
 
 
 def _not_worth_sending(folder: str, names: list[str]) -> set[str]:
+    """Return the names that are not sent: caches, runs, and hidden files."""
     return {
         name
         for name in names
@@ -114,16 +123,20 @@ def _not_worth_sending(folder: str, names: list[str]) -> set[str]:
 
 
 def _client(address: str) -> JobSubmissionClient:
+    """Return a client of the job server.
+
+    Errors: `UserMistake` if it cannot be reached, refuses access, or runs another version of Ray.
+    """
     try:
         client = JobSubmissionClient(address)
-        client.list_jobs()  # which needs the token
+        client.list_jobs()  # this call needs the token
     except (RayError, RuntimeError, OSError) as error:
         raise UserMistake(
             f"the job server at {address} cannot be used: {_first_line(error)}; is the address "
             "right (the head's dashboard, port 8265), and does RAY_AUTH_TOKEN hold its token "
             "(RAY_AUTH_MODE=token)?"
         ) from error
-    there = getattr(client, "_server_ray_version", ray.__version__)  # as it was told when it began
+    there = getattr(client, "_server_ray_version", ray.__version__)  # told at its start
     if there != ray.__version__:
         raise UserMistake(
             f"the cluster at {address} runs Ray {there}, and this is Ray {ray.__version__}: use "
@@ -133,12 +146,13 @@ def _client(address: str) -> JobSubmissionClient:
 
 
 def _first_line(error: BaseException) -> str:
+    """Return the first line of an error that is not empty, or the class of the error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 def follow(job: Job, say: Callable[[str], None]) -> int:
-    """Pass on what the job prints until it is over; its exit code, 130 if it was stopped.
+    """Pass on what the job prints until it is over; return its exit code, 130 if it was stopped.
 
     Errors: `RunFailed` if the cluster could not run it.
     """

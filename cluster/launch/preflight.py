@@ -1,8 +1,8 @@
-"""The door of a run: all that can be found wrong before anything is started, told at once.
+"""The preflight check of a run: report every problem at once, before anything is started.
 
-`config.load.read` checks what a configuration says; here it meets the world: the run's directory,
-the user's code, the data, each as far as what it reads of the configuration is sound. Nothing is
-computed, no Ray is started, and nothing is left behind.
+`config.load.read` checks what a configuration says. This module checks it against the world: the
+run's directory, the user's code and the data. A check that needs an unsound part of the
+configuration is skipped. Nothing is computed, Ray is not started, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ from islands.trainable import of_loss, of_parameters, shapes_of
 
 T = TypeVar("T")
 LARGEST_INIT_BYTES = 2**30
-"""Of a model that a task makes as a whole, for islands of several hosts."""
+"""The largest model, in bytes, that a task may make as a whole for islands of several hosts."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """The problems so far, each once."""
+    """The problems found so far, each once."""
 
     problems: dict[str, None] = field(default_factory=dict)
 
     def say(self, *problems: str) -> None:
+        """Add problems."""
         self.problems |= dict.fromkeys(problems)
 
     def ask(self, call: Callable[[], T]) -> T | None:
-        """What it returns; None if it is refused, which is a problem."""
+        """Return the result of `call`; on a `UserMistake`, add the problem and return None."""
         try:
             return call()
         except UserMistake as error:
@@ -63,15 +64,16 @@ def enter(
     resume: bool = False,
     owned: bool = False,
 ) -> tuple[Config, Path, Layout]:
-    """The configuration, the run's directory, the layout of its model. `owned`: the run ends with
-    this process.
+    """Return the checked configuration, the run's directory, and the layout of its model.
+
+    `resume`: continue an earlier run. `owned`: the run ends with this process.
 
     Errors: `UserMistake` with every problem found.
     """
     if foreign := intruders():
         raise UserMistake("\n".join(foreign))
     config, found, chosen = draft.config, _Found(), None
-    if resume and not draft.problems:  # it compares all of it with what was
+    if resume and not draft.problems:  # it compares the whole configuration with the run's
         chosen = found.ask(lambda: runs.resume(config, run_dir))
     elif not resume and draft.sound("run.dir", "run.name", "durability.dir"):
         chosen = found.ask(lambda: runs.choose(config, config_path, run_dir, now))
@@ -92,8 +94,10 @@ def enter(
 
 
 def _of_several_devices(config: Config, task: Task, layout: Layout) -> list[str]:
-    """What keeps islands, or an evaluator, of several devices or hosts from having this task; empty
-    if nothing does."""
+    """Return what prevents this task from running on several devices or hosts; empty if nothing.
+
+    Islands and the evaluator are checked.
+    """
     machines: list[tuple[str, Machines]] = [("monitor.evaluator", config.monitor.evaluator)]
     machines += [(f"islands.{number}", group) for number, group in enumerate(config.islands)]
     problems = [
@@ -113,9 +117,10 @@ def _of_several_devices(config: Config, task: Task, layout: Layout) -> list[str]
 
 
 def _layout(draft: Draft, found: _Found) -> Layout | None:
-    """How the model is cut, if it can be trained on the data that there is.
+    """Check the task, the model and the data, and return the layout; None if it cannot be made.
 
-    A task of the user's own may read its data as soon as it is made.
+    A task of the user's own may read its data as soon as it is made. It is therefore made only if
+    the configuration of the data is sound.
     """
     config, task, layout, shapes = draft.config, None, None, None
     ours, data_is_sound = config.task.target is None, draft.sound("data", "run.seed")

@@ -1,4 +1,4 @@
-"""A Ray cluster for a run: an embedded one, or one that is there already."""
+"""A Ray cluster for a run: an embedded Ray, or an existing cluster."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from coordinator.errors import RunFailed, UserMistake
 from coordinator.fragments import Layout
 
 RAY_SETTINGS = {
-    "RAY_object_manager_pull_timeout_ms": "120000",  # else slow links get each object twice
-    "RAY_timeout_ms_task_wait_for_death_info": "100",  # else 2 s until a caller hears of a death
+    "RAY_object_manager_pull_timeout_ms": "120000",  # else slow links transfer each object twice
+    "RAY_timeout_ms_task_wait_for_death_info": "100",  # else a caller hears of a death after 2 s
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
@@ -31,29 +31,34 @@ STARTS = 2
 """Attempts to start an embedded Ray."""
 log = logging.getLogger("archipelago")
 STORE_FLOOR_BYTES = 128 * 2**20
-"""The smallest object store that an embedded Ray is given."""
+"""The smallest object store of an embedded Ray, in bytes."""
 STORE_SLACK = 1.5
-"""Of what must be in the object store at once, so much is asked for."""
+"""The factor by which the requested object store exceeds the objects that it holds at once."""
 
 
 PUBLISHED = 2
-"""Versions of a fragment that lie in a shard's object store for who joins: the present one, and the
-one before for as long as somebody reads it."""
+"""Versions of a fragment in a shard's object store for learners that join.
+
+These are the present version, and the previous one for as long as somebody reads it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What object stores must hold at once, in bytes: all `shards` together, on their nodes; and
-    that of another node with an `island`, however many. On one node islands map what shards have
-    put."""
+    """The bytes that object stores must hold at once."""
 
     shards: int
+    """Bytes of all shards together, on their nodes; islands on the same node map these objects."""
     island: int
+    """Bytes on any other node that has islands, however many they are."""
 
     @staticmethod
     def of(config: Config, layout: Layout) -> Stores:
-        """Whoever joins maps the model in f32, one copy a node; a round keeps one contribution of
-        each learner and one publication."""
+        """Compute the sizes for a configuration.
+
+        Learners that join map the model in f32, one copy a node. A round keeps one contribution of
+        each learner and one publication.
+        """
         learners, model = len(config.island_names), 4 * layout.parameters
         largest = max(layout.sizes)
         up, down = config.sync.wire_up.bytes_of(largest), config.sync.wire_down.bytes_of(largest)
@@ -68,10 +73,10 @@ class Stores:
 def cluster_of(
     config: Config, address: str | None, namespace: str, stores: Stores
 ) -> Generator[str]:
-    """A Ray cluster to run on: an embedded one, ended with the block, or one that is there already.
+    """Start an embedded Ray that ends with the block, or join a cluster; yield the GCS address.
 
-    Errors: `UserMistake` if it cannot be reached, or has no room; `RunFailed` if an embedded one
-    does not start.
+    Errors: `UserMistake` if the cluster cannot be reached or has no room; `RunFailed` if an
+    embedded Ray does not start.
     """
     for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -110,8 +115,9 @@ def cluster_of(
 
 
 def begun(start: Callable[[], object], clear: Callable[[], object] = ray.shutdown) -> None:
-    """Start an embedded Ray; on a busy machine that takes longer than Ray waits, now and then, so
-    it is tried again.
+    """Start an embedded Ray, with `STARTS` attempts; `clear` is called between them.
+
+    On a busy machine a start now and then takes longer than Ray waits.
 
     Errors: `RunFailed` if it does not start.
     """
@@ -119,7 +125,7 @@ def begun(start: Callable[[], object], clear: Callable[[], object] = ray.shutdow
         try:
             start()
             return
-        except Exception as error:  # Ray has none narrower for "not within 30 s"
+        except Exception as error:  # Ray has no narrower exception for "not within 30 s"
             reason = str(error).strip() or repr(error)
             if attempt == STARTS:
                 raise RunFailed(
@@ -131,10 +137,10 @@ def begun(start: Callable[[], object], clear: Callable[[], object] = ray.shutdow
 
 
 def lack(sync: SyncConfig, stores: Stores, nodes: Sequence[Node], here: str) -> str | None:
-    """Which object store is too small for what will lie there; None if there is room.
+    """Return which object store is too small for its share of the run; None if all have room.
 
-    Shards are on the node of this process, `here`, or in turn on those that their labels name;
-    islands on any.
+    Shards are on the node of this process, `here`, or in turn on the nodes that match
+    `sync.shard_labels`. Islands may be on any node, so only the roomiest node is checked for them.
     """
     named, need = {here}, float(stores.shards)
     if sync.shard_labels is not None:
@@ -150,17 +156,18 @@ def lack(sync: SyncConfig, stores: Stores, nodes: Sequence[Node], here: str) -> 
 
 
 def _room(node: Node) -> float:
+    """Return the size of a node's object store in bytes."""
     return node.total.get("object_store_memory", 0.0)
 
 
 def _needed(need: float, what: str, node: Node) -> str:
+    """Return a message that says how many MiB are needed on a node, and how many it has."""
     mib = 2**20
     return f"{need / mib:.0f} MiB {what} are needed on {node.name}, it has {_room(node) / mib:.0f}"
 
 
 def _other_resources(config: Config) -> dict[str, float]:
-    """Custom resources of an embedded Ray, which has just what its islands and its evaluator ask
-    for."""
+    """Return the custom resources that islands and evaluator ask for, for an embedded Ray."""
     wanted: dict[str, float] = {}
     asked = [(g.processes, g.devices) for g in config.islands]
     for times, devices in [*asked, (1, _of_evaluator(config))]:
@@ -171,13 +178,14 @@ def _other_resources(config: Config) -> dict[str, float]:
 
 
 def _of_evaluator(config: Config) -> dict[str, float]:
-    """What all hosts of the evaluator ask for together."""
+    """Return the devices of all hosts of the evaluator together."""
     machines = config.monitor.evaluator
     each = bundle(machines) if machines.apart else machines.devices
     return {name: machines.hosts * amount for name, amount in each.items()}
 
 
 def _fits_here(need_bytes: int) -> None:
+    """Raise `UserMistake` if this machine's shared memory has less room than that."""
     shared = Path("/dev/shm")
     free = shutil.disk_usage(shared).free if shared.exists() else need_bytes
     if free < need_bytes:

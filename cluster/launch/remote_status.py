@@ -1,4 +1,4 @@
-"""Looking at a run of this machine through its fleet's HTTP port: no Ray client is started."""
+"""The status of a run on this machine, through its fleet's HTTP port, without a client of Ray."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cluster.status import RunStatus
 from cluster.storage.runs import TARGET, TOKEN
 
 WITHIN_S = 2.0
-"""A port that does not answer in this time is not waited for: Ray is asked instead."""
+"""Timeout of the HTTP port, in seconds; after that the caller asks through Ray."""
 
 
 def status_at(run_dir: Path) -> RunStatus | None:
-    """The run's status; None if its port cannot be reached, or is another run's by now."""
+    """Return the run's status; None if its port is unreachable or belongs to another run by now."""
     try:
         (target,) = json.loads((run_dir / TARGET).read_text())[0]["targets"]
         token = (run_dir / TOKEN).read_text()
@@ -28,11 +28,11 @@ def status_at(run_dir: Path) -> RunStatus | None:
             status = from_json(answer.read())
         return status if status["run"] == run_dir.name else None
     except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError):
-        return None  # whoever answers there may be another service, and answer anything
+        return None  # another service may answer there, and answer anything
 
 
 def from_json(text: str | bytes) -> RunStatus:
-    """A status as it was written: a loss that was not finite is null there."""
+    """Parse a status; a loss that is null there was not finite, and becomes NaN."""
     status: RunStatus = json.loads(text)
     curve: list[tuple[int, float | None]] = [*status.get("heldout", [])]
     return {**status, "heldout": [(t, math.nan if x is None else x) for t, x in curve]}

@@ -1,4 +1,4 @@
-"""From a configuration to a running program, and back to nothing: start, watch, end, clean up.
+"""One run in the terminal's process, from its configuration to the clean-up.
 
 The terminal's process owns everything that it starts. Whatever happens, what was started is
 stopped, and nothing else is.
@@ -36,6 +36,10 @@ LOST = "the fleet of the run has died with its node"
 
 
 def _name_is_free(run: str, namespace: str) -> None:
+    """Check that no run of this name is going on in the cluster.
+
+    Errors: `UserMistake` if one is.
+    """
     try:
         ray.get_actor(FLEET, namespace=namespace)
     except ValueError:
@@ -57,8 +61,10 @@ def run(
     resumes: bool = False,
     from_stored: bool = False,
 ) -> Outcome:
-    """One training run to its end, owned by this process. `resumes`: another one has begun it;
-    `from_stored`: go on from the newest stored version of each fragment, whatever the log lacks.
+    """Run one training run to its end, owned by this process.
+
+    `resumes`: an earlier process has begun the run. `from_stored`: go on from the newest stored
+    version of each fragment, even if events are missing from the log.
 
     Errors: `UserMistake` before anything was started; `RunFailed` after.
     """
@@ -66,13 +72,13 @@ def run(
     with ExitStack() as stack:
         stores = Stores.of(config, layout)
         nobody = stack.enter_context(Path(os.devnull).open("w"))
-        stack.enter_context(redirect_stdout(nobody))  # what Ray says of processes that we ended
+        stack.enter_context(redirect_stdout(nobody))  # Ray's reports of processes that we ended
         stack.enter_context(cluster_of(config, address, namespace, stores))
         interrupts.listen()
         _name_is_free(run_dir.name, namespace)
         run_dir.mkdir(parents=True, exist_ok=True)
-        # Ray's driver prints what it hears from its nodes: kept, but neither on a terminal that
-        # shows a table nor where a script reads JSON
+        # Ray's driver prints news of its nodes: keep it in a file, off a terminal that shows a
+        # table and off a stream from which a script reads JSON.
         words = stack.enter_context((run_dir / "ray.log").open("a", buffering=1))
         stack.enter_context(redirect_stdout(words))
         home, hint = Home(namespace, detached=False), resume_hint(run_dir)
@@ -96,7 +102,7 @@ def keep_as_job(
     show: Callable[[RunStatus], None],
     interrupts: Interrupts,
 ) -> Outcome:
-    """The entrypoint of a submitted run: start its fleet, which outlasts this process, and follow.
+    """Run the entrypoint of a submitted run: start a fleet that outlives this process, and follow.
 
     Errors: as `run`.
     """
@@ -111,7 +117,8 @@ def keep_as_job(
 
 
 def _auth() -> str:
-    return os.environ.get(runs.AUTH_MODE, "disabled")  # of a local cluster, Ray has set it
+    """Return Ray's authentication mode."""
+    return os.environ.get(runs.AUTH_MODE, "disabled")  # Ray has set it if the cluster is local
 
 
 def follow(
@@ -121,8 +128,9 @@ def follow(
     interrupts: Interrupts,
     lost: str = LOST,
 ) -> Outcome:
-    """Look on until the run is over; pass on who asks it to stop. `lost`: what to say if the fleet
-    dies for good.
+    """Show the status until the run is over, and pass a request to stop on to the fleet.
+
+    `lost`: the message if the fleet dies for good.
 
     Errors: `UserMistake` or `RunFailed`, as the run ended.
     """
@@ -141,7 +149,7 @@ def follow(
             log.warning("the fleet cannot be heard at present: %s", type(error).__name__)
         except RunFailed as error:
             raise RunFailed(lost) from error
-    with suppress(RayActorError, GetTimeoutError):  # it may be gone before it has answered
+    with suppress(RayActorError, GetTimeoutError):  # the fleet may be gone before it has answered
         ray.get(fleet.dismiss.remote(), timeout=CALL_TIMEOUT_S)
     if outcome.error is not None:
         raise (UserMistake if outcome.mistake else RunFailed)(outcome.error)

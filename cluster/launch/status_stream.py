@@ -1,4 +1,4 @@
-"""The status of a run again and again, by its own port or through Ray, until the run ends."""
+"""The status of a run, repeated until the run ends, through its own port or through Ray."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from coordinator.errors import UserMistake
 
 
 def looks(name: str | None, address: str | None, every_s: float) -> Generator[RunStatus]:
-    """What a run says of itself, so many seconds apart, until it is over; then what it said last.
+    """Yield the status of a run every `every_s` seconds until it is over, the last one included.
 
-    A run of this machine is asked by its own port, which needs no client of Ray; another by one
-    client, as long as this goes on.
+    A run on this machine is asked through its HTTP port, which needs no client of Ray. Any other
+    run is asked through one client, which stays connected.
 
-    Errors: `UserMistake` if there is no such run, or it cannot be heard.
+    Errors: `UserMistake` if there is no such run, or it cannot be reached.
     """
     live = runs.reach(name, address)
     if isinstance(live, Path):
@@ -29,7 +29,7 @@ def looks(name: str | None, address: str | None, every_s: float) -> Generator[Ru
     while run_dir is not None and (seen := status_at(run_dir)) is not None:
         yield seen
         time.sleep(every_s)
-    if run_dir is not None and runs.live_of(run_dir) is None:  # it has ended meanwhile
+    if run_dir is not None and runs.live_of(run_dir) is None:  # the run has ended meanwhile
         yield _last_status(run_dir)
         return
     live.prepare()
@@ -45,7 +45,10 @@ def looks(name: str | None, address: str | None, every_s: float) -> Generator[Ru
 
 
 def _last_status(run_dir: Path) -> RunStatus:
-    """What a run that is over said last."""
+    """Return the last status of a run that is over.
+
+    Errors: `UserMistake` if the run ended before its first status.
+    """
     if (said := last_look(run_dir / LOOKS)) is None:
         raise UserMistake(f"run {run_dir} is not live, and ended before it had anything to say")
     return from_json(said)

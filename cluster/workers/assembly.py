@@ -1,4 +1,4 @@
-"""Builds an island's learner out of the configuration: what takes long first, who it is last."""
+"""Construction of an island's learner from the configuration: slow parts first, its name last."""
 
 from __future__ import annotations
 
@@ -34,38 +34,44 @@ from islands.task import Task, load_task
 
 
 def data_spec(config: Config) -> DataSpec:
+    """Return what the configuration says of the data, for the task."""
     return DataSpec(**config.data.model_dump(), seed=config.run.seed)
 
 
 def task_of(config: Config) -> Task:
-    """The task that the configuration names; its data is read when first asked for."""
+    """Load the task that the configuration names; its data is read on first use."""
     task = config.task
     return load_task(task.preset, task.target, task.options, data_spec(config))
 
 
 def mesh_of(machines: Machines) -> MeshShape:
+    """Return the shape of the device mesh of these machines."""
     return MeshShape(**machines.mesh.model_dump())
 
 
 def optimizer_of(config: Config) -> OptimizerSpec:
+    """Return the inner optimizer; the horizon of its schedule is the number of steps of the run."""
     return OptimizerSpec(**config.optimizer.model_dump(), horizon_steps=config.run.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerParts:
-    """Of a learner: what takes long to make, and is the same for its whole group."""
+    """The parts of a learner that take long to make, and are the same for its whole group."""
 
     task: Task
     layout: Layout
     inner: Inner
+    """The inner training step, compiled."""
     port: FragmentPort
+    """Access to fragments within the parameters, compiled."""
     sharing: MomentSharing | None
+    """Sharing of first moments; None if they are not shared."""
 
 
 def sharing_of(
     config: Config, task: Task, layout: Layout, devices: Devices | None = None
 ) -> MomentSharing | None:
-    """How first moments are shared; None if they are not."""
+    """Return how first moments are shared; None if they are not."""
     if config.sync.moments == "own":
         return None
     port = MomentsPort(task, layout, optimizer_of(config), devices)
@@ -73,7 +79,7 @@ def sharing_of(
 
 
 def compiled(config: Config, group: IslandGroup) -> LearnerParts:
-    """Import, read and compile all that a learner of this group needs."""
+    """Import, read and compile everything that a learner of this group needs."""
     task, sync = task_of(config), config.sync
     layout = layout_of(task, sync.fragments)
     inner = Inner(task, optimizer_of(config), Devices(task, mesh_of(group)))
@@ -91,6 +97,7 @@ def compiled(config: Config, group: IslandGroup) -> LearnerParts:
 def _compile_encoder(
     wire: Wire, task: Task, layout: Layout, inner: Inner, port: FragmentPort
 ) -> None:
+    """Compile the encoder of deltas on the devices, for every fragment's size."""
     encode, params = OnDevice(wire), inner.place(task.zeros())
     for p, size in enumerate(layout.sizes):
         flat, own = port.take(params, Fragment(p)), inner.devices.own(size)
@@ -100,12 +107,13 @@ def _compile_encoder(
 
 
 def rehearse(parts: LearnerParts, batch_size: int) -> None:
-    """Go once through what a life does first, so that nothing is left to be compiled."""
+    """Run once what a life does first, so that nothing is left to be compiled."""
     _go_through(parts.inner, parts.task, batch_size)
-    give_pages_back()  # else what was compiled with lies beside what will be trained
+    give_pages_back()  # else memory of compilation stays beside that of training
 
 
 def _go_through(inner: Inner, task: Task, batch_size: int) -> None:
+    """Start, exchange moments and take one step on a held-out batch, with a model of zeros."""
     batch = task.heldout(batch_size)[0]
     if inner.devices.shared:
         state = inner.started(inner.devices.zeros, None)
@@ -119,7 +127,7 @@ def _go_through(inner: Inner, task: Task, batch_size: int) -> None:
 
 
 def habits_of(config: Config, island: Island) -> LearnerSettings:
-    """How this island's learner works."""
+    """Return the settings of this island's learner."""
     group, sync = group_of(config, island), config.sync
     return LearnerSettings(
         island=island,
@@ -140,7 +148,10 @@ def habits_of(config: Config, island: Island) -> LearnerSettings:
 
 
 def stream_of(parts: LearnerParts, batch_size: int) -> Prefetched:
-    """The island's batches; of our own corpora, each of several hosts reads its rows only."""
+    """Return the island's batches, prefetched.
+
+    With several hosts, each reads only its own rows if the data is one of our corpora.
+    """
     stream, devices = parts.task.stream(batch_size), parts.inner.devices
     if devices.shared and isinstance(stream, Stream):
         stream.rows = devices.rows(batch_size)
@@ -148,7 +159,7 @@ def stream_of(parts: LearnerParts, batch_size: int) -> Prefetched:
 
 
 def ranges_of(parts: LearnerParts) -> dict[Fragment, slice]:
-    """What this host has of each fragment."""
+    """Return the range of each fragment that this host holds."""
     sizes = enumerate(parts.layout.sizes)
     return {Fragment(p): parts.inner.devices.own(size) for p, size in sizes}
 
@@ -156,7 +167,7 @@ def ranges_of(parts: LearnerParts) -> dict[Fragment, slice]:
 def assemble_follower(
     config: Config, island: Island, parts: LearnerParts, link: Link, say: Callable[[Word], None]
 ) -> Follower:
-    """Another host of this island than the first; `say`: to that one."""
+    """Build another host of this island than the first; `say` sends messages to the first one."""
     batch_size = group_of(config, island).batch_size
     return Follower(
         parts.layout,
@@ -174,7 +185,10 @@ def assemble_follower(
 def assemble(
     config: Config, island: Island, parts: LearnerParts, link: Link, lead: Lead[Order] | None = None
 ) -> Learner:
-    """A learner, ready to step, that has not joined yet; `lead`: to its other hosts."""
+    """Build a learner that is ready to step and has not joined yet.
+
+    `lead`: sends orders to the other hosts of its island; None if there are none.
+    """
     batch_size = group_of(config, island).batch_size
     return Learner(
         parts.task,

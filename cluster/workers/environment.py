@@ -1,4 +1,4 @@
-"""What a process that computes has in its environment: said before it starts, or imports JAX."""
+"""Environment variables of a process that computes; set before it starts or imports JAX."""
 
 from __future__ import annotations
 
@@ -10,41 +10,53 @@ from cluster.config.schema import Machines
 
 CPU_ENV = {"JAX_PLATFORMS": "cpu"}
 ACCELERATOR_ENV = {"JAX_PLATFORMS": ""}
-"""JAX chooses. The process that starts Ray here restricts itself to its CPU, and Ray's processes
-would inherit that."""
+"""The empty value lets JAX choose.
+
+The process that starts Ray here restricts itself to its CPU, and Ray's processes would inherit
+that.
+"""
 KEEP_PAGES = {
     "MALLOC_TRIM_THRESHOLD_": "1000000000",
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
 }
-"""For glibc: XLA on a CPU frees large buffers each step, and a shard at each merge, which would be
-page faults at the next."""
+"""Settings of glibc's malloc that keep freed pages.
+
+XLA on a CPU frees large buffers each step, and a shard at each merge. Without these settings the
+next step or merge would pay for page faults.
+"""
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-"""Of XLA. Another number of threads adds in another order, and gives other last bits."""
+"""Flags of XLA for one thread: another number of threads sums in another order.
+
+The last bits of the results then differ.
+"""
 
 
 def give_pages_back() -> None:
-    """Let go of the pages that this process has kept and does not use; nothing without glibc."""
+    """Return unused pages of this process to the system; without glibc this is a no-op."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def devices_of_cpus(count: int) -> str:
-    """A flag of XLA: so many devices in a process that computes on its CPUs. It comes first: XLA
-    reads no further than the part of `ONE_THREAD` that is no flag of its own."""
+    """Return the flag of XLA for `count` devices in a process that computes on its CPUs.
+
+    This flag must come first: XLA stops reading at the part of `ONE_THREAD` that is not one of its
+    own flags.
+    """
     return f"--xla_force_host_platform_device_count={count}"
 
 
 def keep_compiled() -> dict[str, str]:
-    """What is compiled once is kept for the next process."""
+    """Return the settings that keep compiled code for the next process."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(Path.home() / ".cache" / "archipelago" / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # the many small ones cost most
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # the many small programs cost most
     }
 
 
 def environment_of(machines: Machines) -> dict[str, str]:
-    """What the process of one of these hosts has."""
+    """Return the environment of a process of one of these hosts."""
     env = keep_compiled()
     if machines.on_cpu:
         env |= CPU_ENV | KEEP_PAGES
@@ -58,7 +70,9 @@ def environment_of(machines: Machines) -> dict[str, str]:
 
 
 def take_one_thread() -> None:
-    """Compute on one thread in this process and those that it starts, as an island of one CPU does;
-    unless its environment says otherwise."""
+    """Compute on one thread in this process and its children, as an island with one CPU does.
+
+    Variables that are already set in the environment are kept.
+    """
     for name, value in {**KEEP_PAGES, **keep_compiled(), "XLA_FLAGS": ONE_THREAD}.items():
         os.environ.setdefault(name, value)

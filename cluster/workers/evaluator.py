@@ -1,7 +1,8 @@
-"""Judges the syncer's model, never a learner's: held-out loss of the public fragments.
+"""Evaluation of the syncer's model, never of a learner's: held-out loss of the public fragments.
 
-On one core, unless `monitor.evaluator` gives it more, accelerators, or several hosts. Of several
-each calls the same methods in the same order, with its own ranges of the fragments.
+The evaluator uses one core, unless `monitor.evaluator` gives it more, accelerators, or several
+hosts. If there are several, each host calls the same methods in the same order, with its own ranges
+of the fragments.
 """
 
 from __future__ import annotations
@@ -28,33 +29,38 @@ from islands.trainable import of_loss, of_parameters, shapes_of
 
 
 class Judged(NamedTuple):
-    """How far an evaluator has got: batches in its life, the seconds that the longest took, and
-    those that all took but the first, which is compiled. `look`, `last`: batches of a look, and of
-    a summary, if it must find out about the first model too."""
+    """The progress of an evaluator."""
 
     batches: int
+    """Batches evaluated since the process started."""
     longest_s: float
+    """Seconds of the longest batch."""
     spent_s: float = 0.0
+    """Seconds of all batches but the first, which includes compilation."""
     look: int = 0
+    """Batches of one evaluation during the run."""
     last: int = 0
+    """Batches for a summary, if the first model must be evaluated too."""
 
 
 SAMPLE_WINDOWS = 64
-"""Held-out windows judged now and then, while the islands need the cores."""
+"""Held-out windows of an evaluation during the run, while the islands need the cores."""
 FINAL_WINDOWS = 512
-"""Held-out windows judged at the beginning and at the end."""
+"""Held-out windows of the evaluations at the beginning and at the end."""
 EVALUATION_BATCH = 16
-"""Windows, or as many more as can be split evenly over the evaluator's devices."""
+"""Windows in a batch; rounded up so that they split evenly over the evaluator's devices."""
 
 
 class Evaluator:
-    """Makes the initial model and judges models, off the islands' devices."""
+    """A process that makes the initial model and evaluates models, off the islands' devices."""
 
     def __init__(self, config: Config, mesh: MeshShape | None = None) -> None:
-        """`mesh`: of all devices that JAX knows of; None: one of them.
+        """Load the task, its held-out data and the layout.
 
-        Errors: `UserMistake` if the task cannot be trained, or lie on such a mesh: the code may be
-        another one here than where the run was started.
+        `mesh`: of all devices that JAX knows of; None: use one device.
+
+        Errors: `UserMistake` if the task cannot be trained, or does not fit such a mesh; the code
+        here may differ from the code where the run was started.
         """
         self._config = config
         self._task = task = task_of(config)
@@ -78,7 +84,7 @@ class Evaluator:
         self._judged = Judged(0, 0.0, 0.0, self._few, 2 * self._count(FINAL_WINDOWS) + self._few)
 
     def _odd(self, batch: Batch) -> list[str]:
-        """What keeps a held-out batch from being split over the devices; empty if nothing does."""
+        """Return what prevents splitting a held-out batch over the devices; empty if nothing."""
         ways, sizes = self._devices.ways, {leaf.shape[0] for leaf in jax.tree.leaves(batch)}
         return [
             f"a held-out batch has {size} windows, which cannot be split over the evaluator's "
@@ -89,50 +95,58 @@ class Evaluator:
 
     @property
     def judged(self) -> Judged:
-        """How far it is; also while it judges."""
+        """The progress so far; also readable during an evaluation."""
         return self._judged
 
     @property
     def layout(self) -> Layout:
+        """How the model is cut into fragments."""
         return self._layout
 
     def initial(self) -> list[Flat]:
-        """The run's initial model, from its seed, as fragments."""
+        """Return the run's initial model, drawn from its seed, as fragments."""
         flats = [np.empty(size, np.float32) for size in self._layout.sizes]
-        for number, leaf in enumerate(self._leaves):  # room for one beside the fragments
+        for number, leaf in enumerate(self._leaves):  # room for one leaf beside the fragments
             put_leaf(self._layout, number, leaf, flats)
         return flats
 
     @cached_property
     def initial_loss(self) -> float:
-        """Of the initial model."""
+        """The held-out loss of the initial model, in nats per token."""
         if not self._devices.shared:
             return self.loss(self.initial())
         params, self._drawn = self._on_devices, None
         return self._over(params, range(self._count(FINAL_WINDOWS)))
 
-    # --- of several hosts -------------------------------------------------------------------------
+    # --- evaluators of several hosts --------------------------------------------------------------
 
     @cached_property
     def ranges(self) -> dict[Fragment, slice]:
-        """What this host has of each fragment."""
+        """The range of each fragment that this host holds."""
         own = self._devices.own
         return {Fragment(p): own(size) for p, size in enumerate(self._layout.sizes)}
 
     def initial_fragment(self, p: Fragment) -> Flat:
-        """Of the initial model, which is drawn on the devices and kept there until it is judged:
-        no host has more of it than this fragment."""
+        """Return a fragment of the initial model, whole.
+
+        The model is drawn on the devices and kept there until it is evaluated. No host holds more
+        of it than this fragment.
+        """
         flat = self._gathered(self._port.take(self._on_devices, p))
         return np.asarray(flat)[: self._layout.sizes[p]].copy()
 
     @cached_property
     def _gathered(self) -> Callable[[jax.Array], jax.Array]:
+        """A function that gathers a split array onto all devices."""
         return jax.jit(lambda flat: flat, out_shardings=self._devices.everywhere)
 
     @property
     def _on_devices(self) -> Params:
-        """The initial model, split over the devices as the mesh says; a host has room for one leaf
-        of it at a time, or for all if the task cannot draw leaves one by one."""
+        """The initial model, split over the devices as the mesh says.
+
+        The host needs memory for one leaf at a time, or for all if the task cannot draw leaves one
+        by one.
+        """
         if self._drawn is None:
             places = self._devices.leaves
             placed = [self._devices.put(*each) for each in zip(self._leaves, places, strict=True)]
@@ -141,7 +155,7 @@ class Evaluator:
 
     @property
     def _leaves(self) -> Iterator[NDArray[np.float32]]:
-        """Of the initial model, drawn one by one if the task can."""
+        """The leaves of the initial model, drawn one by one if the task can."""
         seed, draw = self._config.run.seed, self._task.init_leaf
         if draw is None:
             yield from map(np.asarray, jax.tree.leaves(self._task.init(seed)))
@@ -151,31 +165,34 @@ class Evaluator:
     # --- losses -----------------------------------------------------------------------------------
 
     def sample(self, flats: Sequence[Flat]) -> float:
-        """A rougher figure, for a run that goes on: over windows spread evenly over those of
-        `loss`, always the same ones."""
+        """Return a rougher held-out loss, for use during the run, in nats per token.
+
+        The windows are spread evenly over those of `loss`, and are always the same.
+        """
         count, few = self._count(FINAL_WINDOWS), self._few
         return self._mean(flats, [i * count // few for i in range(few)])
 
     @property
     def _few(self) -> int:
-        """Batches of a sample."""
+        """The number of batches of a sample."""
         return min(self._count(FINAL_WINDOWS), self._count(SAMPLE_WINDOWS))
 
     def loss(self, flats: Sequence[Flat], windows: int = FINAL_WINDOWS) -> float:
-        """Held-out loss in nats per token, over so many windows or all there are."""
+        """Return the held-out loss in nats per token, over so many windows or all there are."""
         return self._mean(flats, range(self._count(windows)))
 
     def _count(self, windows: int) -> int:
+        """Return the number of whole batches in so many windows; at least one."""
         return max(1, min(len(self._batches), windows // self._windows))
 
     def _mean(self, flats: Sequence[Flat], batches: Sequence[int]) -> float:
         return self._over(self._placed(flats), batches)
 
     def _placed(self, flats: Sequence[Flat]) -> Params:
-        """Parameters on the devices; of several hosts each gives its ranges."""
+        """Place parameters on the devices; with several hosts, each places its own ranges."""
         devices = self._devices
         if not devices.shared:
-            leaves = [*sew(self._layout, flats)][::-1]  # each is let go of once it is placed
+            leaves = [*sew(self._layout, flats)][::-1]  # each leaf is freed once it is placed
             placed = [devices.put(leaves.pop(), where) for where in devices.leaves]
             return jax.tree.unflatten(self._structure, placed)
         params = devices.zeros
@@ -191,6 +208,7 @@ class Evaluator:
         return sum(self._judge(params, self._batches[i]) for i in batches) / len(batches)
 
     def _judge(self, params: Params, batch: Batch) -> float:
+        """Return the loss of one batch, and record how long it took."""
         began_s = time.monotonic()
         loss = float(self._loss(params, self._devices.split(batch)))
         took_s, before = time.monotonic() - began_s, self._judged

@@ -1,7 +1,7 @@
-"""An island's process: runs a learner on a thread of its own, and ends when that breaks.
+"""An island's process: it runs a learner on its own thread, and ends when the learner breaks.
 
-What takes long (importing, reading, compiling) comes before the question which island it is: a
-spare is a process that is told "none yet" and goes on asking.
+The slow work (importing, reading, compiling) comes before the question which island this is. A
+spare is a process that is told "none yet" and keeps asking.
 """
 
 from __future__ import annotations
@@ -29,40 +29,52 @@ if TYPE_CHECKING:  # JAX is imported on the learner's thread, where a failure ca
 log = logging.getLogger("archipelago.island")
 
 WATCHFUL_S = 0.2
-"""Between two times that a spare asks whether it is needed."""
+"""Seconds between two times that a spare asks whether it is needed."""
 
 
 class Superior(Protocol):
-    """What a process hears from the fleet; each call waits until it can be answered."""
+    """The calls of an island's process to the fleet; each blocks until it is answered."""
 
     def starting(self) -> float:
-        """Ask for how many seconds to wait before anything is begun: start-up back-off, since a
-        process in a crash loop must not saturate its node."""
+        """Return how many seconds to wait before the start, as a back-off.
+
+        A process in a crash loop must not saturate its node.
+        """
         ...
 
     def role(self, *, warm: bool) -> Island | None:
-        """Which island it is; None for a spare. `warm`: it could be one at once."""
+        """Return the island that this process is; None for a spare.
+
+        `warm`: the process could become an island at once.
+        """
         ...
 
     def broke(self, failure: Failure | None, words: str) -> None:
-        """Its last words, with the traceback. `failure`: for the syncer; None if it knows."""
+        """Report that this process breaks, with its traceback in `words`.
+
+        `failure`: the failure for the syncer; None if the syncer already knows it.
+        """
         ...
 
 
 class Gang(Protocol):
-    """The other hosts of an island of several."""
+    """The other hosts of an island with several hosts."""
 
     @property
-    def lead(self) -> Lead[Order]: ...
+    def lead(self) -> Lead[Order]:
+        """The sender of orders to the other hosts."""
+        ...
 
     def narrowed(self, link: Link, ranges: Mapping[Fragment, slice], split: Split) -> Link:
-        """The same link, for a host that has these ranges of the fragments, of an island that is
-        split like this."""
+        """Restrict a link to the ranges of the fragments that this host holds; return the link.
+
+        `split`: how the island is split over its hosts.
+        """
         ...
 
 
 class IslandProcess:
-    """What an island's actor holds. If the learner breaks the process ends, and Ray restarts it."""
+    """The process inside an island's actor; if its learner breaks, it ends and Ray restarts it."""
 
     def __init__(
         self,
@@ -72,9 +84,11 @@ class IslandProcess:
         link: Callable[[], Link],
         gather: Callable[[], Gang] | None = None,
     ) -> None:
-        """`gather`: brings the other hosts together, if the island has any.
+        """Start the learner's thread.
 
-        Cannot fail: an actor whose constructor raises is never restarted.
+        `gather`: brings the other hosts together, if the island has any.
+
+        This cannot fail: an actor whose constructor raises is never restarted.
         """
         self._gather = gather
         self._config, self._group = config, group
@@ -84,6 +98,7 @@ class IslandProcess:
         threading.Thread(target=self._live, name="train", daemon=True).start()
 
     def _live(self) -> None:
+        """Run a learner until the run is over, the island is refused, or the learner breaks."""
         try:
             time.sleep(self._superior().starting())
             gang = None if self._gather is None else self._gather()
@@ -114,16 +129,17 @@ class IslandProcess:
             self.break_down(Reason.TRAIN, error)
 
     def end(self, why: str) -> NoReturn:
-        """End this process, which is as if it had been killed; Ray restarts it."""
+        """End this process as if it had been killed; Ray restarts it."""
         log.error("an island of %s ends: %s", self._group.group, why)
         logging.shutdown()
         os._exit(1)
 
     def break_down(self, reason: Reason, error: BaseException, *, known: bool = False) -> NoReturn:
-        """End this process with what was raised on any of its threads, and say so; Ray restarts it.
+        """Report an exception of any thread, and end this process; Ray restarts it.
 
-        A device that has failed is noticed by several threads at once: it is said once, and the
-        others wait for the end. `known`: to the syncer, which has asked for it.
+        Several threads may notice at once that a device has failed. Only the first one reports; the
+        others block until the process ends. `known`: the syncer asked for this, and needs no
+        report.
         """
         if not self._breaking.acquire(blocking=False):
             threading.Event().wait()
@@ -142,7 +158,7 @@ class IslandProcess:
             os._exit(1)
 
     def _wait(self, rehearse: Callable[[], None]) -> Island:
-        """Which island this is; a spare waits, warm, until it is one."""
+        """Return which island this is; a spare waits, warm, until it is one."""
         if (island := self._superior().role(warm=False)) is None:
             rehearse()
             log.info("a spare of %s is warm", self._group.group)

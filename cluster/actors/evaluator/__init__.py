@@ -3,5 +3,5 @@
 Modules:
 
     actor  the actor of the evaluator
-    hosts  ... of several hosts: they judge as one
+    hosts  an evaluator of several hosts, which evaluate as one
 """

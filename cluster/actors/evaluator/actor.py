@@ -1,4 +1,4 @@
-"""The actor of the evaluator: it makes the initial model and judges the public one."""
+"""The actor of the evaluator: it makes the initial model and evaluates the public one."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from cluster.workers.evaluator import Evaluator
 
 AGAIN_S, AWAY_S = 1.0, 60.0
-"""Between two questions to a shard that is away, and how long one is waited for."""
+"""Seconds between two questions to a shard that is away, and until the evaluator gives up."""
 
 
 class EvaluatorActor(Breakable):
-    """Makes the initial model; judges the syncer's model now and then, and at the end."""
+    """An actor that makes the initial model, and evaluates the syncer's model now and then."""
 
     def __init__(self, config: str, namespace: str) -> None:
         setup_logging()
@@ -38,7 +38,7 @@ class EvaluatorActor(Breakable):
         self._config = Config.model_validate_json(config, strict=False)
         self._namespace, self._actors = namespace, Directory(namespace)
         self._made: Evaluator | None = None
-        self._together: TogetherEvaluator | None = None  # in its stead, with other hosts
+        self._together: TogetherEvaluator | None = None  # in its stead, if there are several hosts
         self._drawn: list[Flat] | None = None
         self._last: tuple[list[Version], list[Flat]] | None = None
 
@@ -54,7 +54,7 @@ class EvaluatorActor(Breakable):
     def _alone(self) -> Evaluator:
         if self._made is None:
             from cluster.workers.assembly import mesh_of
-            from cluster.workers.evaluator import Evaluator  # JAX only where it is needed
+            from cluster.workers.evaluator import Evaluator  # imports JAX only when needed
 
             self._made = Evaluator(self._config, mesh_of(self._config.monitor.evaluator))
         return self._made
@@ -69,46 +69,53 @@ class EvaluatorActor(Breakable):
 
     @ray.method(concurrency_group="asking")
     def judged(self) -> Judged:
-        """How far it is, also while it judges."""
+        """Return the progress, also during an evaluation."""
         made = self._made or self._together
         return Judged(0, 0.0) if made is None else made.judged
 
     def layout(self) -> Layout:
+        """Return how the model is cut into fragments."""
         return self._evaluator.layout
 
     def initial(self, p: Fragment) -> Flat:
-        """A fragment of the initial model, which is drawn once and kept until it is judged."""
+        """Return a fragment of the initial model; that is drawn once and kept until evaluated."""
         if self._several:
             return self._all_hosts.initial_fragment(p)
         self._drawn = self._drawn or self._alone.initial()
         return self._drawn[p]
 
     def initial_loss(self) -> float:
+        """Return the held-out loss of the initial model, and drop that model."""
         self._drawn = None
         return self._evaluator.initial_loss
 
     def loss(self, versions: list[Version]) -> float:
-        """Of these versions of all fragments, which the shards have."""
+        """Return the held-out loss of these versions of all fragments, which the shards must have.
+
+        Errors: `Unreachable` if they do not.
+        """
         return self._evaluator.loss(self._of(versions))
 
     def sample(self, versions: list[Version]) -> float:
-        """Over the windows that `judge` is of."""
+        """Return the loss as `loss` does, but over the windows of `judge`."""
         return self._evaluator.sample(self._of(versions))
 
     def judge(self) -> None:
-        """Take a consistent copy of the public fragments and tell the syncer how good they are."""
+        """Evaluate a copy of the public fragments, and tell the syncer the loss."""
         try:
             status: RunStatus = ray.get(self._actors[SYNCER].status.remote())
             if (found := self._public()) is None:
                 return  # a shard is just coming back
             loss = self._evaluator.sample([flat for _, flat in found])
             ray.get(self._actors[SYNCER].evaluated.remote(status["t"], loss))
-        except RayActorError as error:  # one of them is being restarted: another time
+        except RayActorError as error:  # one of them is being restarted: skip this time
             logging.info("not judged this time: %s", type(error).__name__)
 
     def _public(self) -> list[tuple[Version, Flat]] | None:
-        """The public fragments, or of several hosts the first one's ranges; None while a shard is
-        without."""
+        """Return the public fragments, or with several hosts this host's ranges of them.
+
+        Return None while a shard has no model.
+        """
         if self._several:
             return self._all_hosts.public()
         holder = holder_of(self._config)
@@ -117,15 +124,19 @@ class EvaluatorActor(Breakable):
         return None if None in wholes else [whole[0] for whole in wholes]
 
     def _of(self, versions: list[Version]) -> list[Flat]:
-        """The fragments in these versions, kept for the next question about them.
+        """Return the fragments in these versions; keep them for another call with the same ones.
 
-        Errors: `Unreachable` if the shards do not have them, or are away for long.
+        Errors: `Unreachable` if the shards do not have them, or are away for `AWAY_S`.
         """
         if self._last is None or self._last[0] != versions:
             self._last = versions, self._fetch(versions)
         return self._last[1]
 
     def _fetch(self, versions: list[Version]) -> list[Flat]:
+        """Fetch the public fragments, with retries while a shard is away.
+
+        Errors: `Unreachable` if they are not of these versions, or a shard is away for `AWAY_S`.
+        """
         until_s = time.monotonic() + AWAY_S
         while True:
             try:

@@ -1,8 +1,8 @@
-"""An evaluator of several hosts: the first tells the others what to judge, and all judge it as one.
+"""An evaluator of several hosts: the first one sends orders, and all evaluate the model as one.
 
-Each host fetches its own ranges of the public fragments, and computes with what it has of them. One
-that breaks ends its process and with it all others (`cluster.actors.hosts.host_group`): a loss may
-wait for devices of every host.
+Each host fetches its own ranges of the public fragments, and computes with those. A host that
+breaks ends its process and with it all others (`cluster.actors.hosts.host_group`): an evaluation
+may be waiting for devices of every host.
 """
 
 from __future__ import annotations
@@ -35,35 +35,38 @@ from islands.hosts.orders import CatchUp, Fetched
 
 log = logging.getLogger("archipelago.evaluator")
 SAID_S = 30.0
-"""What is wrong with the configuration every host finds; the first one has so long to say it before
-another one ends them all."""
+"""Seconds that a host with a configuration error waits before it ends.
+
+Every host finds the same error, and the first one needs time to report it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Fetch the public fragments, and say of which versions they are (`Fetched`)."""
+    """An order to fetch the public fragments, and to answer with their versions (`Fetched`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """All have the same versions."""
+    """Notice that all hosts have the same versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The loss of what was fetched last; `few`: over the windows of a look."""
+    """An order to compute the loss of the fragments that were fetched last."""
 
     few: bool
+    """Whether to use only the windows of an evaluation during the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeInitial:
-    """The loss of the initial model."""
+    """An order to compute the loss of the initial model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """This fragment of the initial model, whole, to the first host."""
+    """An order to gather this fragment of the initial model at the first host."""
 
     fragment: Fragment
 
@@ -72,7 +75,7 @@ Order: TypeAlias = Fetch | CatchUp | Agreed | Judge | JudgeInitial | Give
 
 
 class Host:
-    """What each of the hosts has: an evaluator, and its ranges of the public fragments."""
+    """The state of each host: an evaluator, and its ranges of the public fragments."""
 
     def __init__(self, config: Config, namespace: str) -> None:
         self.evaluator = Evaluator(config, mesh_of(config.monitor.evaluator))
@@ -82,8 +85,7 @@ class Host:
         self.public: dict[Fragment, Public] = {}
 
     def fetch(self) -> Downlink:
-        """Its ranges of the public fragments as they are now; what leads from there to newer
-        ones."""
+        """Fetch this host's ranges of the public fragments; return a link to newer versions."""
         fragments = [*self.evaluator.ranges]
         found = self._link.whole(fragments)
         assert found is not None, "no life is joined that could be over"
@@ -92,14 +94,15 @@ class Host:
 
     @property
     def flats(self) -> list[Flat]:
+        """This host's ranges of the public fragments, without versions."""
         return [flat for _, flat in self.public.values()]
 
 
 class TogetherEvaluator:
-    """An `Evaluator` whose other hosts do the same, as the first one calls it."""
+    """An `Evaluator` on the first host, whose calls the other hosts carry out too."""
 
     def __init__(self, config: str, namespace: str) -> None:
-        """Start the others, and meet them."""
+        """Start the other hosts, and meet them."""
         plain = Config.model_validate_json(config, strict=False)
         machines, given = plain.monitor.evaluator, (config, namespace)
         self._hosts = Hosts(EvaluatorHost, given, machines, namespace, EVALUATOR, _end)
@@ -108,25 +111,29 @@ class TogetherEvaluator:
 
     @property
     def judged(self) -> Judged:
+        """The progress of this host."""
         return self._host.evaluator.judged
 
     @property
     def layout(self) -> Layout:
+        """How the model is cut into fragments."""
         return self._host.evaluator.layout
 
     @property
     def initial_loss(self) -> float:
+        """The held-out loss of the initial model, in nats per token."""
         with _in_step():
             self._lead.tell(JudgeInitial())
             return self._host.evaluator.initial_loss
 
     def initial_fragment(self, p: Fragment) -> Flat:
+        """Return a fragment of the initial model, whole."""
         with _in_step():
             self._lead.tell(Give(p))
             return self._host.evaluator.initial_fragment(p)
 
     def public(self) -> list[tuple[Version, Flat]]:
-        """This host's ranges of the public fragments, of the same versions on all hosts."""
+        """Fetch this host's ranges of the public fragments, of the same versions on all hosts."""
         with _in_step():
             self._lead.tell(Fetch())
             downlink = self._host.fetch()
@@ -134,18 +141,20 @@ class TogetherEvaluator:
             return [*self._host.public.values()]
 
     def loss(self, flats: Sequence[Flat]) -> float:
+        """Return the held-out loss of the public fragments, in nats per token."""
         with _in_step():
             self._lead.tell(Judge(few=False))
             return self._host.evaluator.loss(flats)
 
     def sample(self, flats: Sequence[Flat]) -> float:
+        """Return a rougher held-out loss, as `Evaluator.sample` does."""
         with _in_step():
             self._lead.tell(Judge(few=True))
             return self._host.evaluator.sample(flats)
 
 
 class EvaluatorHost:
-    """A host of the evaluator that is not the first: it carries out orders until that is gone."""
+    """A host of the evaluator that is not the first: it carries out orders while that is there."""
 
     def __init__(self, config: str, namespace: str, number: int, meeting: GangAddress) -> None:
         setup_logging()
@@ -155,6 +164,7 @@ class EvaluatorHost:
         threading.Thread(target=self._work, name="judge", daemon=True).start()
 
     def _work(self) -> None:
+        """Meet the first host, and carry out its orders until the end."""
         try:
             first = Other[Order](self._meeting, self._number, lambda error: _end(str(error)))
             first.start(_nothing)
@@ -193,8 +203,11 @@ class EvaluatorHost:
 
 @contextmanager
 def _in_step() -> Generator[None]:
-    """What breaks on the first host only would leave the others waiting for its devices, or with
-    words that nobody hears: all hosts begin anew."""
+    """Restart all hosts if the block raises.
+
+    A failure on the first host only would leave the others waiting for its devices, or for the
+    answer to a message that nobody reads.
+    """
     try:
         yield
     except BaseException:
@@ -203,11 +216,12 @@ def _in_step() -> Generator[None]:
 
 
 def _versions(host: Host) -> Fetched:
+    """Return the versions that this host has fetched, as an answer."""
     return Fetched({p: version for p, (version, _) in host.public.items()})
 
 
 def _nothing(_: object) -> None:
-    """Of no order there is nothing to be told here."""
+    """Ignore a message: here all messages are orders."""
 
 
 def _end(why: str) -> NoReturn:

@@ -3,6 +3,6 @@
 Modules:
 
     host_group  hosts that compute as one, as actors: the first one starts the others
-    actor       a host of an island that is not the first
-    ray_gang    the other hosts of an island, as its first host has them
+    actor       the actor of a host that is not the first
+    ray_gang    the other hosts of an island, as the first one reaches them
 """

@@ -51,6 +51,7 @@ class HostActor:
         threading.Thread(target=self._live, name="train", daemon=True).start()
 
     def _live(self) -> None:
+        """Meet the first host, build the follower, and follow its orders until the end."""
         try:
             from cluster.hosts.gang import Other, enter
             from islands.hosts.orders import Coming, FateNotice, News
@@ -94,7 +95,7 @@ class HostActor:
 
     @ray.method(concurrency_group="asking")
     def part(self, said: ContributionId, known: Known) -> Part | str | None:
-        """Its part of a contribution; whatever this raises ends the island."""
+        """Return this host's part of a contribution; any exception ends the island."""
         try:
             follower = self._follower
             return None if follower is None else follower.part(said, known)
@@ -104,8 +105,11 @@ class HostActor:
 
     @ray.method(concurrency_group="asking")
     def moments(self, life: Life, split: Split, donation: int) -> list[MomentPieceRef] | None:
-        """Its share of what the first host has copied under this number for another island; None
-        if that life is over, the first host has given it up, or there is no room."""
+        """Return this host's share of the moments that the first host copied, for another island.
+
+        `donation`: the number of that copy. None if that life is over, if the first host has given
+        the donation up, or if the object store has no room.
+        """
         try:
             follower = self._follower
             leaves = None if follower is None else follower.moments(life, donation)
@@ -118,7 +122,7 @@ class HostActor:
 
     @ray.method(concurrency_group="asking")
     def given(self, pieces: Sequence[MomentPieceRef], leaves: int) -> str | None:
-        """Pull its share of a donor's moments; why there is none, None if there is."""
+        """Pull this host's share of a donor's moments; return the error message, or None."""
         try:
             if not self._ready.wait(CALL_TIMEOUT_S) or self._follower is None:
                 return "it is not ready"

@@ -1,8 +1,8 @@
 """Hosts that compute as one, as actors: the first one starts the others, and they end with it.
 
-Ray ends an actor whose owner is gone, and it brings none of them back by itself: when one host dies
-the first ends its own process, Ray restarts that, and it starts new other hosts on the devices of
-the same placement group.
+Ray ends an actor whose owner is gone, and it restarts none of the other hosts by itself. When one
+host dies, the first host ends its own process and Ray restarts that. The new process starts new
+other hosts on the devices of the same placement group.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ if TYPE_CHECKING:  # JAX is imported where there are devices, and where a failur
     from islands.hosts.lead import Lead
 
 KEY_BYTES = 32
+"""The length of the secret that hosts of one island share, in bytes."""
 PLACED = "CREATED"
-"""What Ray calls a placement group that has its devices."""
+"""Ray's state of a placement group that has its devices."""
 TPU_WORKER = "ray.io/tpu-worker-id"
 """The label of a node's place in its TPU slice."""
 
 
 def devices_of(machines: Machines) -> dict[str, Any]:
-    """What one host asks Ray for."""
+    """Return the resources that one host asks Ray for, as options of an actor."""
     resources = dict(machines.devices)
     cpus, gpus = resources.pop("CPU", 0.0), resources.pop("GPU", 0.0)
     memory = resources.pop("memory", None)
@@ -38,8 +39,10 @@ def devices_of(machines: Machines) -> dict[str, Any]:
 
 
 def bundles_by_host(group: PlacementGroup) -> list[int]:
-    """Which bundle of a placement group each host has, the first one's first: on a TPU slice in the
-    order of its workers, in which JAX counts them, and not of the bundles."""
+    """Return the bundle of a placement group for each host, the first host's first.
+
+    On a TPU slice the order is that of its workers, in which JAX counts them, not that of bundles.
+    """
     where: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
     labels = {node["NodeID"]: node.get("Labels") or {} for node in ray.nodes()}
 
@@ -50,8 +53,10 @@ def bundles_by_host(group: PlacementGroup) -> list[int]:
 
 
 class Hosts:
-    """The other hosts, as the first one has them. `lead`: to them all; `actors`, `names`: of each
-    in turn."""
+    """The other hosts, as the first one reaches them.
+
+    `lead`: sends orders to all of them. `actors`, `names`: one for each host, in order.
+    """
 
     def __init__(
         self,
@@ -62,10 +67,10 @@ class Hosts:
         called: str,
         end: Callable[[str], NoReturn],
     ) -> None:
-        """Start the others, and meet them: from here on `jax.devices()` are those of all hosts.
+        """Start the other hosts and meet them; from here on `jax.devices()` are those of all hosts.
 
-        `kind`: their actor, which is given these `arguments`, its number and the meeting. `called`:
-        the first host's name. `end`: this process, with the reason.
+        `kind`: their actor's class; its constructor gets `arguments`, the host's number and the
+        meeting address. `called`: the first host's name. `end`: ends this process, with a reason.
         """
         from cluster.hosts.gang import First, enter
 
@@ -80,7 +85,7 @@ class Hosts:
             places = [PlacementGroupSchedulingStrategy(bundles, each) for each in others]
         threaded: Any = ray.remote(concurrency_groups={"asking": 16})  # type: ignore[call-overload]
         env = {"env_vars": environment_of(machines)}
-        self.actors: list[Actor] = [  # Ray ends an actor that nobody has a handle of
+        self.actors: list[Actor] = [  # Ray ends an actor without handles
             threaded(kind)
             .options(
                 name=name,
@@ -95,9 +100,9 @@ class Hosts:
             .remote(*arguments, number, self._first.meeting)
             for (number, name), where in zip(enumerate(self.names, 1), places, strict=True)
         ]
-        from islands.hosts.lead import Lead  # JAX, while the processes of the others begin
+        from islands.hosts.lead import Lead  # imports JAX, while the other processes start
 
         self.lead: Lead[Any] = Lead(self._first.send, count - 1)
-        self._first.hear(self.lead.heard)  # answers to orders; there was none yet
+        self._first.hear(self.lead.heard)  # answers to orders; none was sent yet
         enter(self._first.meeting, 0)
         self._first.entered()

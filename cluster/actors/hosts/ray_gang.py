@@ -1,4 +1,4 @@
-"""The other hosts of an island, as its first host has them over Ray."""
+"""The other hosts of an island, as its first host reaches them over Ray."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger("archipelago.gang")
 
 
 class RayGang:
-    """The other hosts of an island, as the first one has them."""
+    """The other hosts of an island, as the first one reaches them."""
 
     def __init__(
         self,
@@ -42,21 +42,27 @@ class RayGang:
         end: Callable[[str], NoReturn],
         kind: type[HostActor] | None = None,
     ) -> None:
-        """Start the others, and meet them. `end`: this process, with the reason. `kind`: of the
-        others, if it is another one."""
+        """Start the other hosts, and meet them.
+
+        `end`: ends this process, with a reason. `kind`: the class of their actors; None:
+        `HostActor`.
+        """
         given, called = (config, group.group, seat, namespace), island_actor(seat)
         self._hosts = Hosts(kind or HostActor, given, group, namespace, called, end)
         self._ranges: Mapping[Fragment, slice] = {}
 
     @property
     def lead(self) -> Lead[Order]:
+        """The sender of orders to the other hosts."""
         return self._hosts.lead
 
     @property
     def others(self) -> Sequence[Actor]:
+        """The actors of the other hosts, in order."""
         return self._hosts.actors
 
     def narrowed(self, link: Link, ranges: Mapping[Fragment, slice], split: Split) -> Link:
+        """See `Gang.narrowed`."""
         assert isinstance(link, RayLink)
         link.ranges = self._ranges = ranges
         link.donors.split, link.donors.share = split, self._share
@@ -68,10 +74,10 @@ class RayGang:
     ) -> Callable[[], list[MomentPieceRef] | None]:
         """Have the other hosts put their shares of the moments that this life has just copied.
 
-        `donation` is the number under which they were copied. What is returned waits, and says
-        where they lie; None if that life is over, or one of them has none, which is no reason to
-        end. Each is waited for as long as its bytes take: one that is gone raises, and one that
-        hangs ends the island.
+        `donation`: the number of that copy. Return a function that waits for the hosts and returns
+        the pieces. That function returns None if the life is over or a host has no share, which is
+        not a reason to end. There is no timeout: a host that is gone raises, and one that hangs
+        ends the island.
         """
         asked = [host.moments.remote(life, split, donation) for host in self._hosts.actors]
 
@@ -89,13 +95,16 @@ class RayGang:
         return put
 
     def _share(self, pieces: Sequence[MomentPieceRef], leaves: int) -> list[ray.ObjectRef]:
-        """Have each other host pull what it needs of a donor's moments, of so many leaves; they
-        will answer why they have none, or None."""
+        """Have each other host pull its share of a donor's moments, of so many leaves.
+
+        Each will answer with the reason why it has no share, or with None.
+        """
         return [
             host.given.remote([each for each in pieces if each.host == number], leaves)
             for number, host in enumerate(self._hosts.actors, 1)
         ]
 
     def first_part(self, fragment: Fragment, facts: HandIn, sent: Sent) -> FirstPart:
+        """Return this host's part of a contribution, with the names of the other hosts' actors."""
         own = self._ranges[fragment]
         return FirstPart(Part(facts, own.start, own.stop, sent), self._hosts.names)

@@ -2,7 +2,7 @@
 
 Modules:
 
-    actor          the actor of an island: its process, and the calls that the run makes of it
-    learner_calls  the answers that an island gives with what its learner has
-    call_threads   the threads of an island for calls of each kind, and the fence around each
+    actor          the actor of an island: its process, and the run's calls to it
+    learner_calls  the calls that an island answers from its learner
+    call_threads   the threads of an island for each kind of call, and the fence around each call
 """

@@ -1,4 +1,4 @@
-"""The actor of one island: it holds the process that learns, and answers the calls of the run."""
+"""The actor of one island: it holds the learner's process, and answers the run's calls."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 
 
 class IslandActor(BreakableIsland):
-    """One island with its learner, or a spare that will be one; `hand_in` and `offer` are the two
-    ends of its wire."""
+    """One island with its learner, or a spare that may become one.
+
+    `hand_in` and `offer` are the two ends of its wire.
+    """
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         setup_logging()
@@ -67,8 +69,7 @@ class IslandActor(BreakableIsland):
 
     @property
     def _learner(self) -> Learner | None:
-        """Return the learner that serves this call; block while a cut of the network is
-        injected."""
+        """The learner that serves this call; blocks while an injected cut of the network lasts."""
         self._cable.passes()
         return self.process.learner
 
@@ -76,68 +77,74 @@ class IslandActor(BreakableIsland):
     def hand_in(
         self, life: Life, fragment: Fragment, known: Known
     ) -> tuple[HandIn, Sent] | FirstPart | None:
-        """Do as `LearnerCalls.hand_in` says."""
+        """See `LearnerCalls.hand_in`."""
         return self._calls.hand_in(life, fragment, known)
 
     @its_own("giving", Reason.MOMENTS)
     def moments(self, life: Life, split: Split) -> list[MomentPieceRef] | None:
-        """Do as `LearnerCalls.moments` says."""
+        """See `LearnerCalls.moments`."""
         return self._calls.moments(life, split)
 
     @its_own("control", Reason.MOMENTS)
     def copied(self, life: Life) -> tuple[int, float]:
-        """Do as `LearnerCalls.copied` says."""
+        """See `LearnerCalls.copied`."""
         return self._calls.copied(life)
 
     @its_own("offering", Reason.OFFER)
     def offer(
         self, life: Life, publication: Publication, boxed: Sequence[Sent | ray.ObjectRef]
     ) -> Failure | None:
-        """Do as `LearnerCalls.offer` says. A reference comes in a list, so that Ray does not fetch
-        its object before it calls."""
+        """See `LearnerCalls.offer`.
+
+        A reference is passed inside a list, so that Ray does not fetch its object before the call.
+        """
         return self._calls.offer(life, publication, boxed)
 
     @its_own("control", Reason.WORDS)
     def refused(self, said: ContributionId) -> None:
+        """Tell the learner that a contribution was discarded; it gets its residual back."""
         if (learner := self._learner) is not None:
             learner.refused(said)
 
     @its_own("control", Reason.WORDS)
     def cease(self, over: Void) -> None:
+        """Tell the learner that the syncer has ended its life; the next life begins at once."""
         if (learner := self._learner) is not None:
             learner.cease(over)
 
     @its_own("control", Reason.WORDS)
     def park(self, life: Life) -> None:
+        """Have the learner stop stepping in this life, but go on handing in and adopting."""
         if (learner := self._learner) is not None:
             learner.park(life)
 
     @its_own("control", Reason.WORDS)
     def leave(self) -> Progress | None:
+        """End the life for good, and return its final progress; None if there is no learner."""
         learner = self._learner
         return None if learner is None else learner.leave()
 
     @its_own("watching", Reason.WORDS)
     def watch(self, life: Life) -> str:
-        """Return when this life is over; if the process dies, whoever called hears it from Ray."""
+        """Return the reason when this life is over; if the process dies, Ray tells the caller."""
         learner = self._learner
         return "its process is another one" if learner is None else learner.outlive(life)
 
     @ray.method(concurrency_group="control")
     def break_down(self, life: Life, why: str) -> None:
-        """End the process if it had this life: what came from it was of no use, says the syncer."""
+        """End the process if it had this life: the syncer found its messages unusable."""
         if (learner := self._learner) is not None and learner.had(life):
             self.process.break_down(Reason.SENT, Malformed(why), known=True)
 
     @ray.method(concurrency_group="control")
     def spoil(self, factor: float) -> None:
-        """Multiply what this process hands in from now on (for fault plans)."""
+        """Multiply what this process hands in from now on by `factor` (for fault plans)."""
         if (learner := self.process.learner) is not None:
             learner.spoil = factor
 
     @ray.method(concurrency_group="breaking")
     def slow(self, factor: float, for_s: float) -> None:
-        """Have each step take so many times as long, for a while (for fault plans)."""
+        """Lengthen each step by `factor` for `for_s` seconds (for fault plans)."""
         if (learner := self.process.learner) is not None:
             learner.drag = factor
             time.sleep(for_s)
@@ -145,4 +152,5 @@ class IslandActor(BreakableIsland):
 
     @ray.method(concurrency_group="breaking")
     def cut(self, for_s: float) -> None:
+        """Cut the network of this process for `for_s` seconds (for fault plans)."""
         self._cable.cut(for_s)

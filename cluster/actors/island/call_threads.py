@@ -1,4 +1,4 @@
-"""The threads of an island for calls of each kind, and the fence around each call."""
+"""The threads of an island for each kind of call, and the fence around each call."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ THREADS = {
     "watching": 8,
     "breaking": 4,
 }
-"""Threads of an island for calls of each kind, so that none waits behind another kind. Learners
-that join wait for moments on "giving" for as long as these are copied and stored, so that they hold
-up neither hand-ins nor offers; those for whom there is no thread wait as long as the others."""
+"""Threads of an island for each kind of call, so that no kind waits behind another.
+
+Joining learners wait on "giving" while moments are copied and stored, so they hold up neither
+hand-ins nor offers. Calls beyond the number of threads wait in turn.
+"""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def its_own(group: str, reason: Reason) -> Callable[[F], F]:
-    """Make a method of an actor a call of this group of threads.
+    """Run a method of an actor on this group of threads, and fence its exceptions off.
 
-    Whatever it raises is this island's affair, and ends its `process`: nothing of it gets to the
-    caller, who hears that the island died. One decorator does both, since Ray reads its marks from
-    the innermost function.
+    An exception is this island's own failure and ends its `process`. The caller does not receive
+    it, but hears that the island died. One decorator does both, since Ray reads its marks from the
+    innermost function.
     """
 
     def fence(method: F) -> F:

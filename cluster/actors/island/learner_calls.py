@@ -1,7 +1,7 @@
-"""The calls of syncer, shards and other islands that an island answers with what its learner has.
+"""The calls of syncer, shards and other islands that an island answers from its learner.
 
-They are for the threads of the actor. Each finds the learner that serves it, or none: then the
-island has no life, and there is nothing to answer.
+They run on the threads of the actor. Each call looks for the learner that serves it. If there is
+none, the island has no life, and the answer is empty.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class LearnerCalls:
-    """One island's answers. `gang`: the other hosts of the island, once they have met."""
+    """One island's answers; `gang`: the other hosts of the island, once they have met."""
 
     def __init__(self, learner: Callable[[], Learner | None]) -> None:
-        """`learner`: returns the one that serves a call; it may block."""
+        """`learner` returns the learner that serves a call, and may block."""
         self._learner = learner
         self._giving = Giving()
         self.gang: RayGang | None = None
@@ -39,7 +39,7 @@ class LearnerCalls:
     def hand_in(
         self, life: Life, fragment: Fragment, known: Known
     ) -> tuple[HandIn, Sent] | FirstPart | None:
-        """Return what this life has trained; of several hosts, the first one's part."""
+        """Return this life's contribution to a fragment; with several hosts, the first's part."""
         learner = self._learner()
         handed = None if learner is None else learner.hand_in(life, fragment, known)
         if handed is None or self.gang is None:
@@ -48,8 +48,11 @@ class LearnerCalls:
         return self.gang.first_part(fragment, facts, sent)
 
     def moments(self, life: Life, split: Split) -> list[MomentPieceRef] | None:
-        """Return where the moments lie in the object store, cut for hosts that are split like this;
-        None if there are none, or no room there."""
+        """Put the moments into the object store, and return their pieces.
+
+        `split`: how the receiving island is split over its devices. None if there are no moments,
+        or the store has no room.
+        """
         if (learner := self._learner()) is None:
             return None
 
@@ -67,13 +70,15 @@ class LearnerCalls:
 
         try:
             return self._giving.once(life, split, put)
-        except STORE_FULL as error:  # the donor has done nothing wrong
+        except STORE_FULL as error:  # not the donor's fault
             logging.warning("no moments for a newcomer, the object store has no room: %s", error)
             return None
 
     def copied(self, life: Life) -> tuple[int, float]:
-        """Return how many leaves of its moments are copied for others, and put, and how long a step
-        takes it, in seconds."""
+        """Return the number of moment leaves copied and stored so far, and a step's seconds.
+
+        The first is the sum of both counts: it grows as long as the donor makes progress.
+        """
         if (learner := self._learner()) is None:
             return 0, 0.0
         count, step_s = learner.copied(life)
@@ -82,10 +87,10 @@ class LearnerCalls:
     def offer(
         self, life: Life, publication: Publication, boxed: Sequence[Sent | ray.ObjectRef]
     ) -> Failure | None:
-        """Offer a publication to the learner, and return why its payload cannot be had, if so.
+        """Offer a publication to the learner; return a failure if its payload could not be fetched.
 
-        `boxed`: the payload, or a reference to it. Empty if there was no room for it: the learner
-        asks the shard for what it lacks, as it does if the payload cannot be had.
+        `boxed`: the payload, or a reference to it; empty if there was no room for it. Without a
+        payload the learner asks the shard for the versions that it lacks.
         """
         if (learner := self._learner()) is None:
             return None

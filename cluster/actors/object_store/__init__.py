@@ -2,10 +2,9 @@
 
 Modules:
 
-    ranges           what a shard has for them: a range of a fragment to each
-    publish          a shard's public fragments in the object store, once for all who join
-    fragment_reader  how a learner or an evaluator asks for them, whole or by range
-    moment_pieces    the moments of an island in the object store, cut for who joins
-    pull             how a learner pulls what is large: bit by bit, for as long as something
-                     comes
+    ranges           ranges of a shard's differences and moments, for one host each
+    publish          a shard's public fragments in the object store, once for all joining learners
+    fragment_reader  requests of a learner or an evaluator for fragments, whole or by range
+    moment_pieces    the moments of an island in the object store, cut for the hosts that want them
+    pull             the pulling of large objects in parts, for as long as there is progress
 """

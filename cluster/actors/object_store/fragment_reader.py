@@ -1,7 +1,7 @@
-"""How a learner or an evaluator gets public fragments from the shards, whole or by range.
+"""Reading of public fragments from the shards, whole or by range, by a learner or an evaluator.
 
-The shards answer where the bytes lie, and `Fetching` pulls them. Nothing here has a number of
-seconds; whoever calls is told of each answer and of each object that has come (`came`).
+The shards answer where the bytes are, and `Fetching` pulls them. There are no timeouts here: the
+caller's `came` is called for each answer and each object that arrives.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ from coordinator.fragments import Flat
 from coordinator.protocol import Fragment, Version
 
 Came = Callable[[], None]
-"""Called when something has come; what it raises ends the call."""
+"""A callback for progress; an exception that it raises ends the call."""
 
 
 class _Parcel(NamedTuple):
-    """An encoded difference: here, or so many objects of it and of its moments on their way."""
+    """An encoded difference: the payload itself, or the numbers of objects to pull for it."""
 
     here: Sent | None
+    """The payload, if it came with the answer."""
     difference: int = 0
+    """Objects of the difference."""
     moments: int | None = None
+    """Objects of its moments; None if there are no moments."""
 
 
 class FragmentReader:
-    """One process's way to the public fragments; any thread may call."""
+    """One process's access to the public fragments; usable on any thread."""
 
     def __init__(
         self,
@@ -48,20 +51,24 @@ class FragmentReader:
         fetching: Fetching,
         holder: Mapping[Fragment, str],
     ) -> None:
-        """`ask`: calls a method of a shard, again until it answers; `ask_once` raises `Unreachable`
-        instead. `holder`: the shard that has it, for each fragment."""
+        """Read fragments from the shards.
+
+        `ask`: calls a method of a shard, with retries until it answers. `ask_once`: calls it once,
+        and raises `Unreachable` instead. `holder`: the name of the shard that holds each fragment.
+        """
         self._ask, self._ask_once = ask, ask_once
         self._fetching, self._holder = fetching, holder
         self._asking = ThreadPoolExecutor(1, "ask")
-        self.ranges: Mapping[Fragment, slice] | None = None  # of a host that has no more of them
+        self.ranges: Mapping[Fragment, slice] | None = None  # only on hosts that hold ranges
 
     def whole(
         self, fragments: Sequence[Fragment], least: Mapping[Fragment, Version], came: Came
     ) -> list[tuple[Version, Flat]]:
         """Return public fragments, no older than `least` says.
 
-        They are asked for as many at a time as are pulled at once, and the next ones while these
-        come. They are mapped where they lie on this node, if they are of one part.
+        Each request is for as many fragments as are pulled at once, and the next request is made
+        while these are pulled. A fragment in one part is mapped from this node's object store, not
+        copied.
         """
         found: dict[Fragment, tuple[Version, Flat]] = {}
         todo = deque(fragments)
@@ -75,9 +82,9 @@ class FragmentReader:
         return [found[p] for p in fragments]
 
     def mean_moments(self, fragments: Sequence[Fragment], came: Came) -> dict[Fragment, Payload]:
-        """Return the mean of the islands' first moments, of those fragments of which there is one.
+        """Return the mean of the islands' first moments, for those fragments that have one.
 
-        What went with its shard is asked for again.
+        Objects that were lost with their shard are requested again.
         """
         found: dict[Fragment, Payload] = {}
         for name in dict.fromkeys(self._holder[p] for p in fragments):
@@ -100,22 +107,23 @@ class FragmentReader:
     def missed(
         self, p: Fragment, older: Version, newer: Version, came: Came
     ) -> list[Sent] | tuple[Version, Flat]:
-        """Return what leads from one version to another; the public fragment if that is not kept.
+        """Return the differences from one version to another, or the public fragment if not kept.
 
-        The shard is asked once: whoever asks knows whether it is still needed.
-        Errors: `Unreachable` if the shard is away or has nothing yet, or what it gave is gone.
+        The shard is asked only once, since the caller knows whether the answer is still needed.
+
+        Errors: `Unreachable` if the shard is away or has nothing yet, or if its objects are lost.
         """
         asked = p, older, newer, self._rate(p, came), self._owns([p]).get(p)
         answer = self._ask_once(self._holder[p], "missed", *asked)
         if answer is None:
-            came()  # it is heard
+            came()  # the shard has answered
             raise Unreachable(f"the {self._holder[p]} has not what leads to {newer} of f{p} yet")
         if isinstance(answer, Shared):
             return answer.version, _sewn(self._fetching.pull(lots_of(answer), came))
         return self._opened(answer, came)
 
     def _owns(self, fragments: Sequence[Fragment]) -> dict[Fragment, Range]:
-        """The ranges of these that this host has; none if it has all of them."""
+        """Return this host's ranges of these fragments; empty if it holds them whole."""
         if (ranges := self.ranges) is None:
             return {}
         return {p: (ranges[p].start, ranges[p].stop) for p in fragments}
@@ -123,7 +131,7 @@ class FragmentReader:
     def _shared(
         self, fragments: Sequence[Fragment], least: Mapping[Fragment, Version], came: Came
     ) -> dict[Fragment, Shared]:
-        """Return where public fragments lie, as soon as they are put."""
+        """Return where public fragments are in the object store, as soon as all are put."""
         found: dict[Fragment, Shared] = {}
         for name in dict.fromkeys(self._holder[p] for p in fragments):
             todo = [p for p in fragments if self._holder[p] == name]
@@ -133,13 +141,13 @@ class FragmentReader:
                 found |= {p: each for p, each in zip(todo, said, strict=True) if each is not None}
                 todo = [p for p in todo if p not in found]
                 if todo:
-                    came()  # the shard is there, and puts them
+                    came()  # the shard is alive, and puts them
         return found
 
     def _pulled(
         self, asked: Mapping[Fragment, Shared], least: Mapping[Fragment, Version], came: Came
     ) -> dict[Fragment, tuple[Version, Flat]]:
-        """Return these fragments; they are asked for again if they went with their shard."""
+        """Return these fragments; request them again if they were lost with their shard."""
         while True:
             try:
                 lots = [lot for shared in asked.values() for lot in lots_of(shared)]
@@ -154,7 +162,7 @@ class FragmentReader:
             }
 
     def _opened(self, boxed: Sequence[Boxed], came: Came) -> list[Sent]:
-        """Return encoded differences, pulled where they are not here yet.
+        """Return encoded differences, and pull those that did not come with the answer.
 
         Errors: `Unreachable`.
         """
@@ -171,7 +179,7 @@ class FragmentReader:
         return [_opened(parcel, parts) for parcel in parcels]
 
     def _rate(self, p: Fragment, came: Came) -> float:
-        """Bytes a second that this process pulls."""
+        """Return this process's pull rate in bytes a second; measure it on first use."""
         while (bytes_s := self._fetching.bytes_s) is None:
             try:
                 return self._fetching.measure(
@@ -182,19 +190,20 @@ class FragmentReader:
         return bytes_s
 
     def _until(self, came: Came, shard: str, method: str, *arguments: object) -> Any:
-        """Ask again until the shard has a model, and what is asked for is put."""
+        """Ask with retries until the shard has a model and has put what is wanted."""
         while (found := self._ask(shard, method, *arguments)) is None:
-            came()  # it is heard
+            came()  # the shard has answered
             time.sleep(AGAIN_S)
         return found
 
 
 def _some(todo: deque[Fragment], count: float) -> list[Fragment]:
-    """The next ones, one at least while there is one."""
+    """Take the next `count` fragments off the queue; at least one if there is one."""
     return [todo.popleft() for _ in range(int(min(len(todo), max(1.0, count))))]
 
 
 def _opened(parcel: _Parcel, parts: Iterator[NDArray[Any]]) -> Sent:
+    """Return one encoded difference, made of the next parts if it was not in the answer."""
     if parcel.here is not None:
         return parcel.here
     difference = _sewn([*islice(parts, parcel.difference)])
@@ -204,7 +213,7 @@ def _opened(parcel: _Parcel, parts: Iterator[NDArray[Any]]) -> Sent:
 
 
 def _sewn(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return what was cut into these parts; of none, an empty range."""
+    """Join the parts of an array; without parts the array is empty."""
     if not parts:
         return np.zeros(0, np.float32)
     return parts[0] if len(parts) == 1 else np.concatenate(parts)

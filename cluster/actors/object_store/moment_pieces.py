@@ -1,8 +1,8 @@
-"""Moments that an island gives to one that joins, in the object store, cut as that one's hosts need
-them: a host of either has no more of a leaf than its share.
+"""The moments that an island gives to a joining one, in the object store, cut for that one's hosts.
 
-Whoever asks says how it is split; each host of the donor copies its share of each leaf, cuts it at
-the bounds of the other's hosts and puts the pieces into the object store of its node.
+A host of either island holds only its share of a leaf. The request says how the joining island is
+split. Each host of the donor copies its share of each leaf, cuts it at the bounds of the other
+island's hosts, and puts the pieces into the object store of its node.
 """
 
 from __future__ import annotations
@@ -21,26 +21,35 @@ from coordinator.protocol import Life
 
 
 class MomentPieceRef(NamedTuple):
-    """Where elements of a leaf of a donor's moments lie, those from `start` on, for one host of who
-    joins."""
+    """A piece of a leaf of a donor's moments in the object store, for one joining host."""
 
     host: int
+    """The number of the joining host."""
     leaf: int
+    """The number of the leaf."""
     start: int
+    """The first element of the piece within the leaf."""
     nbytes: int
     reference: ray.ObjectRef
 
 
 class Owned(Protocol):
-    """What a host has of a leaf of `size` elements: those from `start` on. `everywhere`: all hosts
-    have all of it."""
+    """The share of a leaf of `size` elements that one host holds."""
 
     @property
-    def start(self) -> int: ...
+    def start(self) -> int:
+        """The first element of the share."""
+        ...
+
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The elements of the leaf."""
+        ...
+
     @property
-    def everywhere(self) -> bool: ...
+    def everywhere(self) -> bool:
+        """Whether every host holds the whole leaf."""
+        ...
 
 
 def put_pieces(
@@ -51,10 +60,12 @@ def put_pieces(
     first: bool,
     came: Callable[[], None] = lambda: None,
 ) -> list[MomentPieceRef]:
-    """A host's shares of the leaves, cut for hosts that are split like this. `first`: it is its
-    island's first host, which alone gives what all have. `came`: called for each leaf.
+    """Put a host's shares of the leaves, cut for hosts that are split like this; return the pieces.
 
-    Errors: Ray's, if there is no room.
+    `first`: this is its island's first host, which alone puts leaves that all hosts hold. `came`:
+    called for each leaf.
+
+    Errors: Ray's, if the store has no room.
     """
     pieces: list[MomentPieceRef] = []
     for number, (leaf, share) in enumerate(zip(leaves, shares, strict=True)):
@@ -75,7 +86,7 @@ def put_pieces(
 def joined(
     pieces: Sequence[MomentPieceRef], arrays: Sequence[NDArray[Any]], leaves: int
 ) -> list[NDArray[Any]]:
-    """One host's share of each of so many leaves, of its pieces."""
+    """Return one host's share of each leaf, joined from its pieces; `leaves` is their number."""
     found: list[list[tuple[int, NDArray[Any]]]] = [[] for _ in range(leaves)]
     for piece, array in zip(pieces, arrays, strict=True):
         found[piece.leaf].append((piece.start, array))
@@ -83,20 +94,22 @@ def joined(
     for each in found:
         parts = [array for _, array in sorted(each, key=lambda at: at[0])]
         if not parts:
-            parts = [np.zeros(0, np.float32)]  # a small leaf, which has no block for this host
+            parts = [np.zeros(0, np.float32)]  # a small leaf without a block for this host
         whole.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
     return whole
 
 
 class Giving:
-    """Moments that a donor gives, once for all alike who ask meanwhile; whoever asked has what
-    keeps them in the object store, and the donor nothing."""
+    """The moments that a donor gives, copied once for all identical requests at the same time.
+
+    The receivers keep the objects alive in the store; the donor keeps no reference.
+    """
 
     def __init__(self) -> None:
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._given: dict[tuple[Life, Split], Future[list[MomentPieceRef] | None]] = {}
         self.put_leaves = 0
-        """Leaves that this process has put for others: who waits for a donor sees it go on."""
+        """Leaves that this process has put for others, so that waiting learners see progress."""
 
     def came(self) -> None:
         """Count a leaf that is put."""
@@ -105,10 +118,11 @@ class Giving:
     def once(
         self, life: Life, split: Split, put: Callable[[], list[MomentPieceRef] | None]
     ) -> list[MomentPieceRef] | None:
-        """Where they lie once they are copied and `put`; None if there are none. Those who are
-        split in another way come one after the other.
+        """Return the pieces once they are copied and `put`; None if there are none.
 
-        Errors: its own, and Ray's, if there is no room.
+        Requests for different splits are served one after the other.
+
+        Errors: those of `put`; Ray's, if the store has no room.
         """
         key = life, split
         with self._lock:
@@ -122,7 +136,7 @@ class Giving:
                 try:
                     pieces = put()
                 finally:
-                    with self._lock:  # whoever asks from here on gets another copy
+                    with self._lock:  # later requests get another copy
                         del self._given[key]
         except BaseException as error:
             given.set_exception(error)

@@ -1,10 +1,10 @@
-"""Public fragments for learners that join: put once for all, in parts that a link can carry.
+"""Public fragments for joining learners, put into the object store once, in parts for slow links.
 
-A shard puts a fragment into the object store once a version and hands out references; a host of an
-island of several asks for its own range, and hosts that have the same range share its objects. Ray
-brings an object to each node once, however many learners of it ask, and they map it there. Ray
-sends anew what was not pulled in time, so each object is cut into parts of which one takes five
-seconds at most, by the slowest rate that learners have told of.
+A shard puts a fragment once per version and hands out references. A host of an island of several
+asks for its own range, and hosts with the same range share its objects. Ray brings an object to
+each node once, however many learners there ask for it, and they map it. Ray transfers an object
+again if it was not pulled in time. Each fragment is therefore cut into parts that take five seconds
+at most, at the slowest rate that learners have reported.
 """
 
 from __future__ import annotations
@@ -30,68 +30,78 @@ from coordinator.fragments import Flat
 from coordinator.protocol import Fragment, Version
 
 PART_S = 5.0
-"""What one object may take of the link of whoever pulls it: half of what Ray waits for it."""
+"""Seconds that one object may occupy its receiver's link: half of Ray's own timeout."""
 MIN_PART_BYTES = 2**20
-"""No part is smaller, however slow a link is said to be: one learner decides for all that join."""
+"""The smallest part in bytes, however slow a reported link is.
+
+One learner's report decides for all that join.
+"""
 RECENT_S = 60.0
-"""A rate that was told longer ago is forgotten."""
+"""Seconds after which a reported rate is forgotten."""
 PROBE_BYTES, PROBE_GROWS = 2**20, 4
-"""Of the object by which whoever joins measures its link before it asks for anything large; another
-one is so many times as large."""
+"""Bytes of the first object with which a joining learner measures its link, and a factor.
+
+Each further object is larger by that factor.
+"""
 SOON_S = 5.0
-"""A shard answers within so many seconds. What is not put by then is asked for again."""
+"""Seconds within which a shard answers; the learner asks again for what is not put by then."""
 T = TypeVar("T")
 
 
 class FragmentParts(NamedTuple):
-    """Where arrays of so many bytes in all lie in the object store, in order."""
+    """Arrays in the object store, in order."""
 
     nbytes: int
+    """Bytes of all arrays together."""
     parts: Sequence[ray.ObjectRef]
 
 
 class Probe(NamedTuple):
-    """An object to be pulled for the time that takes. `largest`: bytes of the largest fragment."""
+    """An object whose transfer is timed to measure a link."""
 
     nbytes: int
     parts: Sequence[ray.ObjectRef]
+    """The object; empty if nothing that the shard holds is larger."""
     largest: int
+    """Bytes of the largest fragment."""
 
 
 class Shared(NamedTuple):
-    """Where a public fragment, or a range of it, of so many bytes lies: f32 arrays, one behind the
-    other; none if the range is empty."""
+    """A public fragment, or a range of it, in the object store."""
 
     version: Version
     nbytes: int
     parts: Sequence[ray.ObjectRef]
+    """Consecutive arrays of f32; empty if the range is empty."""
 
 
 class Encoded(NamedTuple):
-    """Where an encoded difference of so many bytes lies, in parts, and the moments beside it; None
-    if there are no moments."""
+    """An encoded difference in the object store."""
 
     nbytes: int
+    """Bytes of the difference and the moments together."""
     difference: Sequence[ray.ObjectRef]
+    """The parts of the difference."""
     moments: Sequence[ray.ObjectRef] | None
+    """The parts of the moments that come with it; None if there are none."""
 
 
 Boxed: TypeAlias = Sent | Encoded
-"""An encoded difference, or where it lies if it is large."""
+"""An encoded difference, or where it is in the object store if it is large."""
 
 
 @dataclass(slots=True)
 class Rates:
-    """The bytes a second that learners have lately told of; for one event loop.
+    """The rates, in bytes a second, that learners have recently reported; for one event loop.
 
-    `now_s`: a steady clock.
+    `now_s`: a monotonic clock.
     """
 
     now_s: Callable[[], float] = time.monotonic
     _told: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
     def tell(self, bytes_s: object) -> None:
-        """Note a learner's rate; infinity means that it has no need of parts.
+        """Note a learner's rate; infinity means that it needs no parts.
 
         Errors: `Malformed` if it is not a positive number.
         """
@@ -109,15 +119,15 @@ class Rates:
 
 
 def parts_of(nbytes: int, bytes_s: float) -> int:
-    """Return into how many parts to cut so many bytes for a link of this rate."""
+    """Return the number of parts of an object of so many bytes for a link of this rate."""
     return max(1, math.ceil(nbytes / max(MIN_PART_BYTES, PART_S * bytes_s)))
 
 
 class FragmentPublisher:
     """The objects that a shard has put for learners; for one event loop.
 
-    What is put of a fragment is kept until its next version is public. What is being put by then
-    is still given, once, to whoever asks for it again.
+    Objects of a fragment are kept until its next version is public. An object that is still being
+    put at that time is given, once, to the next request for it.
     """
 
     def __init__(
@@ -125,23 +135,27 @@ class FragmentPublisher:
         copied: Callable[[Fragment, Range | None], tuple[Version, Flat]],
         sizes: Callable[[], Mapping[Fragment, int]],
     ) -> None:
-        """`copied`: a copy of a range of the public fragment (None: of all of it) and its version;
-        called on another thread. `sizes`: elements of each fragment."""
+        """Publish fragments.
+
+        `copied`: returns a copy of a range of the public fragment (None: all of it), and its
+        version; called on another thread. `sizes`: the elements of each fragment.
+        """
         self._sizes = sizes
         self._copied, self._rates = copied, Rates()
         self._there: dict[Fragment, dict[Hashable, asyncio.Future[Any]]] = {}
-        self._late = set[asyncio.Future[Any]]()  # a newer version became public meanwhile
+        self._late = set[asyncio.Future[Any]]()  # finished after a newer version became public
         self._probes: dict[int, asyncio.Future[FragmentParts]] = {}
         self._thread = ThreadPoolExecutor(1, "sharing")
         self._publishing = ThreadPoolExecutor(
             1, "publishing"
-        )  # which waits for no learner that joins
+        )  # a thread that joining learners never occupy
 
     async def probe(self, nbytes: int) -> Probe:
-        """Return one object for all that measure their links within a minute; no object where all
-        that there is to pull is no larger.
+        """Return one object for all learners that measure their links within a minute.
 
-        Errors: Ray's, if there is no room for it; whoever asks next may find some.
+        There is no object if nothing that the shard holds is larger than `nbytes`.
+
+        Errors: Ray's, if the store has no room; a later request may succeed.
         """
         largest = 4 * max(self._sizes().values())
         if largest <= nbytes:
@@ -163,20 +177,22 @@ class FragmentPublisher:
     async def fragment(
         self, p: Fragment, bytes_s: float, own: Range | None = None, least: Version | None = None
     ) -> Shared:
-        """Return where the public fragment lies, or a range of it, for a link of so many bytes a
-        second.
+        """Return where the public fragment is, or a range of it, for a link of this rate.
 
-        `least`: an older version is of no use, if there is a newer one.
-        Errors: `Malformed`; Ray's, if there is no room for it.
+        `bytes_s`: in bytes a second. `least`: do not return an older version if there is a newer
+        one.
+
+        Errors: `Malformed`; Ray's, if the store has no room.
         """
         self._rates.tell(bytes_s)
         share = functools.partial(self._share, p, own)
         found = await self._once(p, own, share)
-        if least is not None and found.version < least:  # it was copied before that was public
+        if least is not None and found.version < least:  # it was copied before `least` was public
             found = await self._once(p, own, share)
         return found
 
     def _share(self, p: Fragment, own: Range | None, bytes_s: float) -> Shared:
+        """Copy and put a fragment or a range of it; on the thread for joining learners."""
         version, flat = self._copied(p, own)
         return Shared(version, flat.nbytes, _put_cut(flat, bytes_s))
 
@@ -188,10 +204,10 @@ class FragmentPublisher:
         bytes_s: float,
         inline_bytes: int,
     ) -> Sequence[Boxed]:
-        """Return encoded differences, or where they lie if they have more than so many bytes in
-        all.
+        """Return encoded differences, or where they are if they exceed `inline_bytes` together.
 
-        `made`: makes them, on another thread, once for all that ask for `what`.
+        `made`: makes them, on another thread, once for all requests for `what`.
+
         Errors: as `fragment`.
         """
         self._rates.tell(bytes_s)
@@ -205,6 +221,7 @@ class FragmentPublisher:
         return await self._once(p, ("encoded", what), box)
 
     async def _once(self, p: Fragment, what: Hashable, put: Callable[[float], T]) -> T:
+        """Return the objects for `what`, put once for all concurrent and later requests."""
         there = self._there.setdefault(p, {})
         if (found := there.get(what)) is None:
             slowest = self._rates.slowest
@@ -213,19 +230,22 @@ class FragmentPublisher:
             return await asyncio.shield(found)
         finally:
             spent = found.done() and (found in self._late or found.exception() is not None)
-            if spent:  # whoever asks next has the newer version, or may find room
+            if spent:  # the next request gets the newer version, or may find room
                 self._late.discard(found)
                 if there.get(what) is found:
                     del there[what]
 
     async def publication(self, payload: Sent) -> Sequence[ray.ObjectRef]:
-        """Put what is published. Errors: as `fragment`."""
+        """Put the payload of a publication.
+
+        Errors: as `fragment`.
+        """
         return (await _on(self._publishing, lambda: put([payload]))).parts
 
     def forget(self, p: Fragment | None = None) -> None:
-        """Drop what was put of a fragment that has a newer version, or of all.
+        """Drop the objects of a fragment that has a newer version, or of all fragments.
 
-        Learners that have the references keep the objects.
+        Learners that hold the references keep the objects alive.
         """
         if p is None:
             self._there.clear()
@@ -238,7 +258,7 @@ class FragmentPublisher:
 
 
 async def soon(asked: Awaitable[T], end_s: float) -> T | None:
-    """Return what comes of it by `end_s` of the event loop's clock; None if nothing does."""
+    """Return the result if it comes by `end_s` of the event loop's clock; otherwise None."""
     limit = asyncio.timeout_at(end_s)
     try:
         async with limit:
@@ -250,11 +270,15 @@ async def soon(asked: Awaitable[T], end_s: float) -> T | None:
 
 
 def _on(thread: ThreadPoolExecutor, call: Callable[[], T]) -> asyncio.Future[T]:
+    """Call on a thread of this pool."""
     return asyncio.get_running_loop().run_in_executor(thread, call)
 
 
 def put(arrays: Sequence[NDArray[Any] | Sent]) -> FragmentParts:
-    """Put arrays, one object each. Errors: Ray's, if there is no room."""
+    """Put arrays, one object each.
+
+    Errors: Ray's, if the store has no room.
+    """
     return FragmentParts(sum(each.nbytes for each in arrays), [ray.put(each) for each in arrays])
 
 
@@ -265,6 +289,7 @@ def _put_cut(array: NDArray[Any], bytes_s: float) -> list[ray.ObjectRef]:
 
 
 def _put_encoded(sent: Sent, bytes_s: float) -> Encoded:
+    """Put an encoded difference and its moments, each cut for a link of this rate."""
     difference, moments = split(sent)
     beside = None if moments is None else _put_cut(moments, bytes_s)
     return Encoded(sent.nbytes, _put_cut(difference, bytes_s), beside)

@@ -1,8 +1,7 @@
-"""How a learner pulls what is large: bit by bit, for as long as something comes.
+"""The pulling of large objects in parts, for as long as there is progress.
 
-Nothing here has a number of seconds. What is pulled at once is what the link carries in a few, by
-the rate that was measured; whatever arrives is progress, and is told to whoever waits for a sign of
-life.
+There is no overall timeout. The objects in flight are as many as the link carries in a few seconds,
+at the measured rate. Every arrival is progress, and is reported to the caller as a sign of life.
 """
 
 from __future__ import annotations
@@ -23,30 +22,35 @@ from cluster.actors.object_store.publish import PART_S, PROBE_BYTES, PROBE_GROWS
 from coordinator.errors import Unreachable
 
 AHEAD_S = PART_S / 2
-"""So many seconds of its link a learner has on the way, of more than one object: what else is on
-that link has as much again before Ray sends anything anew."""
+"""Seconds of its link that a learner has in flight, if that is more than one object.
+
+Other traffic on the link then has as many seconds before Ray transfers an object again.
+"""
 PULLS = 8
-"""Objects on their way at once, at most."""
+"""Most objects in flight at the same time."""
 PROBE_S = 1.0
+"""Seconds of a transfer that suffice to measure a link."""
 RECENT = 3
+"""Rates that are remembered."""
 LOOK_S = 1.0
-"""A thread that waits for an object looks so often whether it is wanted still."""
+"""Seconds after which a waiting thread checks again whether its object is still wanted."""
 
 
 class Lot(NamedTuple):
-    """An object to be pulled, and about how many bytes it has."""
+    """An object to be pulled."""
 
     reference: ray.ObjectRef
     nbytes: float
+    """The approximate size, in bytes."""
 
 
 def lots_of(stored: Probe | Shared) -> list[Lot]:
-    """Return the objects in which it lies in the object store."""
+    """Return the objects of which it consists in the object store."""
     return [Lot(reference, stored.nbytes / len(stored.parts)) for reference in stored.parts]
 
 
 class Fetching:
-    """Pulls objects for one learner, on any of its threads."""
+    """Pulls of objects for one learner, on any of its threads."""
 
     def __init__(
         self,
@@ -55,8 +59,11 @@ class Fetching:
         get: Callable[[ray.ObjectRef], Any] | None = None,
         there: Callable[[ray.ObjectRef], bool] | None = None,
     ) -> None:
-        """`get`: pulls an object; None: Ray does. `there`: waits for one for a moment, and says
-        whether it has come; None: Ray does, unless `get` is given."""
+        """Pull over a cable.
+
+        `get`: pulls an object; None: `ray.get`. `there`: waits briefly for an object, and returns
+        whether it has arrived; None: Ray's, unless `get` is given.
+        """
         self._cable, self._now_s = cable, now_s
         self._get: Callable[[ray.ObjectRef], Any] = get or ray.get
         self._is_there = there or (_is_there if get is None else None)
@@ -65,24 +72,26 @@ class Fetching:
 
     @property
     def bytes_s(self) -> float | None:
-        """The best of the last few rates, since a busy machine makes a link look slower, and
-        nothing makes it look quicker; None before anything was pulled."""
+        """The highest of the last few rates, in bytes a second; None before the first pull.
+
+        A busy machine makes a link look slower, and nothing makes it look faster.
+        """
         return max(self._rates, default=None)
 
     @property
     def window_bytes(self) -> float:
-        """How much is pulled at once."""
+        """The bytes to have in flight at the same time."""
         return AHEAD_S * max(self._rates, default=0.0)
 
     def measure(
         self, probed: Callable[[int], Probe], came: Callable[[], None] = lambda: None
     ) -> float:
-        """Bytes a second of the link, for whoever knows nothing of it; infinite where all that
-        there is to pull is small. `probed`: asks for an object of so many bytes. `came`: as in
-        `pull`.
+        """Measure the link in bytes a second, before the first pull.
 
-        An object that takes a second says what a link carries; a smaller one, how long it takes to
-        answer.
+        The result is infinite where everything to be pulled is small. `probed`: asks for an object
+        of so many bytes. `came`: as in `pull`.
+
+        An object that takes a second measures the rate of the link; a smaller one measures latency.
 
         Errors: `Unreachable`.
         """
@@ -99,11 +108,12 @@ class Fetching:
         return max(self._rates)
 
     def pull(self, lots: Iterable[Lot], came: Callable[[], None] = lambda: None) -> list[Any]:
-        """Return the objects, in order; mapped, not copied, where they are arrays.
+        """Return the objects, in order; arrays are mapped, not copied.
 
-        `came`: called for each that has come; what it raises ends the pull. However that ends, no
-        thread goes on waiting for an object.
-        Errors: `Unreachable` if one is not to be had any more.
+        `came`: called for each arrival; its exception ends the pull. However the pull ends, no
+        thread keeps waiting for an object.
+
+        Errors: `Unreachable` if an object is lost.
         """
         todo, flying = deque(enumerate(lots)), dict[Future[Any], tuple[int, Lot]]()
         found: dict[int, Any] = {}
@@ -129,7 +139,7 @@ class Fetching:
         return [found[number] for number in sorted(found)]
 
     def _pull(self, reference: ray.ObjectRef, over: Event) -> Any:
-        """Wait for an object until its pull is over; then it has no result that anybody reads."""
+        """Wait for an object, until its pull is over; after that nobody reads the result."""
         while not over.is_set():
             if self._is_there is None or self._is_there(reference):
                 return self._get(reference)
@@ -138,7 +148,7 @@ class Fetching:
     def _next(
         self, todo: deque[tuple[int, Lot]], flying: Sequence[Lot]
     ) -> Iterator[tuple[int, Lot]]:
-        """What is to be asked for beside what is on its way: one object at least."""
+        """Yield the next objects to request besides those in flight; at least one if none is."""
         count, nbytes = len(flying), sum(lot.nbytes for lot in flying)
         while todo and count < PULLS:
             lot = todo[0][1]
@@ -149,5 +159,5 @@ class Fetching:
 
 
 def _is_there(reference: ray.ObjectRef) -> bool:
-    """Wait until an object is on this node, for a moment; Ray goes on fetching it after that."""
+    """Wait up to `LOOK_S` for an object to be on this node; Ray keeps fetching it after that."""
     return bool(ray.wait([reference], timeout=LOOK_S)[0])

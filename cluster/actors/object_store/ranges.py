@@ -1,7 +1,7 @@
-"""What a shard has for the hosts of an island of several, of which each has a range of a fragment.
+"""Ranges of a shard's differences and moments, for the hosts of an island of several hosts.
 
-Nothing here waits or copies a whole fragment. The shard's public fragments may be read while others
-are merged.
+Nothing here blocks or copies a whole fragment. The shard's public fragments may be read while
+others are merged.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from coordinator.parts import cut_out
 from coordinator.protocol import Fragment, Publication, Version
 
 Range = tuple[int, int]
-"""Elements of a fragment, from the one to before the other."""
+"""Elements of a fragment: the first, and the one after the last."""
 
 
 class Ranges:
-    """Cuts ranges out of differences and out of the means of first moments."""
+    """A cutter of ranges out of differences and out of means of first moments."""
 
     def __init__(
         self,
         links: Callable[[Fragment, Version, Version], list[Sent] | None],
         moments: Callable[[Sequence[Fragment]], list[Sent | None]],
     ) -> None:
-        """`links`, `moments`: the shard's, `Shard.shared` the last one."""
+        """`links`, `moments`: methods of the shard; `moments` is `Shard.shared`."""
         self._links, self._moments = links, moments
         self._came: dict[Fragment, tuple[Version, Payload | None]] = {}
 
     def published(self, said: Publication, sent: Sent) -> None:
-        """Remember the mean of first moments that came with a version, until there is a newer."""
+        """Remember the mean of first moments of a published version, until there is a newer one."""
         self._came[said.fragment] = said.version, split(sent)[1]
 
     def links(
         self, p: Fragment, older: Version, newer: Version, own: Range | None, size: int
     ) -> list[Sent]:
-        """Return the differences that lead from one version to another; none if they are not kept.
+        """Return the differences from one version to another; empty if they are not kept.
 
-        Of these elements of `size`, with the mean of first moments if one came with the last of
-        them; without a range as they were published.
+        With a range, each is cut to those elements out of `size`, and the last one includes the
+        mean of first moments if that came with it. Without a range they are as published.
         """
         links = self._links(p, older, newer)
         if own is None or not links:
@@ -49,8 +49,10 @@ class Ranges:
         return [cut_out(each, size, *own) for each in links]
 
     def moments(self, p: Fragment, own: Range | None, size: int) -> list[Sent]:
-        """Return the mean of first moments of these elements, or of all, encoded, if there is
-        one."""
+        """Return the mean of first moments of a range, or of all elements, encoded.
+
+        The list is empty if there is no mean.
+        """
         (mean,) = self._moments([p])
         if mean is None:
             return []

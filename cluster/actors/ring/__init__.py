@@ -2,9 +2,9 @@
 
 Modules:
 
-    conductor     conducts rings of islands that sum gradients: what these call
-    actor         what fleet and people call: the actor in the syncer's place, a `Conductor`
-    ray_ports     what a conductor reaches: the islands of its rings, and where they meet
+    conductor     an actor that conducts rings of islands that sum gradients; the islands call it
+    actor         the actor in the syncer's place: a `Conductor` that fleet and people call too
+    ray_ports     a conductor's access to islands and meeting points, over Ray
     island_actor  the actor of an island in a ring
-    ray_link      its way to the conductor, the fleet and the other islands
+    ray_link      an island's link to the conductor, the fleet and the other islands
 """

@@ -1,5 +1,7 @@
-"""The actor that conducts rings: in the syncer's place, and called by fleet, evaluator and people
-as they call the syncer."""
+"""The actor that conducts rings, in the syncer's place.
+
+Fleet, evaluator and people call it as they call the syncer.
+"""
 
 from __future__ import annotations
 
@@ -25,28 +27,32 @@ from coordinator.fragments import Flat, take
 from coordinator.protocol import Fragment, Island, Version
 
 FRESH_S = 3.0
-"""Parameters that were seen so recently are not asked for again."""
+"""Seconds for which parameters that were fetched from an island are reused."""
 LATE_S = 10.0
-"""A depot that has not answered for so long is said in the status."""
+"""Seconds without an answer of the depot after which the status says so."""
 DURABLE_S = 6.0
-"""An order is answered by then, also if the depot has not taken it."""
+"""Seconds after which an order is answered, even if it is not durable yet."""
 END_S = 30.0
-"""The depot is not waited for longer at the end of the run."""
+"""Timeout of each step of the shutdown that waits for the depot, in seconds."""
 
 
 class RingActor(Conductor):
-    """What a run is asked from outside, of its ring."""
+    """A conductor with the calls of fleet, evaluator and people."""
 
     _seen: tuple[float, RingState] | None = None
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
-        """Return the model: as of a moment ago while a ring turns, else as it is."""
+        """Return the model: recent while a ring is running, otherwise exact.
+
+        A recent one may be older than `FRESH_S` if the island does not answer.
+        """
         seen = await self._look_at_it(await self._open())
         leaves = [np.asarray(leaf) for leaf in seen.params]
         version = Version(0, seen.held.step)
         return [(version, take(self._layout, p, leaves)) for p in fragments]
 
     async def _look_at_it(self, shell: RingShell) -> RingState:
+        """Return a state to look at, without moments if it is fetched from an island."""
         if shell.ring.stage is RingStage.OVER:
             return shell.snapshot
         if self._seen is not None and time.monotonic() - self._seen[0] < FRESH_S:
@@ -59,13 +65,16 @@ class RingActor(Conductor):
         return best
 
     async def look(self, held: Mapping[Island, str]) -> tuple[View, RunStatus]:
-        """Return what there is to see: for the fleet to decide from, and for people."""
+        """Return the view for the fleet's decisions, and the status for people.
+
+        `held`: the islands that have devices according to the fleet, with their groups.
+        """
         shell = await self._open()
         shell.measures.held(held, self._now_s())
         return view_of(shell.ring, shell.measures.counts), await self.status()
 
     async def status(self) -> RunStatus:
-        """Return the run as it is now.
+        """Return the status of the run.
 
         Errors: `RunFailed` if the conductor cannot go on.
         """
@@ -86,35 +95,35 @@ class RingActor(Conductor):
         )
 
     async def stop(self, why: str) -> None:
-        """Have the run end after the step that is under way."""
+        """Have the run end after the step under way."""
         await self._ordered(RingStop(why))
 
     async def drain(self, island: Island, why: str) -> None:
-        """Have an island leave after its step, and the others go on."""
+        """Have an island leave after the step under way; the others go on."""
         await self._ordered(RingDrain(island, why))
 
     async def _ordered(self, order: RingStop | RingDrain) -> None:
-        """Take in an order, and answer when it is durable, or when the depot takes too long."""
+        """Take in an order; answer once it is durable, or after `DURABLE_S`."""
         shell = await self._open()
         shell.feed(order)
         await asyncio.wait({shell.remember()}, timeout=DURABLE_S)
 
     async def fault(self, island: Island) -> None:
-        """Count that something was broken on purpose."""
+        """Count an injected fault."""
         shell = await self._open()
         shell.measures.fault(island, self._now_s())
         await asyncio.wait({shell.remember()}, timeout=DURABLE_S)  # this process may be broken next
 
     async def evaluated(self, t: int, loss: float) -> None:
-        """Take in the held-out loss of the model after so many steps."""
+        """Record the held-out loss of the model at step `t`."""
         (await self._open()).measures.evaluated(t, loss)
 
     async def unjudged(self, why: Unjudged) -> None:
-        """Count an evaluation that has come to nothing."""
+        """Count an evaluation of the model that failed."""
         (await self._open()).measures.unjudged(why)
 
     async def close(self) -> dict[str, object]:
-        """The run is over: end everything, and sum up; also if the depot does not answer."""
+        """End everything and return the summary of the run, even if the depot does not answer."""
         shell = await self._open()
         tasks = Tasks(lambda error: logging.error("not ended as it should be: %r", error))
         for ending in (

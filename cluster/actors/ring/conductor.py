@@ -1,5 +1,6 @@
-"""The actor that conducts rings, as islands call it. `allreduce.ring` decides, and
-`allreduce.shell` carries out what follows.
+"""The actor that conducts rings, as islands call it.
+
+`allreduce.ring` decides, and `allreduce.shell` carries its decisions out.
 """
 
 from __future__ import annotations
@@ -39,18 +40,26 @@ from coordinator.fragments import Flat, Layout, sew
 from coordinator.protocol import Fragment, Join, Life, Refused, Report, Vitals
 
 PASSES = (OSError, RayError, RunFailed, MemoryError)
-"""After these the process starts over: the next one may find what this one could not have. Any
-other exception is a defect, and ends the run."""
+"""Transient errors, after which the process starts over: a new process may succeed.
+
+Any other exception is a bug, and ends the run.
+"""
 
 
 class Conductor(Breakable):
-    """Conducts one ring after another. A process that finds a memory in the depot is a restart: the
-    run goes on from the last snapshot."""
+    """An actor that conducts one ring after another.
+
+    A process that finds a memory in the depot is a restart: the run goes on from the last snapshot.
+    """
 
     def __init__(
         self, config: str, run: str, namespace: str, run_dir: str, code: str = "", owner: int = 0
     ) -> None:
-        """`code`: of the task, when the run began (`user_sha256`). `owner`: for its `Fence`."""
+        """Prepare the process; it recovers from the depot on the first call that needs it.
+
+        `code`: the digest of the task's code when the run began (`user_sha256`). `owner`: the
+        number of the run's owner, for its `Fence`.
+        """
         setup_logging()
         watch_process(self._unheard)
         self._config = Config.model_validate_json(config, strict=False)
@@ -64,16 +73,16 @@ class Conductor(Breakable):
         self._store: DepotStore
         self._layout: Layout
 
-    # --- begin, and begin again -------------------------------------------------------------------
+    # --- start and recovery -----------------------------------------------------------------------
 
     async def seed(self, layout: Layout, p: Fragment, flat: Flat) -> tuple[list[Fragment], str]:
-        """Take a fragment of the initial model, and return those that this process has."""
+        """Take a fragment of the initial model; return the fragments that this process has."""
         del layout
         self._seed[p] = flat
         return [*self._seed], ""
 
     async def open(self, layout: Layout) -> None:
-        """Begin: from here on islands may come."""
+        """Begin the run; from here on islands may come."""
 
         def begin() -> None:
             self._fence.check()
@@ -83,10 +92,11 @@ class Conductor(Breakable):
         await self._open()
 
     async def _open(self) -> RingShell:
-        """Return the shell, as `BringUp.ready` says."""
+        """Return the shell, recovered if necessary; errors as of `BringUp.ready`."""
         return await self._up.ready()
 
     async def _bring_up(self) -> RingShell:
+        """Recover the shell from memory and snapshot, or start with the initial model."""
         memory, snapshot, damage = await asyncio.to_thread(self._found)
         assert snapshot is not None
         config, layout = self._config, self._layout
@@ -125,7 +135,10 @@ class Conductor(Breakable):
         return shell
 
     def _found(self) -> RingComeback:
-        """Return what is in the depot; the initial model becomes the first snapshot."""
+        """Return what the depot has; without a snapshot, the initial model becomes the first one.
+
+        Errors: `RunFailed` if there is neither a snapshot nor an initial model.
+        """
         self._fence.check()
         self._layout = load_layout(self._depot)
         found = read_back(self._depot)
@@ -141,7 +154,10 @@ class Conductor(Breakable):
     # --- islands ----------------------------------------------------------------------------------
 
     async def enter(self, event: Join, source: str, seat: Seat, code: str = "") -> Life | Refused:
-        """Grant a life to a process. `source` and `code`: ours, and the user's, that it runs."""
+        """Grant a life to a process, or refuse it.
+
+        `source` and `code`: the digests of our source and of the user's code that it runs.
+        """
         shell = await self._open()
         why = stranger(self._config, event) or source_differs(source, "the conductor's")
         target = self._config.task.target
@@ -155,18 +171,20 @@ class Conductor(Breakable):
     async def ready(
         self, life: Life, held: TrainingPosition | None, wasted: int
     ) -> tuple[bool, RingDecision | None]:
-        """Wait for a place in a ring: whether to ask again, and the place; None: there is none any
-        more."""
+        """Wait for a place in a ring; return whether to ask again, and the place.
+
+        The place is None if this life gets none any more.
+        """
         shell = await self._open()
         return await shell.ready(life, held, wasted)
 
     async def turned(self, life: Life, ring: int, held: TrainingPosition) -> None:
-        """Take in how far a ring is, from its first member."""
+        """Take in the progress of a ring, from its first member."""
         if self._up.made is not None:
             self._up.made.turned(life, ring, held)
 
     async def report(self, report: Report, vitals: Vitals) -> None:
-        """Take in how far an island is, and what it has spent its time on."""
+        """Take in an island's progress, and how it has spent its time."""
         if self._up.made is not None:
             self._up.made.measures.reported(report, self._now_s())
             self._up.made.measures.heard(report.life, vitals)
@@ -178,26 +196,29 @@ class Conductor(Breakable):
             self._up.made.keep(state)
 
     async def snapshot(self) -> RingState:
-        """Return the last snapshot, for an island that begins from it."""
+        """Return the last snapshot, for an island that starts from it."""
         shell = await self._open()
         shell.measures.counts.down_bytes += shell.snapshot.bytes
         return shell.snapshot
 
     async def broke(self, seat: Seat, failure: Failure) -> None:
-        """Take in what a process has raised that ends now."""
+        """Take in the failure of the process in this seat, which is ending."""
         if (shell := self._up.made) is not None:
             members = shell.ring.members
             lives = [m.life for island, m in members.items() if self._ports.seat(island) == seat]
             shell.measures.failed(lives[0] if lives else None, failure)
 
-    # --- what must not be lost in silence ---------------------------------------------------------
+    # --- failures that must not go unnoticed ------------------------------------------------------
 
     def _failed(self, error: BaseException) -> None:
-        """Start over if that may help; otherwise `status` raises it, and the fleet ends the run."""
+        """Start over if that may help.
+
+        Otherwise `status` raises the error, and the fleet ends the run.
+        """
         if isinstance(error, PASSES):
             start_over(f"{type(error).__name__}: {error}")
 
     def _unheard(self, error: BaseException) -> None:
-        """Count what a thread has died of, or a callback of the event loop."""
+        """Count an exception that ended a thread, or that a callback of the event loop raised."""
         if (shell := self._up.made) is not None:
             shell.measures.failed(None, raised(Reason.UNHEARD, error))

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("archipelago.island")
 PEEK_S = 20.0
-"""So long a step boundary is waited for by whoever wants to see the parameters."""
+"""Timeout, in seconds, of a request for the parameters at the next step boundary."""
 
 
 class RingIslandActor(BreakableIsland):
     """One island that sums gradients with the others."""
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
-        """Cannot fail: an actor whose constructor raises is never restarted."""
+        """Start the island's thread; this cannot fail, since Ray would never restart the actor."""
         setup_logging()
         watch_process(self._break_down)
         self._config = Config.model_validate_json(config, strict=False)
@@ -44,6 +44,7 @@ class RingIslandActor(BreakableIsland):
         threading.Thread(target=self._live, name="train", daemon=True).start()
 
     def _live(self) -> None:
+        """Train in rings until the run is over, the island is refused, or it breaks."""
         try:
             time.sleep(self._link.starting())
             if (island := self._link.role(warm=False)) is None:
@@ -60,7 +61,7 @@ class RingIslandActor(BreakableIsland):
             self._over.set()
 
     def _break_down(self, error: BaseException) -> NoReturn:
-        """End this process with what was raised on one of its threads; Ray restarts it."""
+        """Report an exception of one of the threads, and end this process; Ray restarts it."""
         failure = raised(Reason.TRAIN, error)
         log.error("the island broke, %s; its process is restarted", failure.why, exc_info=error)
         try:
@@ -71,36 +72,39 @@ class RingIslandActor(BreakableIsland):
 
     @ray.method(concurrency_group="watching")
     def watch(self, life: Life) -> str:
-        """Return when this life is over; if the process dies, whoever called hears it from Ray."""
+        """Return when this life is over; if the process dies, Ray tells the caller."""
         self._over.wait()
         return f"{life} is over"
 
     @ray.method(concurrency_group="control")
     def pause(self, ring: int) -> None:
+        """Have the island leave this ring after the step under way."""
         if self._member is not None:
             self._member.pause(ring)
 
     @ray.method(concurrency_group="asking")
     def peek(self) -> RingState | None:
+        """Return the parameters at the next step boundary, without moments; None after `PEEK_S`."""
         return None if self._member is None else self._member.peek(PEEK_S)
 
     @ray.method(concurrency_group="asking")
     def state_of(self, life: Life) -> RingState | None:
+        """Return the whole training state, if the island is in no ring; otherwise None."""
         return None if self._member is None else self._member.state_of()
 
     @ray.method(concurrency_group="control")
     def leave(self) -> None:
-        """The run is over; the process ends with its actor."""
+        """Do nothing: the run is over, and the process ends with its actor."""
 
     @ray.method(concurrency_group="control")
     def spoil(self, factor: float) -> None:
-        """Multiply its gradients from now on (for fault plans)."""
+        """Multiply the island's gradients from now on by `factor` (for fault plans)."""
         if self._member is not None:
             self._member.spoil = factor
 
     @ray.method(concurrency_group="breaking")
     def slow(self, factor: float, for_s: float) -> None:
-        """Have each step take so many times as long, for a while (for fault plans)."""
+        """Lengthen each step by `factor` for `for_s` seconds (for fault plans)."""
         if self._member is not None:
             self._member.drag = factor
             time.sleep(for_s)

@@ -1,4 +1,4 @@
-"""What a conductor reaches over Ray: the islands of its rings, and where they meet."""
+"""A conductor's access to the islands of its rings and to their meeting points, over Ray."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class RayRingPorts(RingPorts):
-    """Islands as actors of Ray, and meeting points as processes of this node."""
+    """Access to islands as Ray actors, and to meeting points as processes of this node."""
 
     def __init__(
         self,
@@ -31,15 +31,19 @@ class RayRingPorts(RingPorts):
         meetings: Callable[[], Meetings] = Meetings,
         host: Callable[[], str] = ray.util.get_node_ip_address,
     ) -> None:
-        """`meetings`: makes them, on a thread. `host`: where other nodes reach this one."""
+        """Reach islands in a namespace.
+
+        `meetings`: makes the meeting points, on another thread. `host`: returns the address of this
+        node for other nodes.
+        """
         self._actors, self._new_meetings, self._host = Directory(namespace), meetings, host
         self._thread = ThreadPoolExecutor(1, "meetings")  # in the order of the rings
         self._meetings: Meetings | None = None
         self._met = 0
-        self.seats: dict[Island, Seat] = {}  # of those that this process has let in
+        self.seats: dict[Island, Seat] = {}  # of islands that this process has admitted
 
     def seat(self, island: Island) -> Seat:
-        """Return where an island is, also one that an earlier process of the conductor let in."""
+        """Return an island's seat, even if an earlier process of the conductor admitted it."""
         return self.seats.get(island, seat_of(island))
 
     async def prepare(self) -> None:
@@ -52,6 +56,7 @@ class RayRingPorts(RingPorts):
         await self._on_thread(prepare)
 
     async def meet(self, ring: int, members: int) -> str:
+        """Close the previous ring's meeting point, open this ring's, and return its address."""
         def meet() -> str:
             assert self._meetings is not None, "prepare comes first"
             self._met = ring
@@ -60,6 +65,7 @@ class RayRingPorts(RingPorts):
         return await self._on_thread(meet)
 
     async def part(self, ring: int) -> None:
+        """Close the meeting point of this ring, if it is open."""
         def part() -> None:
             if self._meetings is not None and self._met == ring:
                 self._meetings.end_ring()
@@ -67,9 +73,11 @@ class RayRingPorts(RingPorts):
         await self._on_thread(part)
 
     async def _on_thread(self, call: Callable[[], T]) -> T:
+        """Call on the thread of the meeting points."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def watch(self, life: Life) -> str:
+        """Return the reason when the life is over, as its island tells or Ray reports."""
         name = island_actor(self.seat(life.island))
         try:
             actor = await self._actors.reach(name)
@@ -81,19 +89,23 @@ class RayRingPorts(RingPorts):
             return f"its process ended ({type(error).__name__})"
 
     async def pause(self, life: Life, ring: int) -> None:
+        """Have a member leave this ring after the step under way."""
         await self._tell(life, "pause", ring)
 
     async def end(self, life: Life) -> None:
+        """Kill the process of this life."""
         await self._tell(life, "kill")
 
     async def _tell(self, life: Life, method: str, *arguments: object) -> None:
+        """Send a message to an island; only log a failure."""
         try:
             actor = await self._actors.find(island_actor(self.seat(life.island)))
             await getattr(actor, method).remote(*arguments)
-        except RayError as error:  # whoever watches it hears of its end
+        except RayError as error:  # the watch of the island reports its end
             logging.info("%s does not hear %r: %s", life, method, type(error).__name__)
 
     async def state_of(self, life: Life) -> RingState | StateUnavailable:
+        """Return an island's whole training state, or why it is unavailable."""
         name = island_actor(self.seat(life.island))
         try:
             actor = await self._actors.find(name)
@@ -107,8 +119,10 @@ class RayRingPorts(RingPorts):
         return StateUnavailable("it has none", again=False) if state is None else state
 
     async def peek(self, life: Life) -> RingState | None:
-        """Return the parameters of this life at its next step boundary, without moments; None if
-        it cannot be asked, or if that takes too long."""
+        """Return this life's parameters at its next step boundary, without moments.
+
+        Return None if the island cannot be reached, or if that takes too long.
+        """
         try:
             actor = await self._actors.find(island_actor(self.seat(life.island)))
             return await actor.peek.remote()

@@ -1,11 +1,11 @@
-"""A shard's process: its actor, and what it answers to learners that join.
+"""A shard's process: its actor, and its answers to learners that join.
 
 Modules:
 
-    actor             the actor of a shard: what syncer, learners and evaluator call
-    process           the shard's arithmetic and storing, on threads of their own
-    hand_ins          asks islands for contributions, checks the answers and holds them
-    offers            tells islands of published versions
-    host_parts        a shard's questions to the hosts of an island of several
-    public_fragments  what a shard answers to learners that ask for fragments or differences
+    actor             the actor of a shard: the calls of syncer, learners and evaluator
+    process           the shard's arithmetic and storage, each on its own threads
+    hand_ins          requests to islands for contributions, and the checks of their answers
+    offers            offers of published versions to islands
+    host_parts        requests to the hosts of an island of several hosts
+    public_fragments  answers to learners that ask for fragments or differences
 """

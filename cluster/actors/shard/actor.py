@@ -36,7 +36,7 @@ from coordinator.protocol import (
 
 
 class ShardActor(Breakable):
-    """A shard and its data path: it calls the learners, and the data is the answer.
+    """A shard and its data path: the shard calls the learners, and their answers are the data.
 
     A new process has no model until it is told to `seed` or to `recover`.
     """
@@ -44,8 +44,11 @@ class ShardActor(Breakable):
     def __init__(
         self, config: str, namespace: str, run_dir: str, code: str = "", owner: int = 0
     ) -> None:
-        """`code`: of its outer optimizer, when the run began (`user_sha256`). `owner`: for its
-        `Fence`."""
+        """Prepare the process.
+
+        `code`: the digest of the outer optimizer's code when the run began (`user_sha256`).
+        `owner`: the number of the run's owner, for its `Fence`.
+        """
         setup_logging()
         watch_process(self._unheard)
         plain = Config.model_validate_json(config, strict=False)
@@ -58,14 +61,15 @@ class ShardActor(Breakable):
         self._offers = Offers(plain, self._actors, self._public.sharing)
 
     def _unheard(self, error: BaseException) -> None:
+        """Record an exception that nobody awaited, for the next answer to `publish`."""
         self._offers.fail(None, raised(Reason.UNHEARD, error))
 
     async def progress(self) -> int:
-        """How many versions it has stored: a sign of life while it takes in a large model."""
+        """Return the number of stored versions, as a sign of life while a large model is seeded."""
         return self.process.storing.pace.count
 
     async def seed(self, layout: Layout, p: Fragment, flat: Flat) -> tuple[list[Fragment], str]:
-        """Do as `ShardProcess.seed` says."""
+        """See `ShardProcess.seed`."""
         return await self.process.seed(layout, p, flat)
 
     async def recover(
@@ -75,11 +79,11 @@ class ShardActor(Breakable):
         deaths: int = 0,
         merged: Sequence[ContributionId] = (),
     ) -> dict[Fragment, Version]:
-        """Go back to these published versions, or to the newest before them that are stored, and
-        take orders from this generation of the syncer, or a later one, from now on.
+        """Go back to these published versions, or to the newest stored ones before them.
 
-        `deaths`: of this shard, in this generation; `merged`: contributions of the lives that go
-        on, which are in these versions.
+        From now on, obey only this generation of the syncer or later ones. `deaths`: of this shard,
+        in this generation. `merged`: contributions of continuing lives that are part of these
+        versions.
 
         Errors: `Outdated`; `RunFailed` if this process has another outer optimizer.
         """
@@ -93,30 +97,31 @@ class ShardActor(Breakable):
         return found
 
     async def watch(self) -> None:
-        """Liveness probe: blocks while this process has a model; returns at once in a freshly
-        restarted one, which is not the one that was meant."""
+        """Block while this process has a model, as a liveness probe.
+
+        Return at once in a freshly restarted process, which is not the one that is being watched.
+        """
         if self._shard.has_model:
             await asyncio.Event().wait()
 
     async def collect(self, fragment: Fragment, seats: Mapping[Life, Seat]) -> Answers:
-        """Do as `HandIns.collect` says."""
+        """See `HandIns.collect`."""
         return await self._hand_ins.collect(fragment, seats)
 
     async def merge(self, order: Merge) -> tuple[Merged | Unsound, bool | str]:
-        """Do as `ShardProcess.merge` says.
+        """Merge and store in one call; see `ShardProcess.merge`.
 
-        One call merges and stores, since the second follows in any case and a call of Ray costs
-        more than the merge of a small fragment.
+        Storing follows in any case, and a Ray call costs more than the merge of a small fragment.
         """
         return await self.process.merge(order)
 
     async def publish(self, order: Publish, seats: Sequence[Seat]) -> Answered:
-        """Put the difference into the object store once, and tell every learner where it is; a
-        small one goes along with the words.
+        """Publish the staged version, and tell every learner where the difference is.
 
-        `seats`: where those are to whom it goes.
+        The difference is put into the object store once; a small one is sent with the message.
+        `seats`: the seats of the lives in `order.to`, in order.
 
-        Errors: what of ours broke when an earlier publication was offered.
+        Errors: an exception of our own code while an earlier publication was offered.
         """
         self._offers.check()
         published = await self.process.publish(order)
@@ -128,17 +133,18 @@ class ShardActor(Breakable):
         return Answered(self._offers.failed(), reached)
 
     async def discard(self, order: Discard) -> None:
+        """Free a contribution that will not be merged."""
         await self.process.drop(order.contribution.reference)
         self._fates.freed(order.contribution.id)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]] | None:
-        """Public fragments, for one who judges or saves them; None while there is no model yet."""
+        """Return public fragments, for evaluation or saving; None while there is no model yet."""
         if not self._shard.has_model:
             return None
         return await asyncio.to_thread(self._shard.whole, fragments)
 
     async def probe(self, nbytes: int) -> Probe | None:
-        """An object of so many bytes to measure one's link with; None as in `whole`."""
+        """Return an object of so many bytes, to measure a link with; None as in `whole`."""
         return await self._public.sharing.probe(nbytes) if self._shard.has_model else None
 
     async def shared(
@@ -148,7 +154,7 @@ class ShardActor(Breakable):
         owns: Mapping[Fragment, Range] = WHOLE,
         least: Mapping[Fragment, Version] = ANY,
     ) -> list[Shared | None] | None:
-        """Return what `PublicFragments.shared` does; None as in `whole`."""
+        """See `PublicFragments.shared`; return None as in `whole`."""
         if not self._shard.has_model:
             return None
         return await self._public.shared(fragments, bytes_s, owns, least)
@@ -156,7 +162,7 @@ class ShardActor(Breakable):
     async def mean_moments(
         self, fragments: Sequence[Fragment], bytes_s: float, owns: Mapping[Fragment, Range] = WHOLE
     ) -> list[Sequence[Boxed] | None] | None:
-        """Return what `PublicFragments.mean_moments` does; None as in `whole`."""
+        """See `PublicFragments.mean_moments`; return None as in `whole`."""
         if not self._shard.has_model:
             return None
         return await self._public.mean_moments(fragments, bytes_s, owns)
@@ -164,7 +170,7 @@ class ShardActor(Breakable):
     async def missed(
         self, p: Fragment, older: Version, newer: Version, bytes_s: float, own: Range | None = None
     ) -> Sequence[Boxed] | Shared | None:
-        """Return what `PublicFragments.missed` does; None as in `whole`."""
+        """See `PublicFragments.missed`; return None as in `whole`."""
         if not self._shard.has_model:
             return None
         return await self._public.missed(p, older, newer, bytes_s, own)

@@ -1,4 +1,4 @@
-"""The hand-ins of islands: the shard asks for each, checks the answer and holds it, measured."""
+"""The hand-ins of islands: the shard asks for each, checks the answer, measures and holds it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from coordinator.protocol import Fragment, Life
 
 
 class HandIns:
-    """The questions of a shard to islands; for its event loop."""
+    """The requests of a shard to islands for their contributions; for its event loop."""
 
     def __init__(self, process: ShardProcess, actors: Directory, fates: Fates) -> None:
         self._process, self._actors, self._fates = process, actors, fates
         self._gatherer = Gatherer()
 
     async def collect(self, fragment: Fragment, seats: Mapping[Life, Seat]) -> Answers:
-        """Have the learners in these seats hand in; returns once there is something, not when all
-        is there."""
+        """Ask the learners in these seats to hand in; return once some have, not all."""
 
         def ask(life: Life) -> Coroutine[None, None, Handed]:
             return self._collect(life, fragment, island_actor(seats[life]))
@@ -38,7 +37,7 @@ class HandIns:
         return await self._gatherer.gather(fragment, [*seats], ask)
 
     async def _collect(self, life: Life, fragment: Fragment, name: str) -> Handed:
-        """Keep what the learner in this actor hands in, measured; or say why there is nothing."""
+        """Hold and measure the hand-in of the learner in the actor `name`, or return why not."""
         try:
             island = await self._actors.find(name)
             known = self._fates.known(life, fragment)
@@ -61,5 +60,5 @@ class HandIns:
         return there
 
     def forget(self) -> None:
-        """Cancel all pending questions: the syncer that asked them is gone."""
+        """Cancel all pending requests: the syncer that made them is gone."""
         self._gatherer.forget()

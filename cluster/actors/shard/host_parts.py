@@ -1,7 +1,7 @@
-"""A shard's questions to the hosts of an island of several: one contribution, part by part.
+"""The requests of a shard to the hosts of an island: one contribution, part by part.
 
-Each part is the answer to a call that names the contribution, and nobody but the caller has it: if
-one does not come, none is left.
+Each part is the answer to a call that names the contribution, and only the caller has it. If one
+part does not come, the contribution is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from coordinator.protocol import Fragment, Known, Life
 async def all_parts(
     first: FirstPart, life: Life, fragment: Fragment, known: Known, size: int, actors: Directory
 ) -> Sequence[Part] | Failure | str:
-    """What all hosts hand in of a fragment of this size, in order; or why there is nothing."""
+    """Return the parts of all hosts for a fragment of `size` elements, in order, or why not.
+
+    A `Failure` is the island's fault; a message is nobody's.
+    """
 
     def bad(part: object) -> str | None:
         if type(part) is not Part:
@@ -39,9 +42,9 @@ async def all_parts(
     try:
         others = await asyncio.gather(*map(part, first.others))
     except RayError as error:
-        for name in first.others:  # they are of one life of their island
+        for name in first.others:  # all are actors of one life of the island
             actors.forget(name)
-        kind = type(error).__name__  # the first host may not know: its own link to that one holds
+        kind = type(error).__name__  # the first host may not know: its own link to that host works
         return Failure(Reason.HAND_IN, f"a host of {life} cannot be asked: {kind}")
     if None in others:
         return f"{life} is over on one of its hosts"

@@ -1,4 +1,4 @@
-"""The offers of published versions: put into the object store once, and told to every learner."""
+"""Offers of published versions: put into the object store once, and sent to every learner."""
 
 from __future__ import annotations
 
@@ -24,33 +24,35 @@ from coordinator.protocol import Life, Publication, Publish, Reached
 
 
 class Offers:
-    """The publications of a shard that are on their way to islands; for its event loop."""
+    """The offers of a shard's publications to islands; for its event loop."""
 
     def __init__(self, config: Config, actors: Directory, sharing: FragmentPublisher) -> None:
         self._config, self._actors, self._sharing = config, actors, sharing
         self._arrivals, self._tasks = Arrivals(), Tasks(self._broke)
-        self._failed: list[tuple[Life | None, Failure]] = []  # since it was told last
+        self._failed: list[tuple[Life | None, Failure]] = []  # since the last answer
         self._broken: BaseException | None = None
 
     def check(self) -> None:
-        """Errors: what of ours broke when an earlier publication was offered."""
+        """Raise an exception of our own code, if one occurred during an earlier offer."""
         if self._broken is not None:
             raise self._broken
 
     def fail(self, life: Life | None, failure: Failure) -> None:
-        """Have a failure told with the next publication."""
+        """Record a failure, to be returned with the next publication."""
         self._failed.append((life, failure))
 
     def failed(self) -> Losses:
-        """Return the failures since this was called last."""
+        """Return the failures since the last call."""
         failed, self._failed = self._failed, []
         return failed
 
     async def send(
         self, order: Publish, seats: Sequence[Seat], publication: Publication, payload: Sent
     ) -> Reached | None:
-        """Offer a publication to those in these seats, each in a task. Returns whom the last one of
-        the fragment has reached, if anybody."""
+        """Offer a publication to the learners in these seats, each in a task of its own.
+
+        Return whom the fragment's last publication has reached; None if nobody.
+        """
         reached = self._arrivals.sent(order.fragment, order.version, time.monotonic())
         self._sharing.forget(order.fragment)
         boxed = await self._boxed(publication, payload)
@@ -61,7 +63,10 @@ class Offers:
     async def _boxed(
         self, publication: Publication, payload: Sent
     ) -> Sequence[Sent | ray.ObjectRef]:
-        """Where learners find it; nothing if there is no room: then each asks for what it lacks."""
+        """Return the payload, or references to it; empty if the store has no room.
+
+        A learner that gets nothing asks for the versions that it lacks.
+        """
         if payload.nbytes < INLINE_BYTES:
             return [payload]
         try:
@@ -80,13 +85,14 @@ class Offers:
         publication: Publication,
         boxed: Sequence[Sent | ray.ObjectRef],
     ) -> None:
+        """Offer a publication to one learner, and record its arrival or its failure."""
         name = island_actor(seat)
         if group_of(self._config, life.island).hosts > 1:
             boxed = ()  # each host fetches its own range
         try:
             island = await self._actors.find(name)
             failure = await island.offer.remote(life, publication, boxed)
-        except RayError as error:  # a learner that is back takes the public fragments whole
+        except RayError as error:  # a rejoining learner gets the whole public fragments
             failure = unanswered(self._actors, name, life, Reason.OFFER, error)
         if isinstance(failure, Failure):
             self.fail(life, failure)
@@ -95,7 +101,7 @@ class Offers:
             self._arrivals.reached(publication.fragment, publication.version, life, now_s)
 
     def _broke(self, error: BaseException) -> None:
-        self._broken = self._broken or error  # raised where the next version is published
+        self._broken = self._broken or error  # raised at the next publication
 
     def cancel(self) -> None:
         """Cancel all offers that are not answered yet."""

@@ -1,4 +1,4 @@
-"""The process of a shard: its arithmetic and its storing, on threads of their own.
+"""The process of a shard: its arithmetic and its storage, each on its own threads.
 
 Nothing here calls another process, so that a test can build it without Ray.
 """
@@ -48,9 +48,9 @@ T = TypeVar("T")
 class ShardProcess:
     """A shard with its threads, over the run's depot; for one event loop.
 
-    `shard`: called on the thread of the arithmetic, unless its own documentation allows any thread.
-    `storing`: stores versions beside that. `sizes`: elements of each fragment of the model, once
-    there is one.
+    `shard`: called on the arithmetic thread, unless its own documentation allows any thread.
+    `storing`: the thread that stores versions at the same time. `sizes`: the elements of each
+    fragment, once there is a model.
     """
 
     def __init__(
@@ -61,8 +61,12 @@ class ShardProcess:
         owner: int,
         unheard: Callable[[BaseException], None],
     ) -> None:
-        """`code`: of its outer optimizer, when the run began (`user_sha256`). `owner`: for its
-        `Fence`. `unheard`: is told what a job raises that nobody waits for."""
+        """Start the threads.
+
+        `code`: the digest of the outer optimizer's code when the run began (`user_sha256`).
+        `owner`: the number of the run's owner, for its `Fence`. `unheard`: receives the exceptions
+        of jobs that nobody awaits.
+        """
         self._config, self._code, self._depot = config, code, depot
         self._fence = Fence(depot, owner)
         self.arithmetic = ThreadPoolExecutor(1, "arithmetic")
@@ -70,25 +74,30 @@ class ShardProcess:
         self.hands = ThreadPoolExecutor(os.cpu_count(), "hands")
         self.storing = StoringThread(StoringPace(config.durability.every == "auto"))
         self.shard = shard_over(config, self._means, self._spread)
-        self._seeded: Layout | None = None  # before the syncer has written it down
+        self._seeded: Layout | None = None  # before the syncer has stored it
         self.sizes: tuple[int, ...] = ()
 
     def _means(self) -> tuple[Layout, DepotFiles]:
+        """Return the layout and the files of the shard, on its first use of them."""
         layout = self._seeded or load_layout(self._depot)
         self.sizes = (*layout.sizes,)
         store = FragmentStore(self._depot, layout, keep=self._config.durability.keep_snapshots)
         return layout, DepotFiles(store, self._fence, self.storing.pace)
 
     def check_code(self) -> None:
-        """Errors: `RunFailed` if the outer optimizer is another one in this process."""
+        """Check that this process has the run's outer optimizer.
+
+        Errors: `RunFailed` if its code has changed.
+        """
         target = self._config.sync.outer.target
         why = code_changed("sync.outer.target", target, self._code, user_sha256(target))
         if why is not None:
             raise RunFailed(why)
 
     async def seed(self, layout: Layout, p: Fragment, flat: Flat) -> tuple[list[Fragment], str]:
-        """Take in a fragment of the initial model, and make it durable. Returns those that this
-        process has, and what storing them costs from now on.
+        """Take a fragment of the initial model, and make it durable.
+
+        Return the fragments that this process has, and a message on what storing costs from now on.
 
         Errors: `OSError` if it cannot be stored; as `check_code`.
         """
@@ -101,7 +110,7 @@ class ShardProcess:
     async def recover(
         self, wanted: Mapping[Fragment, Version], generation: int
     ) -> dict[Fragment, Version]:
-        """Go back to these versions as `Shard.recover` says, while nothing is being stored."""
+        """Go back to these versions as `Shard.recover` does, while nothing is being stored."""
 
         def recover() -> dict[Fragment, Version]:
             self._fence.check()
@@ -112,10 +121,12 @@ class ShardProcess:
         return await self._alone(recover)
 
     async def merge(self, order: Merge) -> tuple[Merged | Unsound, bool | str]:
-        """Merge, and make the staged version durable, if it is sound; False if it is not its turn
-        to be, else why it cannot be.
+        """Merge, and make the staged version durable if it is sound.
 
-        Errors: `Outdated`; what `Shard.merge` and `Shard.store` have, but for `OSError`.
+        The second result is True if the version is durable, False if not every version is stored
+        and it is not this one's turn, or an error message if storing failed.
+
+        Errors: `Outdated`; the errors of `Shard.merge` and `Shard.store`, except `OSError`.
         """
         if self._config.durability.keep_contributions:
             await self.keep(order)
@@ -135,9 +146,10 @@ class ShardProcess:
         return event, durable
 
     async def keep(self, order: Merge) -> None:
-        """Write what is to be merged, on the storing thread and with its patience.
+        """Write the contributions to a merge, on the storing thread and with its timeout.
 
-        Errors: `Outdated`; what `Shard.payloads` has; `RunFailed` if the run is another's by now.
+        Errors: `Outdated`; those of `Shard.payloads`; `RunFailed` if the run has another owner by
+        now.
         """
         held = await self.compute(self._obeying(order, self.shard.payloads))
         kept = list(zip((item.contribution for item in order.items), held, strict=True))
@@ -147,7 +159,7 @@ class ShardProcess:
             logging.error("contributions to %s are not kept: %s", order.version, why)
 
     def _merge(self, order: Merge) -> Merged | Unsound:
-        """Merge; a process that cannot go back to what it had begins anew with what is stored."""
+        """Merge; if a failed merge cannot be undone, restart the process with stored versions."""
         try:
             return self.shard.merge(order)
         except (Damaged, OSError) as error:
@@ -155,24 +167,26 @@ class ShardProcess:
             start_over(f"{version} of fragment {p} cannot be had again: {error}")
 
     async def publish(self, order: Publish) -> tuple[Publication, Sent] | None:
-        """Make the staged version public as `Shard.publish` says.
+        """Make the staged version public as `Shard.publish` does.
 
-        Errors: `Outdated`; as there.
+        Errors: `Outdated`; those of `Shard.publish`.
         """
         return await self.compute(self._obeying(order, self.shard.publish))
 
     async def drop(self, reference: Reference) -> None:
-        """Free what will not be merged."""
+        """Free a contribution that will not be merged."""
         await self.compute(self.shard.drop, reference)
 
     def _spread(self, work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
-        """Large fragments occupy all cores, small ones the arithmetic's own thread."""
+        """Map over items: several use all cores, a single one the arithmetic thread."""
         jobs = list(items)
         return map(work, jobs) if len(jobs) == 1 else self.hands.map(work, jobs)
 
     def _obeying(self, order: Order, call: Callable[[Order], T]) -> Callable[[], T]:
-        """The call after a fencing check. It is made on a thread that also runs `recover`, so that
-        no later generation can slip in between.
+        """Return the call with a fencing check before it.
+
+        Both run on the thread that also runs `recover`, so that no later generation can come
+        between them.
 
         Errors: `Outdated`.
         """
@@ -184,10 +198,10 @@ class ShardProcess:
         return obey
 
     async def _alone(self, call: Callable[[], T]) -> T:
-        """On the arithmetic's thread, while nothing is being stored either."""
+        """Call on the arithmetic thread, while nothing is being stored either."""
         return await self.storing.alone(lambda: self.arithmetic.submit(call).result())
 
     async def compute(self, call: Callable[..., T], *arguments: object) -> T:
-        """Call on the arithmetic's thread."""
+        """Call on the arithmetic thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.arithmetic, functools.partial(call, *arguments))

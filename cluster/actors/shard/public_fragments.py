@@ -1,8 +1,8 @@
-"""What a shard answers to learners that join, or missed a version.
+"""The answers of a shard to learners that join, or that missed a version.
 
-A learner asks for whole fragments, and a host of an island of several for its own ranges. The
-answers say where the bytes lie in the object store. They come within `SOON_S`, so that their asker
-knows that the shard is there, however long the bytes take to be put.
+A learner asks for whole fragments, a host of an island of several hosts for its own ranges. The
+answers say where the bytes are in the object store. Each answer comes within `SOON_S`, so that the
+caller knows that the shard is alive, however long it takes to put the bytes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from coordinator.fragments import Flat
 from coordinator.protocol import Fragment, Version
 
 INLINE_BYTES = 90_000
-"""Ray sends arguments and answers of up to 100 kB, words included, with the call; below it the
-store's two round trips cost more than the bytes."""
+"""The largest payload, in bytes, that is sent inside a message.
+
+Ray sends arguments and answers of up to 100 kB with the call, the message included. Below that the
+object store's two round trips cost more than the bytes.
+"""
 WHOLE: Mapping[Fragment, Range] = MappingProxyType({})
+"""No ranges: every fragment is wanted whole."""
 ANY: Mapping[Fragment, Version] = MappingProxyType({})
+"""No minimum: any version will do."""
 
 
 class PublicFragments:
     """A shard's public fragments and their differences, as learners get them; for one event loop.
 
-    `sharing`: what is in the object store. `ranges`: cuts out what one host wants.
+    `sharing`: the objects in the object store. `ranges`: cuts out the range that one host wants.
     """
 
     def __init__(self, shard: ArrayShard, sizes: Callable[[], Mapping[Fragment, int]]) -> None:
-        """`sizes`: elements of each fragment that the shard has."""
+        """`sizes`: the elements of each fragment that the shard holds."""
         self._shard, self._sizes = shard, sizes
         self.sharing = FragmentPublisher(self._copied, sizes)
         self.ranges = Ranges(shard.links, shard.shared)
@@ -44,11 +49,10 @@ class PublicFragments:
         owns: Mapping[Fragment, Range] = WHOLE,
         least: Mapping[Fragment, Version] = ANY,
     ) -> list[Shared | None]:
-        """Return where a learner that pulls so many bytes a second finds each fragment; None if
-        that is not put yet.
+        """Return where a learner finds each fragment; None for one that is not in the store yet.
 
-        `owns`: the ranges that it wants, of fragments of which it does not want all. `least`:
-        older versions are of no use to it.
+        `bytes_s`: the learner's rate in bytes a second. `owns`: the ranges that it wants, of
+        fragments that it does not want whole. `least`: the oldest versions that it can use.
         """
         end_s, put = _end_s(), self.sharing.fragment
         return [await soon(put(p, bytes_s, owns.get(p), least.get(p)), end_s) for p in fragments]
@@ -56,7 +60,7 @@ class PublicFragments:
     async def mean_moments(
         self, fragments: Sequence[Fragment], bytes_s: float, owns: Mapping[Fragment, Range] = WHOLE
     ) -> list[Sequence[Boxed] | None]:
-        """Return the mean of first moments of each fragment, one or none; None as in `shared`."""
+        """Return the mean first moments of each fragment, one or none; None as in `shared`."""
         end_s, inline_bytes = _end_s(), INLINE_BYTES // max(1, len(fragments))
 
         def moments(p: Fragment) -> Coroutine[None, None, Sequence[Boxed]]:
@@ -69,8 +73,11 @@ class PublicFragments:
     async def missed(
         self, p: Fragment, older: Version, newer: Version, bytes_s: float, own: Range | None = None
     ) -> Sequence[Boxed] | Shared | None:
-        """Return what leads from one version to another, or where it lies; where the public
-        fragment lies, if that is not kept; None if it is not put yet. `own`: as in `shared`."""
+        """Return the differences from one version to another, or where they are in the store.
+
+        If they are not kept, return where the public fragment is. Return None if it is not in the
+        store yet. `own`: as in `shared`.
+        """
         end_s, size = _end_s(), self._sizes()[p]
         made = functools.partial(self.ranges.links, p, older, newer, own, size)
         links = self.sharing.encoded(p, (older, newer, own), made, bytes_s, INLINE_BYTES)

@@ -3,10 +3,10 @@
 Modules:
 
     actor            the actor of the syncer: the calls of learners, fleet and people
-    process          the process: it brings the syncer up from the depot
-    admission        which processes may join as islands
-    shard_keeper     watches over the shards, and has those that died come back
-    records          a syncer's tape, notes and snapshots, to the end of the run
-    snapshot_writer  how the syncer writes its snapshots, one at a time
-    ray_ports        what the syncer reaches: `syncer.ports` over Ray
+    process          the process: it recovers the syncer from the depot
+    admission        the check of which processes may join as islands
+    shard_keeper     the watch over the shards, and the recovery of shards that died
+    records          a syncer's tape, notes and snapshots, until the end of the run
+    snapshot_writer  the writing of the syncer's snapshots, one at a time
+    ray_ports        the implementation of `syncer.ports` over Ray
 """

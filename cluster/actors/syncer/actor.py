@@ -37,15 +37,19 @@ from coordinator.protocol import (
 
 
 class SyncerActor(Breakable):
-    """The syncer on Ray: the calls of learners, fleet and people, each checked and passed on.
+    """The syncer on Ray: it checks each call of learners, fleet and people, and passes it on.
 
-    A process that finds a tape in the depot is a restart: it goes on as a new generation.
+    A process that finds a tape in the depot is a restart and continues as a new generation.
     """
 
     def __init__(
         self, config: str, run: str, namespace: str, run_dir: str, code: str = "", owner: int = 0
     ) -> None:
-        """`code`: of the task, when the run began (`user_sha256`). `owner`: for its `Fence`."""
+        """Prepare the process; it recovers from the depot on the first call that needs it.
+
+        `code`: the digest of the task's code when the run began (`user_sha256`). `owner`: the
+        number of the run's owner, for its `Fence`.
+        """
         setup_logging()
         watch_process(self._unheard)
         plain = Config.model_validate_json(config, strict=False)
@@ -60,19 +64,24 @@ class SyncerActor(Breakable):
         return (await self.process.up.ready()).notes
 
     async def open(self, layout: Layout) -> None:
-        """Begin: from here on learners may join."""
+        """Begin the run; from here on learners may join."""
         await self.process.open(layout)
 
     async def progress(self) -> int | None:
-        """A sign of life while it comes back: the event that it heard again last. Afterwards None:
-        whoever waits then has no reason to."""
+        """Return the last event that was replayed, as a sign of life during recovery.
+
+        Return None after recovery: callers then have no more reason to wait.
+        """
         return self.process.heard if self.process.up.made is None else None
 
     async def join(
         self, event: Join, source: str, seat: Seat, code: str = ""
     ) -> tuple[Granted | Refused, Mapping[Island, Seat]]:
-        """`seat`: where it can be reached from now on; answered with where all can be. `source` and
-        `code`: ours, and the user's, that it runs."""
+        """Answer a join, and return the seats of all islands with it.
+
+        `seat`: where the process can be reached from now on. `source` and `code`: the digests of
+        our source and of the user's code that it runs.
+        """
         syncer, seats = await self._syncer(), self.process.ports.seats
         refused = self._admission.refusal(event, source, code, syncer.measures)
         if refused is not None:
@@ -85,6 +94,10 @@ class SyncerActor(Breakable):
     async def report(
         self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
     ) -> Answer | Void:
+        """Take in a learner's report, and return what has changed for it.
+
+        Errors: `Malformed`.
+        """
         up = await self.process.up.ready()
         check_report(event, vitals, adopted, self._fragments)
         answer = up.syncer.report(event, vitals, adopted)
@@ -93,6 +106,10 @@ class SyncerActor(Breakable):
         return answer
 
     async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        """Grant a lease of data, once the grant is durable.
+
+        Errors: `Malformed`.
+        """
         syncer = await self._syncer()
         check_word(event, LeaseWanted)
         answer = syncer.lease(event)
@@ -100,58 +117,71 @@ class SyncerActor(Breakable):
         return answer
 
     async def left(self, event: Left) -> None:
+        """Take in that a life has ended for good.
+
+        Errors: `Malformed`.
+        """
         syncer = await self._syncer()
         check_word(event, Left)
         syncer.left(event)
 
     async def broke(self, seat: Seat, failure: Failure) -> None:
-        """Whoever is there ends its process, with what it raised."""
+        """Take in the failure of the process in this seat, which is ending."""
         syncer = await self._syncer()
         lives = [member.life for member in syncer.state.members.values()]
         syncer.broke(self.process.ports.life_at(seat, lives), failure)
 
     def _unheard(self, error: BaseException) -> None:
-        """Count what a thread has died of, or a callback of the event loop."""
+        """Count an exception that ended a thread, or that a callback of the event loop raised."""
         if (up := self.process.up.made) is not None:
             up.syncer.broke(None, raised(Reason.UNHEARD, error))
 
     async def stop(self, why: str) -> None:
+        """Stop the run gracefully; return once the order is durable."""
         syncer = await self._syncer()
         syncer.stop(why)
         await syncer.durable()
 
     async def drain(self, island: Island, why: str) -> None:
+        """Drain an island; return once the order is durable."""
         syncer = await self._syncer()
         syncer.drain(island, why)
         await syncer.durable()
 
     async def fault(self, island: Island) -> None:
+        """Count an injected fault."""
         (await self._notes()).fault(island)
 
     async def evaluated(self, t: int, loss: float) -> None:
+        """Record the held-out loss of the model at syncer step `t`."""
         (await self._notes()).evaluated(t, loss)
 
     async def unjudged(self, why: Unjudged) -> None:
-        """An evaluation of the model has come to nothing."""
+        """Count an evaluation of the model that failed."""
         (await self._notes()).unjudged(why)
 
     async def look(self, held: Mapping[Island, str]) -> tuple[View, RunStatus]:
-        """What there is to see: for the fleet to decide from, and for people. `held`: which islands
-        have devices, says the fleet, and their groups."""
+        """Return the view for the fleet's decisions, and the status for people.
+
+        `held`: the islands that have devices according to the fleet, with their groups.
+        """
         up = await self.process.up.ready()
         up.notes.held(held)
         return up.syncer.measures.view(up.syncer.state), up.status()
 
     async def status(self) -> RunStatus:
-        """Return the run as it is now.
+        """Return the status of the run.
 
-        Errors: what ends the run.
+        Errors: the error that ends the run.
         """
         return (await self.process.up.ready()).status()
 
     async def close(self) -> dict[str, object]:
-        """End the tape, keep a last snapshot, and sum up: the run is over. The summary comes also
-        if the depot does not answer any more; the log says then what is not durable."""
+        """End the tape, write a last snapshot, and return the summary of the run.
+
+        The summary is returned even if the depot no longer answers; the log then says what is not
+        durable.
+        """
         up = await self.process.up.ready()
         up.syncer.close()
         await up.close()

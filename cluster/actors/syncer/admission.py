@@ -1,4 +1,4 @@
-"""The admission of islands: a process joins with its name and group, and the code that it runs."""
+"""Admission of islands: a process joins with its name, its group, and the code that it runs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from coordinator.protocol import Join, Refused
 
 
 class Admission:
-    """The admission of islands to a run; the rules decide whether there is a place."""
+    """Admission of islands to a run; the rules decide whether there is a place."""
 
     def __init__(self, config: Config, code: str) -> None:
-        """`code`: of the task, when the run began (`user_sha256`)."""
+        """`code`: the digest of the task's code when the run began (`user_sha256`)."""
         self._config, self._code = config, code
 
     def refusal(self, event: Join, source: str, code: str, measures: Measures) -> Refused | None:
         """Return the answer to a process that may not join; None if it may.
 
-        `source` and `code`: ours, and the user's, that it runs. A refusal is counted in the
-        measures, unless no island of this run has such a name.
+        `source` and `code`: the digests of our source and of the user's code that it runs. A
+        refusal is counted in the measures, unless the run has no island of this name.
         """
         if (why := stranger(self._config, event)) is not None:
             logging.warning("refused: %s", why)

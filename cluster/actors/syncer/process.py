@@ -1,6 +1,6 @@
-"""The process of the syncer: it brings the syncer up from the depot, and keeps its records.
+"""The process of the syncer: it recovers the syncer from the depot, and keeps its records.
 
-A process that finds a tape in the depot is a restart: it goes on as a new generation.
+A process that finds a tape in the depot is a restart and continues as a new generation.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from coordinator.state import initial
 class SyncerProcess:
     """The syncer of this process, over Ray's ports and the run's depot; for one event loop.
 
-    `up`: brings it up, with its records. `heard`: the event that it heard again last. `ports`: its
-    way to shards and islands.
+    `up`: recovers it, with its records. `heard`: the last event that was replayed, -1 before the
+    first. `ports`: its access to shards and islands.
     """
 
     def __init__(self, config: Config, run: str, namespace: str, depot: Depot, owner: int) -> None:
-        """`owner`: for its `Fence`."""
+        """`owner`: the number of the run's owner, for its `Fence`."""
         self._config, self._run = config, run
         self._depot, self._owner = depot, owner
         self._fence = Fence(depot, owner)
@@ -57,7 +57,7 @@ class SyncerProcess:
         self.heard = -1
 
     async def open(self, layout: Layout) -> None:
-        """Begin: from here on learners may join.
+        """Begin the run; from here on learners may join.
 
         Errors: as `BringUp.ready`.
         """
@@ -70,7 +70,11 @@ class SyncerProcess:
         await self.up.ready()
 
     async def _bring_up(self) -> SyncerRecords:
-        await asyncio.to_thread(self._fence.check)  # whoever asks for `progress` is answered
+        """Recover the syncer from snapshot and tape, or make a new one if there is no tape.
+
+        Depot calls run on other threads, so that `progress` is answered meanwhile.
+        """
+        await asyncio.to_thread(self._fence.check)  # on a thread: `progress` is answered meanwhile
         config, layout = self._config, await asyncio.to_thread(load_layout, self._depot)
         edition = await asyncio.to_thread(edition_of, self._depot)
         rule = rule_of(config, layout, edition)
@@ -134,8 +138,10 @@ class SyncerProcess:
 
 
 def _start_over_if_it_helps(error: BaseException) -> None:
-    """Exit, to restart as a new generation, if a shard is unreachable or has been fenced by a newer
-    syncer; any other failure is permanent."""
+    """Exit, to restart as a new generation, if a shard is unreachable or a newer syncer fenced us.
+
+    Any other failure is permanent: do nothing.
+    """
     if isinstance(error, RayTaskError):
         error = error.cause
     if isinstance(error, (RayActorError, Outdated)):

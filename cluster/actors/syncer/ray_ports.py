@@ -1,4 +1,4 @@
-"""What the syncer reaches over Ray: the shards for arrays, the islands for words."""
+"""The syncer's access to shards (for arrays) and islands (for messages), over Ray."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ from coordinator.protocol import (
 )
 
 Wanted = Mapping[Fragment, Version]
-"""Which version of each of these fragments."""
+"""The version that is wanted of each of these fragments."""
 
 
 class RayPorts(Ports):
-    """What the syncer reaches: the shards for arrays, the islands for words.
+    """The syncer's access to shards (for arrays) and islands (for messages).
 
-    A version may be merged as soon as the one before is stored, and must not be staged before that
-    is public: an asynchronous actor of Ray does not keep to the order in which it was called.
+    A version may be merged as soon as the previous one is stored, but must not be staged before
+    that is public. The locks here enforce this, since an asynchronous actor of Ray does not keep
+    calls in order.
     """
 
     def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
@@ -52,12 +53,12 @@ class RayPorts(Ports):
         self._shards = Attendance(set(holder.values()), (RayActorError, NoModel))
         self._asker = Asker(self._ask)
         self._turns = {p: asyncio.Lock() for p in holder}
-        self._durable: dict[Fragment, bool | str] = {}  # what the last merge of each has said
-        self._fates = Fates()  # that a shard which comes back has to know
-        self.seats: dict[Island, Seat] = {}  # of those that have joined
+        self._durable: dict[Fragment, bool | str] = {}  # by the last merge's answer
+        self._fates = Fates()  # a shard that comes back must know these
+        self.seats: dict[Island, Seat] = {}  # of islands that have joined
 
     async def shard_dies(self, name: str) -> None:
-        """Return when it is dead, also if nothing was asked of it: who joins waits for it."""
+        """Return when the shard is dead, even if no call is pending: joining learners need it."""
 
         async def watch() -> None:
             shard = await self._actors.find(name)
@@ -68,10 +69,11 @@ class RayPorts(Ports):
             self._turns[p] = asyncio.Lock()
 
     async def have_back(self, name: str, wanted: Wanted, generation: int) -> Wanted:
-        """Have this shard go back to these versions, as soon as Ray has restarted it; returns those
-        that it has. More will be asked of it once it `is_back`.
+        """Have this shard go back to these versions, once Ray has restarted it; return what it has.
 
-        Errors: `RayActorError` if it does not come for `PATIENCE_S`.
+        No other call is made to it until `is_back`.
+
+        Errors: `RayActorError` if it does not come back within `PATIENCE_S`.
         """
         end_s = time.monotonic() + PATIENCE_S
         while True:
@@ -86,10 +88,14 @@ class RayPorts(Ports):
                 await asyncio.sleep(AGAIN_S)
 
     def is_back(self, name: str) -> None:
+        """Allow calls to this shard again."""
         self._shards.is_back(name)
 
     async def _order(self, p: Fragment, method: str, *arguments: object) -> Any:
-        """Errors: `Away`."""
+        """Call the shard that holds a fragment.
+
+        Errors: `Away` if it is dead, or dies meanwhile.
+        """
         name = self._holder[p]
 
         async def order() -> Any:
@@ -102,6 +108,7 @@ class RayPorts(Ports):
         return self.seats.get(life.island, seat_of(life.island))
 
     async def watch(self, life: Life) -> str:
+        """Return the reason when the life is over, as its island tells or Ray reports."""
         try:
             island = await self._actors.reach(island_actor(self._seat(life)))
             return await island.watch.remote(life)
@@ -111,6 +118,7 @@ class RayPorts(Ports):
             return f"its process ended ({type(error).__name__})"
 
     async def collect(self, life: Life, fragment: Fragment) -> Handed:
+        """Have the shard ask the learner; return a message if the shard dies meanwhile."""
         await self._shards.until_back(self._holder[fragment])
         try:
             return await self._asker.collect(life, fragment)
@@ -122,6 +130,7 @@ class RayPorts(Ports):
         return await self._order(fragment, "collect", fragment, seats)
 
     async def merge(self, order: Merge) -> Merged | Unsound | None:
+        """Have the shard merge and store; return None if it is dead."""
         try:
             async with self._turns[order.fragment]:
                 event, durable = await self._order(order.fragment, "merge", order)
@@ -131,10 +140,14 @@ class RayPorts(Ports):
         return event
 
     async def store(self, order: Store) -> bool | str:
-        """Done with the merge: a fragment has one version under way at a time."""
+        """Return whether the merge made its version durable, as its answer said.
+
+        This needs no further call: a fragment has one version under way at a time.
+        """
         return self._durable.pop(order.fragment)
 
     async def publish(self, order: Publish) -> Answered:
+        """Have the shard publish; if it is dead, the answer is empty."""
         self._fates.published(order.merged)
         seats = [*map(self._seat, order.to)]
         with suppress(Away):
@@ -143,22 +156,26 @@ class RayPorts(Ports):
         return Answered()
 
     async def discard(self, order: Discard) -> None:
+        """Have the shard free a contribution, and tell its learner to take the residual back."""
         with suppress(Away):
             await self._order(order.contribution.id.fragment, "discard", order)
         if order.returns_residual:
             await self._tell(order.contribution.id.life, "refused", order.contribution.id)
 
     async def cease(self, order: Void) -> None:
+        """Tell a learner that its life is over."""
         await self._tell(order.life, "cease", order)
 
     async def park(self, life: Life) -> None:
+        """Tell a learner to stop stepping, and to go on handing in."""
         await self._tell(life, "park", life)
 
     async def leave(self, life: Life) -> Progress | None:
+        """Tell a learner to end its life for good; return its progress, None if it died before."""
         return await self._tell(life, "leave")
 
     async def _tell(self, life: Life, method: str, *arguments: object) -> Any:
-        """Say something to a learner; one that is dead need not hear it."""
+        """Send a message to a learner; only log a failure: a dead learner need not hear it."""
         try:
             island = await self._actors.find(island_actor(self._seat(life)))
             return await getattr(island, method).remote(*arguments)
@@ -167,8 +184,9 @@ class RayPorts(Ports):
             return None
 
     async def break_down(self, life: Life, why: str) -> None:
+        """Tell the process that had this life to end and restart; a no-op if there is none."""
         await self._tell(life, "break_down", life, why)
 
     def life_at(self, seat: Seat, lives: Iterable[Life]) -> Life | None:
-        """Which of these lives is lived there; None for a spare."""
+        """Return which of these lives runs in this seat; None for a spare."""
         return next((life for life in lives if self._seat(life) == seat), None)

@@ -1,4 +1,4 @@
-"""The records of a syncer that is up: its tape, its notes and its snapshots."""
+"""The records of a running syncer: its tape, its notes and its snapshots."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cluster.syncer.shell import Syncer
 from cluster.tasks import Tasks
 
 END_S = 30.0
-"""So long the last snapshot and the end of the tape are tried again; nobody waits longer."""
+"""Timeout, in seconds, for the last snapshot and the end of the tape, retries included."""
 SNAPSHOT_EVERY_S = 10.0
-"""What a syncer that comes back has to hear again at most."""
+"""Seconds between two snapshots, and so the most that a restarted syncer has to replay."""
 
 
 class SyncerRecords:
-    """A syncer, and what its process writes down of it; for its event loop."""
+    """A syncer and the records that its process keeps of it; for its event loop."""
 
     def __init__(
         self, syncer: Syncer, tape: Tape, notes: Notes, now_s: Clock, snapshots: SnapshotWriter
@@ -33,14 +33,16 @@ class SyncerRecords:
         self._snapshots = snapshots
 
     async def keep_snapshots(self) -> None:
-        """Keep a snapshot now and then, so that a restart need not hear the whole tape again."""
+        """Write snapshots periodically, so that a restart need not replay the whole tape."""
         while True:
             await asyncio.sleep(SNAPSHOT_EVERY_S)
             await self.keep_snapshot()
 
     async def keep_snapshot(self) -> bool:
-        """Snapshot the current state, unless the tape cannot be made durable up to it. Returns
-        whether the snapshot is durable."""
+        """Snapshot the current state, unless the tape cannot be made durable up to it.
+
+        Return whether the snapshot is durable.
+        """
         sealed = self.tape.seal()
         flushed = self.tape.flush()
         snapshot = Snapshot(
@@ -59,9 +61,9 @@ class SyncerRecords:
         return await asyncio.to_thread(self._snapshots.write, snapshot, layout, self.notes, sealed)
 
     def status(self) -> RunStatus:
-        """Return the run as it is now.
+        """Return the status of the run.
 
-        Errors: what has ended the syncer; `RunFailed` if no island will ever come.
+        Errors: the error that ended the syncer; `RunFailed` if no island will ever come.
         """
         syncer, measures = self.syncer, self.syncer.measures
         if syncer.failure is not None:
@@ -72,7 +74,7 @@ class SyncerRecords:
         return measures.status(syncer.rule, syncer.state, self.now_s())
 
     async def close(self) -> None:
-        """Keep a last snapshot and end the tape, or log what is not durable after `END_S`."""
+        """Write a last snapshot and end the tape; log what is not durable after `END_S`."""
         ending = Tasks().spawn(self._end())
         await asyncio.wait({ending}, timeout=END_S)
         why = f"the depot has not taken the end of the run for {END_S:g} s"
@@ -82,9 +84,9 @@ class SyncerRecords:
             logging.error("the end of the run is not durable: %s", why)
 
     async def _end(self) -> None:
-        """Keep the last snapshot and end the tape; again and again while the depot refuses.
+        """Write the last snapshot and end the tape, with retries while the depot refuses.
 
-        Errors: what no depot raises.
+        Errors: anything that a depot does not raise.
         """
         try:
             while not await self.keep_snapshot():

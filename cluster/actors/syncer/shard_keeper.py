@@ -1,7 +1,7 @@
-"""The keeper of the shards: it watches over each, and has those that died come back.
+"""The watch over the shards, and the recovery of shards that died.
 
-When a shard dies only its fragments are away for a moment. All begin a new generation if learners
-cannot go on without what the shard had, or if something public died with it.
+If a shard dies, normally only its fragments are away for a moment. The whole run begins a new
+generation if learners cannot go on without the shard's data, or if a public version died with it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ShardKeeper:
     async def recover(
         self, wanted: Mapping[Fragment, Version], generation: int
     ) -> Mapping[Fragment, Version]:
-        """Have all shards go back to these versions for a new generation, and return those that
-        they have.
+        """Have all shards go back to these versions for a new generation; return what they have.
 
-        Errors: `Damaged` if one of them has none that is retained; what else a call raises.
+        Errors: `Damaged` if one of them has no usable version on disk; otherwise the errors of
+        calls.
         """
         actors = Directory(self._namespace)
         calls = [
@@ -59,6 +59,7 @@ class ShardKeeper:
             syncer.spawn(self._keep(syncer, name, own))
 
     async def _keep(self, syncer: Syncer, name: str, own: Sequence[Fragment]) -> None:
+        """Recover one shard whenever it dies, or start over if that cannot help."""
         while True:
             await self._ports.shard_dies(name)
             if not shards_come_back_alone(self._config):
@@ -67,7 +68,7 @@ class ShardKeeper:
             wanted = syncer.shard_lost(own)
             try:
                 found = await self._ports.have_back(name, wanted, syncer.state.generation)
-            except RayError as error:  # a new generation has more patience
+            except RayError as error:  # a new generation waits longer
                 start_over(f"{name} cannot come back: {cause_of(error)}")
             if found != wanted:
                 start_over(f"{name} was to come back with {wanted}, and has {found}")

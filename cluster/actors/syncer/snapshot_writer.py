@@ -1,4 +1,4 @@
-"""The writing of the syncer's snapshots, on whichever thread asks for it."""
+"""The writing of the syncer's snapshots, on the thread of the caller."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from coordinator.errors import RunFailed
 
 
 class SnapshotWriter:
-    """Writes snapshots one at a time, so that an older one never takes a newer one's place."""
+    """A writer of snapshots, one at a time, so that an older one never replaces a newer one."""
 
     def __init__(self, depot: Depot, check: Callable[[], None], keep_segments: int) -> None:
-        """`check`: raises `RunFailed` if the run belongs to another owner. `keep_segments`: the
-        segments of the log that are kept; 0: all."""
+        """Write to a depot.
+
+        `check`: raises `RunFailed` if the run belongs to another owner. `keep_segments`: how many
+        segments of the log are kept; 0: all.
+        """
         self._depot, self._check, self._keep_segments = depot, check, keep_segments
         self._writing = threading.Lock()
         self.orphans = True
-        """Whether a restore may have set versions aside that no snapshot has made needless yet."""
+        """Whether a restore may have set versions aside that no snapshot has superseded yet."""
 
     def write(self, snapshot: Snapshot, layout: str, notes: Notes, sealed: bool) -> bool:
         """Write a snapshot, and return whether it is durable.
 
-        `sealed`: a segment of the log begins with it. The process starts over if the run belongs
-        to another owner, or if a later generation writes the log.
+        `sealed`: whether a segment of the log begins with it. The process starts over if the run
+        belongs to another owner, or if a later generation writes the log.
         """
         try:
             self._check()
-        except RunFailed as error:  # the next process says so to whoever asks, and writes nothing
+        except RunFailed as error:  # the next process reports this and writes nothing
             start_over(str(error))
         try:
             with self._writing:
@@ -48,7 +51,7 @@ class SnapshotWriter:
                 if sealed and snapshot.place is not None:
                     save_snapshot(self._depot, snapshot, layout, name_of(snapshot.place.segment))
                     forget_before(self._depot, self._keep_segments)
-        except OSError as error:  # a restart hears the log from the one before
+        except OSError as error:  # a restart then replays the log from the previous snapshot
             logging.error("no snapshot: %s", error)
             return False
         return True
