@@ -27,7 +27,6 @@ _PLAN = TypeAdapter(dict[str, list[Attack]])
 class Struck(NamedTuple):
     """One injected fault, or one that was refused."""
 
-
     at_s: float
     """Seconds since the start of the plan."""
     kind: str

@@ -93,6 +93,7 @@ def _asking(fleet: Actor, within_s: float | None = CALL_TIMEOUT_S) -> Asking:
 
     Errors: `UserMistake` if the fleet has no such method; `Unreachable` for Ray's own errors.
     """
+
     def ask(call: Callable[[Actor], ray.ObjectRef]) -> Any:
         try:
             reference = call(fleet)

@@ -33,7 +33,6 @@ NOT_YET, AGENT_TIMEOUT_S = "No available agent", 60.0
 class Job:
     """A submitted job of a Ray cluster."""
 
-
     client: JobSubmissionClient
     name: str
     """The submission id, which is the run's name."""

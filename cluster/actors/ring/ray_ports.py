@@ -57,6 +57,7 @@ class RayRingPorts(RingPorts):
 
     async def meet(self, ring: int, members: int) -> str:
         """Close the previous ring's meeting point, open this ring's, and return its address."""
+
         def meet() -> str:
             assert self._meetings is not None, "prepare comes first"
             self._met = ring
@@ -66,6 +67,7 @@ class RayRingPorts(RingPorts):
 
     async def part(self, ring: int) -> None:
         """Close the meeting point of this ring, if it is open."""
+
         def part() -> None:
             if self._meetings is not None and self._met == ring:
                 self._meetings.end_ring()

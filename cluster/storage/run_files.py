@@ -1,0 +1,28 @@
+"""The files that a run leaves, and their content; the reference page of the docs shows this table."""
+
+RUN_FILES = {
+    "config.toml": "The resolved configuration, defaults included.",
+    "summary.json": "Every figure of the run; written at its end.",
+    "model.safetensors": "The final parameters: float32 arrays by the paths of their leaves. A model "
+    "above 5 GB is in parts with `model.safetensors.index.json`.",
+    "metrics.jsonl": "One status per line, every `monitor.refresh_s` seconds; older lines are "
+    "thinned out above `monitor.metrics_mb`.",
+    "ray.log": "Log lines of Ray's processes.",
+    "tracebacks/": "The traceback of each exception that ended an island's process.",
+    "tape-*.arrow": "The write-ahead log: one row for each event that the rules heard.",
+    "state.json, states/": "Snapshots of the syncer's state, each with a digest.",
+    "fragments/": "The newest versions of each fragment, and the first one, each with a digest.",
+    "contributions/": "Merged contributions; only with `durability.keep_contributions`.",
+    "layout.json": "The cut of the parameters into fragments.",
+    "identity.json": "The id of the run, which each fragment file repeats.",
+    "notes.jsonl": "Evaluations, lives, failures and faults that a restored syncer remembers.",
+    "vitals.json": "The newest counters of each island.",
+    "fleet.json": "The islands that the fleet wants and has, so that it can be restarted.",
+    "owner-N.json": "The fleet that owns the run, as a fencing token: the highest N owns it.",
+    "live.json": "How other terminals reach the live run; removed at its end.",
+    "token": "The token of the run's HTTP port.",
+    "prometheus.json": "The run as a target for Prometheus; removed at its end.",
+    "from-stored.json": "The versions that `--resume --from-stored` started from.",
+    "ring/, ring.json, ring.jsonl": "Snapshots, memory and log of the data-parallel modes.",
+}
+"""The content of each file by its name, files for people first."""
