@@ -59,7 +59,10 @@ def told(name: str, middle: Median) -> dict[str, float]:
 
 
 def _coverage(n: int, cut: int) -> float:
-    """Return the probability that the median is within `cut` order statistics of neither end."""
+    """Return the probability that a median's interval holds the true median.
+
+    The interval is that between the order statistics `cut` places from either end of `n` samples.
+    """
     return 1 - 2 * sum(comb(n, k) for k in range(cut + 1)) / 2**n
 
 
