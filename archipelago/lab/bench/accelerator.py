@@ -37,8 +37,7 @@ FILE = "accelerator.json"
 BUDGET_S = 520.0
 """Seconds for everything, by default."""
 QUICK_BUDGET_S = 600.0
-"""Seconds for the quick form: far more than it needs, for a machine that is busy with other work.
-"""
+"""Seconds for the quick form: far more than it needs, as other work may keep the machine busy."""
 PARTS: Mapping[str, float] = {"bench-125m": 140.0, "bench-1b": 190.0}
 """The presets in their order, and the seconds that each may take at most."""
 QUICK_PARTS: Mapping[str, float] = {"bench-quick": 300.0}
@@ -117,8 +116,7 @@ class Bench:
         limit_s: float,
         enough: Callable[[Child], bool] = lambda child: False,
     ) -> None:
-        """Wait until all parts have ended or have `enough`, and stop those that exceed the limit.
-        """
+        """Wait until all parts have ended or have `enough`; stop those that exceed the limit."""
         while [child for child in children if child.look() and not enough(child)]:
             if time.monotonic() > until_s:
                 for child in children:

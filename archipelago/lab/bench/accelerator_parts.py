@@ -20,7 +20,7 @@ from typing import Any
 from cluster.storage.files import json_text
 
 KEPT_FOR_WIRE, KEPT_FOR_HOST = 0.3, 0.1
-"""The shares of a preset's time that are reserved after the device's steps, and after the wire."""
+"""The shares of a preset's time reserved for what follows the device's steps, and the wire."""
 EXHAUSTED = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY", "Out of memory")
 """Words in the error of a device without memory left."""
 

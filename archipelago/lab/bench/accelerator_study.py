@@ -29,7 +29,7 @@ from islands.sources import STDLIB
 ISLANDS = 4
 """The number of islands."""
 LOOKS = 10
-"""The number of evaluations in a training."""
+"""The approximate number of evaluations in a training."""
 TEXT = "study-text"
 FILES, LINES = 16, 20_000
 """The number of generated text files, and the lines in each."""

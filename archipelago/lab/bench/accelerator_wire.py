@@ -34,7 +34,7 @@ TRIAD_BYTES, SCALE_BYTES = 12, 8
 DRIFT = 1e-3
 """The standard deviation of the difference between parameters and their anchor."""
 STREAMS = 10
-"""Triads that are dispatched before one of them is waited for."""
+"""Kernels of a bandwidth test that are dispatched before the last one is waited for."""
 
 
 @dataclass(slots=True)

@@ -1,5 +1,4 @@
-"""The simulated half of `bench calibrate`: a window in virtual time, with the times of a machine.
-"""
+"""The simulated half of `bench calibrate`: a window in virtual time, with a machine's times."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ from coordinator.protocol import Anchor
 SETTLES_S = 3.0
 """Seconds from when all islands have contributed until a window begins."""
 LATENCY_S = 0.003
-"""Seconds of a message, one way: in `bench scale`, a report is answered within some milliseconds.
-"""
+"""Seconds of a message, one way: `bench scale` has a report answered within some milliseconds."""
 JITTER = 0.05
 """The jitter of a paced step, as a share; it is small since islands idle until the step is over."""
 ENOUGH_EVENTS = 10**6

@@ -82,8 +82,7 @@ def all_contributed_s(rows: Rows, islands: int) -> float:
 
 
 def waits_s(rows: Rows) -> tuple[float, float]:
-    """Return the median seconds from a round's last contribution to `Merged`, and then to `Stored`.
-    """
+    """Return the median seconds from a round's last contribution to `Merged`, then to `Stored`."""
     arrived, merged = dict[Fragment, float](), dict[Fragment, float]()
     merging, storing = list[float](), list[float]()
     for at_s, event in rows:
@@ -101,8 +100,7 @@ def waits_s(rows: Rows) -> tuple[float, float]:
 
 
 def stepped_s(rows: Rows, life: int, after_s: float) -> float:
-    """Return the time at which the victim reported its first step in its `life`-th life, or later.
-    """
+    """Return the time of the victim's first reported step in its `life`-th life, or later."""
     return next(
         at_s
         for at_s, event in rows

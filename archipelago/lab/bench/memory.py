@@ -29,7 +29,7 @@ class Term:
     name: str
     """The purpose of the memory."""
     nbytes: int
-    """Its size in bytes."""
+    """The size in bytes."""
     key: str = ""
     """The configuration key that it depends on, if any."""
     peak: bool = False
@@ -101,7 +101,9 @@ def island_terms(config: Config, layout: Layout, *, mapped: bool = False) -> lis
 
 
 def store_terms(config: Config, layout: Layout, *, shards: bool) -> list[Term]:
-    """Return the terms of a node's object store, with the `shards` or with any number of islands.
+    """Return the terms of a node's object store: with the `shards`, or with islands only.
+
+    They do not depend on the number of islands on the node.
     """
     n, largest = layout.parameters, max(layout.sizes)
     public = Term("public fragments for who joins", F32_BYTES * n, peak=True)

@@ -18,7 +18,7 @@ from archipelago.lab.bench.stats import median, told
 
 
 def merge(workload: Workload, *, repeats: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Time memcpy, sum, mean, RDA and the gate's norms in turn, `repeats` times, on the same threads.
+    """Time memcpy, sum, mean, RDA and the gate's norms in turn, `repeats` times, on equal threads.
 
     - `..._gb_s`: GB/s of `moved_bytes`.
     - `..._fraction`: the speed of a merge over that of the memcpy beside it.

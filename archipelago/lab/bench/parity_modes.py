@@ -1,5 +1,4 @@
-"""The benchmark `archipelago bench parity --lock-step`: all modes in virtual time at equal tokens.
-"""
+"""The benchmark `archipelago bench parity --lock-step`: all modes, virtual time, equal tokens."""
 
 from __future__ import annotations
 

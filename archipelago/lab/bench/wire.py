@@ -131,9 +131,10 @@ class WireTraffic:
         return every * ring / (self.up_bytes + self.down_bytes)
 
     def syncer_link_ratio(self, every: int, learners: int) -> float:
-        """Return the bytes on the link of the ring's member, over those on the syncer's and shards' link.
+        """Return the bytes on the link of the ring's member, over those on the syncer's link.
 
-        That link carries the traffic of every island. Below 1, it carries more than an all-reduce.
+        That link is shared by the syncer and all shards, and carries the traffic of every island.
+        Below 1, it carries more than an all-reduce.
         """
         return self.all_reduce_ratio(every, learners) / learners
 
@@ -157,8 +158,7 @@ def moments_bytes_per_parameter(config: Config) -> float:
 
 
 def message_bytes(payload: Payload) -> tuple[int, int]:
-    """Return the bytes of a hand-in, and of a publication to one learner, pickled as they travel.
-    """
+    """Return the bytes of a hand-in, and of a publication to one learner, in pickled form."""
     life, p, now = Life(Island("island-12"), Incarnation(1000)), Fragment(20), 10**6
     said, version = ContributionId(life, p, now, now + 24), Version(1, now)
     progress = Progress(now, 10**12, Lease(now))
