@@ -190,7 +190,7 @@ def killed_shard(stage: BenchStage) -> float:
             if probe is not None:
                 return time.monotonic() - began_s
         except (RayError, GetTimeoutError):
-            pass  # it is being restarted
+            pass  # Ray is restarting it
         time.sleep(POLL_S)
     raise RunFailed(f"the shard that was killed is not back within {WITHIN_S:g} s")
 

@@ -197,7 +197,7 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
     assert round_ is not None
     lives = [c.id.life for c in (*round_.items, *round_.trial)]
     pairs = zip(lives, event.cosines, strict=False)
-    said = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}  # the last
+    said = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}  # newest
     merged = {c.id.life.island for c in round_.items}
     everyone = [m for m in before.members.values() if m.status is Status.LIVE]
     living = [m for m in everyone if not m.trial and m.life.island not in memory.trial]
