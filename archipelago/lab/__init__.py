@@ -1,1 +1,1 @@
-"""The laboratory: what simulates, checks, studies, plans and measures runs, and is part of none."""
+"""The laboratory: tools that simulate, check, study, plan and measure runs. No run imports it."""

@@ -1,10 +1,10 @@
-"""`archipelago bench accelerator`: steps, hooks, kernels and a small study on one device.
+"""The benchmark `archipelago bench accelerator`: steps, hooks, kernels and a study on one device.
 
     python -m archipelago.lab.bench.accelerator [--quick] [--out DIR] [--budget SECONDS] [--json]
 
-This needs neither Ray nor typer nor rich, and does not import JAX: each part runs in a process of
-its own (`accelerator_parts`), one after the other, so that a part that fails or runs out of time
-leaves all others as they are. `DIR/accelerator.json` is replaced whenever there is more to say.
+This needs neither Ray nor typer nor rich, and does not import JAX. Each part runs in a process of
+its own (`accelerator_parts`), one after the other. So a part that fails or runs out of time leaves
+all others as they are. `DIR/accelerator.json` is replaced whenever there are new figures.
 """
 
 from __future__ import annotations
@@ -33,29 +33,34 @@ from archipelago.lab.bench.accelerator_figures import (
 from cluster.storage.files import json_bytes, json_text
 
 FILE = "accelerator.json"
+"""The name of the file with the figures."""
 BUDGET_S = 520.0
+"""Seconds for everything, by default."""
 QUICK_BUDGET_S = 600.0
-"""Far more than the quick form needs: it bounds a machine that is busy with other work."""
+"""Seconds for the quick form: far more than it needs, as other work may keep the machine busy."""
 PARTS: Mapping[str, float] = {"bench-125m": 140.0, "bench-1b": 190.0}
-"""Presets in their order, and the seconds that each may take at most."""
+"""The presets in their order, and the seconds that each may take at most."""
 QUICK_PARTS: Mapping[str, float] = {"bench-quick": 300.0}
+"""The presets of the quick form, and the seconds that each may take at most."""
 STUDY = "study"
 LEAST_S = 5.0
-"""A part is not begun with less time than that."""
+"""A part is skipped if less time than this is left, in seconds."""
 TRIAL_SHARE, QUICK_TRIAL_SHARE = 0.6, 0.9
-"""The share of the study's time after which an arm that is still at its trial is given up."""
+"""The share of the study's time after which an arm that is still in its trial is given up."""
 LOOK_S = 0.2
+"""Seconds between two looks at the parts that run."""
 
 NOT_YET = "not measured yet"
 
 Say = Callable[[str], None]
+"""A function that receives a line of progress for people."""
 
 
 class Bench:
-    """All parts in turn, and what they have come to so far."""
+    """All parts in turn, and their figures so far."""
 
     def __init__(self, folder: Path, *, quick: bool, budget_s: float, say: Say) -> None:
-        """`folder`: for all files; `budget_s`: for everything together, from now on."""
+        """Begin now; `folder` gets all files, and `budget_s` seconds are for everything."""
         self._folder, self._quick, self._say = folder.resolve(), quick, say
         self._began_s = time.monotonic()
         self._budget_s = budget_s
@@ -66,7 +71,7 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> dict[str, object]:
-        """Measure everything there is time for; return the figures."""
+        """Measure everything there is time for, and return the figures."""
         try:
             for name, most_s in (QUICK_PARTS if self._quick else PARTS).items():
                 limit_s = min(most_s, self._left_s)
@@ -82,10 +87,11 @@ class Bench:
 
     @property
     def _left_s(self) -> float:
+        """The seconds that are left of the budget."""
         return self._budget_s - (time.monotonic() - self._began_s)
 
     def _room(self, name: str, limit_s: float) -> bool:
-        """Return whether there is time to begin a part; note why not."""
+        """Return whether there is time to begin a part, and note the reason if not."""
         if limit_s >= LEAST_S:
             return True
         self._skipped[name] = (
@@ -96,6 +102,7 @@ class Bench:
         return False
 
     def _start(self, name: str, limit_s: float) -> Child:
+        """Start a part in a process of its own."""
         self._say(f"{name}: at most {limit_s:.0f} s")
         shared = name.startswith(STUDY)
         child = start_part(self._folder, name, limit_s, quick=self._quick, alone=not shared)
@@ -109,7 +116,7 @@ class Bench:
         limit_s: float,
         enough: Callable[[Child], bool] = lambda child: False,
     ) -> None:
-        """Wait until all have ended or have `enough`; stop those that take too long."""
+        """Wait until all parts have ended or have `enough`; stop those that exceed the limit."""
         while [child for child in children if child.look() and not enough(child)]:
             if time.monotonic() > until_s:
                 for child in children:
@@ -125,7 +132,7 @@ class Bench:
     # --- the study --------------------------------------------------------------------------------
 
     def _run_study(self) -> None:
-        """Train the arms beside each other, as many steps as there is time for."""
+        """Train the arms at the same time, for as many steps as there is time for."""
         limit_s = self._left_s
         if not self._room(STUDY, limit_s):
             return
@@ -166,7 +173,7 @@ class Bench:
 
     @property
     def figures(self) -> dict[str, object]:
-        """All that is known so far, as JSON has it."""
+        """All figures so far, as JSON has them."""
         presets = [*(QUICK_PARTS if self._quick else PARTS)]
         children = self._children
         found = [child.figures for child in children.values()]
@@ -191,13 +198,14 @@ class Bench:
         }
 
     def _row(self, name: str) -> dict[str, object]:
+        """Return the row of a preset."""
         child = self._children.get(name)
         if child is None:
             return row({"preset": name}, self._skipped.get(name, NOT_YET))
         return row({"preset": name, **child.figures.get("row", {})}, child.ended or NOT_YET)
 
     def _write(self) -> None:
-        """Replace the file, if anything but the time has changed."""
+        """Replace the file if anything but the time has changed."""
         figures = self.figures
         text = json_text({**figures, "took_s": 0.0})
         if text != self._written:
@@ -214,10 +222,10 @@ def accelerator(
     budget_s: float | None = None,
     say: Say = lambda line: None,
 ) -> dict[str, object]:
-    """Measure the device of this machine; return the figures.
+    """Measure the device of this machine, and return the figures.
 
-    `out`: a folder for `accelerator.json`, which has what is known at any time, and for logs; None:
-    a folder that is deleted at the end. `budget_s`: seconds for everything; None: the usual.
+    `out` is a folder for logs and for `accelerator.json`, which has the figures so far at any time;
+    None uses a temporary folder. `budget_s` is in seconds for everything; None is the default.
     """
     if budget_s is None:
         budget_s = QUICK_BUDGET_S if quick else BUDGET_S
@@ -234,11 +242,15 @@ def plain_rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _log(line: str) -> None:
+    """Print a line of progress with the time."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """Run the bench as the command line says, without Ray; return the exit code."""
+    """Run the benchmark from the command line, without Ray, and return the exit code.
+
+    The code is 1 if no step was measured.
+    """
     reader = argparse.ArgumentParser(prog="python -m archipelago.lab.bench.accelerator")
     reader.add_argument("--quick", action="store_true", help="tiny sizes, on the CPU")
     reader.add_argument("--out", type=Path, help="folder for accelerator.json and logs")

@@ -1,4 +1,4 @@
-"""A part of `bench accelerator` that runs in a process of its own, as the bench sees it."""
+"""The bench's handle on a part of `bench accelerator` that runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,33 +11,37 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
+"""The folder that has the packages."""
 QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-"""For XLA: nearly all the time of the quick form is compilation."""
+"""Flags for XLA in the quick form, where compilation takes nearly all the time."""
 STUDY_FLAGS = "--xla_gpu_autotune_level=0"
-"""For XLA: trying algorithms takes longer than so few steps could gain."""
+"""Flags for XLA in the study, where autotuning takes longer than so few steps could gain."""
 GRACE_S = 3.0
-"""A part that is asked to end has so long before it is killed."""
+"""Seconds that a part has to end before it is killed."""
 
 
 @dataclass(slots=True)
 class Child:
-    """A part that runs; `figures`: what it has written so far."""
+    """A part in its process."""
 
     name: str
     path: Path
+    """The file of its figures."""
     log: Path
+    """The file of its output."""
     process: subprocess.Popen[bytes]
     figures: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The figures that it has written so far."""
     ended: str | None = None
     """Why it ended, empty if it has done everything; None while it runs."""
 
     def read(self) -> None:
-        """Read what it has written since."""
+        """Read the figures that it has written so far."""
         if self.path.exists():
             self.figures = json.loads(self.path.read_text(encoding="utf-8"))
 
     def look(self) -> bool:
-        """Read what there is; return whether it runs on."""
+        """Read the figures, and return whether it still runs."""
         if self.ended is not None:
             return False
         code = self.process.poll()
@@ -49,12 +53,12 @@ class Child:
 
     @property
     def tail(self) -> str:
-        """The last lines that it wrote for people."""
+        """The last lines of its output."""
         text = self.log.read_text(encoding="utf-8", errors="replace")
         return " | ".join(text.strip().splitlines()[-4:])[-800:]
 
     def stop(self, why: str) -> None:
-        """End it, if it has not ended."""
+        """Stop it for this reason, unless it has ended."""
         if not self.look():
             return
         self.process.terminate()
@@ -68,7 +72,7 @@ class Child:
 
 
 def start_part(folder: Path, name: str, limit_s: float, *, quick: bool, alone: bool) -> Child:
-    """Start a part; its figures and its log are in `folder`. `alone`: see `environment`."""
+    """Start a part, with its figures and its log in `folder`. `alone`: see `environment`."""
     path, log = folder / f"{name}.json", folder / f"{name}.log"
     path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "archipelago.lab.bench.accelerator_parts", name]
@@ -87,7 +91,7 @@ def start_part(folder: Path, name: str, limit_s: float, *, quick: bool, alone: b
 
 
 def environment(*, quick: bool, alone: bool) -> dict[str, str]:
-    """Return what a part has in its environment; `alone`: no other part shares its device."""
+    """Return the environment of a part; `alone` if no other part shares its device."""
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
     env["PYTHONUNBUFFERED"] = "1"

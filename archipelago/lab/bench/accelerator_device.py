@@ -33,8 +33,11 @@ from islands.task import Params, Task, language_model
 GB = 1e9
 F32_BYTES = 4
 SPREAD = 0.02
-"""The standard deviation of drawn parameters. Zeros would need less power than a model in training,
-and an accelerator that needs less power runs faster."""
+"""The standard deviation of drawn parameters.
+
+Zeros would need less power than a model in training, and an accelerator that needs less power runs
+faster.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +46,19 @@ class BenchModel:
 
     spec: ModelSpec
     batch_size: int
-    """Windows in a step, before anything is found not to fit."""
+    """Windows in a step, before a smaller number is tried because that does not fit."""
     window: int
     """Tokens predicted in one window."""
     fragments: int
     """P; a fragment is due every P steps, so that one is handed in at each step."""
     rounds: int
-    """Pairs of windows of steps, with hooks and without."""
+    """Pairs of windows of steps, one with hooks and one without."""
     repeats: int
     """Measurements of each kernel."""
     elements: int
-    """Elements at most that kernels are measured on."""
+    """The most elements on which kernels are measured."""
     host_elements: int
-    """Elements at most that the host encodes and decodes in a measurement."""
+    """The most elements that the host encodes and decodes in a measurement."""
 
 
 MODELS = {
@@ -90,7 +93,7 @@ MODELS = {
         host_elements=1 << 20,
     ),
 }
-"""The presets of this bench, which a run cannot name."""
+"""The presets of this benchmark; a run cannot use them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ class Measured:
 
     @property
     def parameters(self) -> int:
+        """The number of parameters."""
         return self.layout.parameters
 
     def drawn(self, seed: int) -> Params:
@@ -120,21 +124,21 @@ class Measured:
         return jax.tree.unflatten(structure, drawn)
 
     def batch(self, windows: int) -> Any:
-        """Return windows of random tokens: what a step costs does not depend on them."""
+        """Return windows of random tokens; the cost of a step does not depend on them."""
         rng = np.random.default_rng(0)
         shape = (windows, self.model.window + 1)
         return rng.integers(0, self.model.spec.vocabulary, shape, np.int32)
 
     @property
     def flops_per_token(self) -> float:
-        """Floating-point operations a trained token, by the usual formula."""
+        """Floating-point operations for each trained token, by the usual formula."""
         spec = self.model.spec
         products = self.parameters - spec.vocabulary * spec.width
         return 6.0 * products + 12.0 * spec.layers * spec.width * self.model.window
 
 
 def compiled(name: str) -> Measured:
-    """Return the preset with its step and its fragments, to be compiled at their first use."""
+    """Return the preset with its step and its fragments, which are compiled at their first use."""
     model = MODELS[name]
     data = DataSpec(
         source=STDLIB,
@@ -166,11 +170,12 @@ ADAMW = OptimizerSpec(
     clip_norm=1.0,
     horizon_steps=10_000,
 )
-"""The optimizer of the measured steps: 8 bytes of moments a parameter."""
+"""The optimizer of the measured steps, with 8 bytes of moments for each parameter."""
 
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _normal(key: jax.Array, shape: tuple[int, ...], where: Any) -> jax.Array:
+    """Draw a tensor on the device, with this sharding."""
     drawn = SPREAD * jax.random.normal(key, shape, jnp.float32)
     return jax.lax.with_sharding_constraint(drawn, where)
 
@@ -197,7 +202,7 @@ def memory_stats() -> dict[str, int]:
 
 
 def memory() -> dict[str, int | None]:
-    """Return the most bytes that this process has had so far, on the device and on the host."""
+    """Return the peak bytes of this process so far, on the device and on the host."""
     return {
         "device_peak_bytes": memory_stats().get("peak_bytes_in_use"),
         "device_bytes": memory_stats().get("bytes_in_use"),
@@ -206,8 +211,10 @@ def memory() -> dict[str, int | None]:
 
 
 def _host_peak_bytes() -> int:
-    """Read it off /proc, or from the kernel's other count where /proc does not have it, as in some
-    sandboxes."""
+    """Return the peak memory on the host.
+
+    Some sandboxes do not have it in /proc; then it comes from the kernel's resource usage.
+    """
     try:
         return procfs.peak_bytes(os.getpid())
     except (OSError, ValueError):
@@ -215,7 +222,7 @@ def _host_peak_bytes() -> int:
 
 
 def timed(call: Callable[[], Any]) -> float:
-    """Return the seconds until the device has done what this call dispatches."""
+    """Return the seconds until the device has done the work that this call dispatches."""
     began_s = time.perf_counter()
     jax.block_until_ready(call())
     return time.perf_counter() - began_s

@@ -1,6 +1,6 @@
-"""What the parts of `bench accelerator` come to: rows, gaps, and the steps of the study.
+"""The figures from all parts of `bench accelerator`: rows, gaps, and the steps of the study.
 
-Plain functions of what the parts have written; no JAX.
+These are plain functions of the files of the parts, without JAX.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ KEYS = (
     "adopt_gb_s",
     "memory_gb_s",
 )
-"""The keys of each row beside `preset` and `peak_bytes`; null where there is no figure."""
+"""The keys of each row, besides `preset` and `peak_bytes`; null where there is no figure."""
 BASE = "data-parallel"
+"""The arm that the others are compared with."""
 ARMS: Mapping[str, int] = {BASE: 0, "h8": 8, "h24": 24}
-"""The arms of the study and their H; 0: gradients are summed at each step."""
+"""The arms of the study and their H; 0 means that gradients are summed at each step."""
 STEPS, QUICK_STEPS = 1000, 24
+"""The steps of the study, in full and in the quick form."""
 CYCLE = max(ARMS.values())
-"""A shortened study has a multiple of so many steps."""
+"""The number of steps of which a shortened study has a multiple."""
 STUDY_SHARE = 0.7
 """The share of the time after the trials that the steps of the study are planned to take."""
 
 
 def row(found: Mapping[str, Any], why: str) -> dict[str, object]:
-    """Return a preset's row with every key; `why`: the reason of those that have no figure."""
+    """Return a preset's row with every key; `why` is the reason for missing figures."""
     memory = found.get("hooks", {}).get("memory") or found.get("memory", {}).get("step", {})
     on_device = memory.get("device_peak_bytes")
     peak = memory.get("host_peak_bytes") if on_device is None else on_device
@@ -40,7 +42,10 @@ def row(found: Mapping[str, Any], why: str) -> dict[str, object]:
 
 
 def planned_steps(arms: Sequence[Mapping[str, Any]], wanted: int, left_s: float) -> int:
-    """Return how many steps all arms can take: in whole cycles of the longest H, if not all."""
+    """Return the number of steps that all arms have time for, at most `wanted`.
+
+    A smaller number is a multiple of the longest H.
+    """
     slowest_s = max(float(arm["s_per_step"]) for arm in arms)
     compile_s = max(float(arm["compile_s"]) for arm in arms)
     possible = int(STUDY_SHARE * max(0.0, left_s - compile_s) / slowest_s)
@@ -48,8 +53,11 @@ def planned_steps(arms: Sequence[Mapping[str, Any]], wanted: int, left_s: float)
 
 
 def gaps(arms: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
-    """Compare the arms with data-parallel, at their ends, or at the last step at which both were
-    judged; `gap_percent` is that of H = 24. Null where nothing can be compared."""
+    """Compare the held-out loss of the arms with that of data-parallel, in per cent.
+
+    They are compared at their ends, or at the last step at which both were evaluated. `gap_percent`
+    is the gap of H = 24. A gap is null where nothing can be compared.
+    """
     base = arms.get(BASE, {})
     found: dict[str, object] = {}
     for arm, every in ARMS.items():
@@ -64,7 +72,7 @@ def gaps(arms: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
 
 
 def _pair(arm: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[int, float, float] | None:
-    """Return a step, and the losses of both there; None if there is none."""
+    """Return a step and the losses of both arms there; None if they have no step in common."""
     if {"heldout_loss", "steps"} <= arm.keys() & base.keys() and arm["steps"] == base["steps"]:
         return arm["steps"], arm["heldout_loss"], base["heldout_loss"]
     curves = [{x["t"]: x["heldout_loss"] for x in each.get("curve", [])} for each in (arm, base)]

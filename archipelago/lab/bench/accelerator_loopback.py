@@ -1,9 +1,9 @@
-"""A learner that trains, hands in and adopts with nobody else: what it sends comes back.
+"""A learner that trains, hands in and adopts by itself: its contributions come back to it.
 
-The hooks are those of a learner on a run: at each step boundary `Replica` cuts the fragment that is
-due; on threads beside the training thread `Uplink` encodes it, with error feedback, and `Downlink`
-decodes what comes back; `Replica` puts it in place at a later boundary. In place of a syncer each
-contribution becomes the next public version as it is.
+The hooks are those of a learner in a run. At each step boundary `Replica` cuts the fragment that is
+due. On threads beside the training thread, `Uplink` encodes it with error feedback, and `Downlink`
+decodes what comes back. `Replica` puts it in place at a later boundary. There is no syncer: each
+contribution becomes the next public version unchanged.
 """
 
 from __future__ import annotations
@@ -38,26 +38,34 @@ from islands.replica import Replica
 THREADS = 4
 """Threads that encode and decode beside the training thread."""
 WIRE = Wire.INT4
+"""The encoding of the contributions."""
 
 
 class Returned(NamedTuple):
-    """A fragment that came back: as its public version on the host, and placed on the device."""
+    """A fragment that came back."""
 
     publication: Publication
+    """The publication of the version that the contribution became."""
     flat: Flat
+    """The public version on the host."""
     placed: jax.Array
+    """The public version on the device."""
     sent_bytes: int
+    """Bytes of the encoded contribution."""
 
 
 @dataclass(slots=True)
 class StepTimes:
-    """Seconds of each step of a window, and of the parts that hooks added to them."""
+    """The seconds of each step of a window, and of its hooks."""
 
     step: list[float] = field(default_factory=list[float])
+    """Seconds of each step, hooks included."""
     hand_in: list[float] = field(default_factory=list[float])
+    """Seconds of each hand-in."""
     adopt: list[float] = field(default_factory=list[float])
+    """Seconds of the adoptions at each step."""
     late: int = 0
-    """Hand-ins that had to wait until the fragment's version before was back."""
+    """Hand-ins that had to wait until the fragment's previous version was back."""
 
 
 class Loopback:
@@ -66,7 +74,7 @@ class Loopback:
     def __init__(self, measured: Measured, where: Where, windows: int, wire: Wire = WIRE) -> None:
         """Begin a life with `windows` windows in each step.
 
-        `where`: on which side deltas are encoded.
+        `where` is the side on which deltas are encoded.
         """
         self._it, self._wire = measured, wire
         layout = measured.layout
@@ -86,11 +94,11 @@ class Loopback:
         self._downlink = Downlink(public, _missed)
         self._under_way: dict[Fragment, Future[Returned]] = {}
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="wire")
-        self.clock = self.adopted = self.sent_bytes = 0  # all of the training thread
+        self.clock = self.adopted = self.sent_bytes = 0  # of the training thread only
         self.loss = float("nan")
 
     def _drawn(self) -> dict[Fragment, Flat]:
-        """Draw the first public fragments on the device, which keeps none of them."""
+        """Draw the first public fragments on the device, and keep them on the host only."""
         params = self._it.drawn(seed=0)
         fragments = map(Fragment, range(len(self._it.layout.fragments)))
         return {p: np.array(self._it.port.take(params, p)) for p in fragments}
@@ -106,14 +114,14 @@ class Loopback:
         return self._replica.state
 
     def close(self) -> None:
-        """Wait for what is under way, and free the device's memory."""
+        """Wait for the exchanges under way, and free the device's memory."""
         self._pool.shutdown()
         self._replica.end()
 
     # --- windows of steps -------------------------------------------------------------------------
 
     def plain(self, steps: int) -> StepTimes:
-        """Train as between two exchanges: the next step is dispatched while one runs."""
+        """Train as between two exchanges: dispatch the next step while one runs."""
         times = StepTimes()
         jax.block_until_ready(self.state)
         ended_s, running = time.perf_counter(), None
@@ -128,7 +136,7 @@ class Loopback:
         return times
 
     def hooked(self, steps: int) -> StepTimes:
-        """Train, and hand in and adopt what is due; each exchange waits for the step before it."""
+        """Train, and hand in and adopt fragments; each exchange waits for the step before it."""
         times = StepTimes()
         jax.block_until_ready(self.state)
         for _ in range(steps):
@@ -152,12 +160,13 @@ class Loopback:
         return times
 
     def settle(self) -> None:
-        """Adopt all that is under way."""
+        """Adopt all fragments that are under way."""
         for p in [*self._under_way]:
             self._adopt(p)
         jax.block_until_ready(self.state.params)
 
     def _step(self) -> jax.Array:
+        """Dispatch one inner step, and return its loss."""
         self.clock += 1
         return self._replica.step(self._batch, self.clock - 1).loss
 
@@ -176,7 +185,7 @@ class Loopback:
         return flat
 
     def _returned(self, p: Fragment, snapshot: FragmentSnapshot) -> Returned:
-        """Encode a contribution, and take in the version that it becomes; beside the training."""
+        """Encode a contribution, and decode it as the next version, beside the training thread."""
         facts, sent = self._uplink.encode(p, snapshot)
         newer = Version(0, facts.base.number + 1)
         publication = Publication(p, newer, facts.base, (facts.id,))
@@ -188,7 +197,7 @@ class Loopback:
         return Returned(publication, flat, jax.block_until_ready(placed), sent.nbytes)
 
     def _adopt(self, p: Fragment) -> None:
-        """Put the fragment's new version in place, once it is there."""
+        """Wait for the fragment's new version, and put it in place."""
         publication, flat, placed, sent_bytes = self._under_way.pop(p).result()
         self._replica.adopt(p, flat, placed)
         track = self._tracks[p]
@@ -200,4 +209,5 @@ class Loopback:
 
 
 def _missed(p: Fragment, older: Version, newer: Version) -> Missed:
+    """Raise `AssertionError`, since a loopback loses no versions."""
     raise AssertionError(f"fragment {p}: nothing is lost between {older} and {newer} in a loopback")

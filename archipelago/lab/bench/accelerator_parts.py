@@ -2,8 +2,8 @@
 
     python -m archipelago.lab.bench.accelerator_parts PART --into FILE --for SECONDS [--quick]
 
-FILE has the part's figures as JSON, and is replaced as a whole whenever there are more. So a part
-that runs out of time or memory loses only what was under way.
+FILE has the part's figures as JSON, and is replaced as a whole whenever there are new ones. So a
+part that runs out of time or memory loses only the measurement that was under way.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from typing import Any
 from cluster.storage.files import json_text
 
 KEPT_FOR_WIRE, KEPT_FOR_HOST = 0.3, 0.1
-"""The shares of a preset's time that are kept for what follows the steps, and the wire."""
+"""The shares of a preset's time reserved for what follows the device's steps, and the wire."""
 EXHAUSTED = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY", "Out of memory")
+"""Words in the error of a device without memory left."""
 
 
 class PartFigures:
-    """Figures of a part in a file, as far as they are known."""
+    """The figures of a part so far, and the file that has them."""
 
     def __init__(self, path: Path) -> None:
-        """`path`: the file, which is replaced by each change."""
+        """Begin without figures; each change replaces the file at `path`."""
         self._path, self.figures = path, dict[str, Any]()
 
     def tell(self, figures: Mapping[str, object]) -> None:
-        """Add figures; a table within is added to the table that is there."""
+        """Add figures; a nested table is added to the one that is there."""
         _merge(self.figures, figures)
         aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         aside.write_text(json_text(self.figures) + "\n", encoding="utf-8")
@@ -40,6 +41,7 @@ class PartFigures:
 
 
 def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add the new values to the old ones, table by table."""
     for name, value in more.items():
         if isinstance(value, dict) and isinstance(into.get(name), dict):
             _merge(into[name], value)
@@ -48,7 +50,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def measure_preset(name: str, report: PartFigures, limit_s: float) -> None:
-    """Measure one preset: its step first, then what leaves it and comes in."""
+    """Measure one preset: its step first, then hand-ins, adoptions and encodings."""
     from archipelago.lab.bench import accelerator_step, accelerator_wire
     from archipelago.lab.bench.accelerator_device import MODELS, compiled, described
 
@@ -58,7 +60,7 @@ def measure_preset(name: str, report: PartFigures, limit_s: float) -> None:
         report.tell({"row": more})
 
     def left_s(kept: float = 0.0) -> float:
-        """Seconds until the end, less a share of all that is kept for what follows."""
+        """Return the seconds that are left, less the share that is reserved for later parts."""
         return until_s - time.monotonic() - kept * limit_s
 
     report.tell({"device": described(), "row": {"preset": name}})
@@ -75,7 +77,7 @@ def measure_preset(name: str, report: PartFigures, limit_s: float) -> None:
                 raise
             log(f"{name}: a step of {windows} windows does not fit: {error}"[:300])
             tell({"did_not_fit": {str(windows): str(error)[:300]}})
-        gc.collect()  # what did not fit is on the device no more
+        gc.collect()  # free the device memory of the failed attempt
         windows //= 2
     accelerator_wire.measure(measured, tell, lambda: left_s(KEPT_FOR_HOST))
     accelerator_step.measure_hooks(measured, windows, "host", tell, left_s)
@@ -87,7 +89,7 @@ def _exhausted(error: Exception) -> bool:
 
 
 def measure_arm(arm: str, report: PartFigures, *, quick: bool, folder: Path) -> None:
-    """Train one arm of the study; the number of steps comes as a line on the standard input."""
+    """Train one arm of the study; the number of steps is a line on the standard input."""
     from archipelago.lab.bench import accelerator_study
     from archipelago.lab.bench.accelerator_device import described
 
@@ -97,6 +99,7 @@ def measure_arm(arm: str, report: PartFigures, *, quick: bool, folder: Path) -> 
 
 
 def _steps_told() -> int:
+    """Read the number of steps from the standard input."""
     line = sys.stdin.readline()
     if not line.strip():
         raise SystemExit("nobody says how many steps to train: the bench has ended")
@@ -104,12 +107,12 @@ def _steps_told() -> int:
 
 
 def log(line: str) -> None:
-    """Write a line for people: to the standard error, as the standard output has JSON."""
+    """Write a line for people to the standard error, since the standard output has JSON."""
     print(line, file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """Measure the part that the command line names; return the exit code."""
+    """Measure the part that the command line names, and return the exit code."""
     reader = argparse.ArgumentParser(prog="accelerator_parts")
     reader.add_argument("part")
     reader.add_argument("--into", type=Path, required=True)

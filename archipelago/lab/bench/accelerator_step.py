@@ -1,4 +1,4 @@
-"""The inner step with our hooks and without, and the memory that both take."""
+"""The inner step with our hooks and without them, and the memory of both."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from archipelago.lab.bench.accelerator_loopback import WIRE, Loopback, StepTimes
 from islands.encoder import Where
 
 LEAD_STEPS = 4
-"""Steps before a window with hooks, in which the first fragments come back."""
+"""Steps before a window with hooks, during which the first fragments come back."""
 LEAST_ROUNDS = 3
-"""Pairs of windows that are taken even if they use time that was kept for other parts."""
+"""Pairs of windows that are measured even if they use time reserved for other parts."""
 BINS = 24
+"""The number of bins in a histogram."""
 PERCENTILES = (50, 90, 99, 100)
 SUFFIXES: Mapping[Where, str] = {"device": "", "host": "_host_encode"}
-"""Of the keys, by where deltas are encoded."""
+"""The suffix of the figures' names, by the side on which deltas are encoded."""
 OVERALL = "step_ms", "step_with_hooks_ms", "hook_fraction"
 
 
@@ -31,10 +32,10 @@ def measure_hooks(
     tell: Callable[[dict[str, object]], None],
     left_s: Callable[[], float],
 ) -> None:
-    """Measure steps with hooks beside steps without; `tell` hears figures as they are known.
+    """Measure steps with hooks beside steps without, and pass figures to `tell` as they come.
 
-    `where`: on which side deltas are encoded. `left_s`: the time that is left; a round that would
-    take longer is not begun.
+    `where` is the side on which deltas are encoded. `left_s` returns the seconds that are left; a
+    round that would take longer is not begun.
     """
     cycle = measured.model.fragments
     learner = Loopback(measured, where, windows)
@@ -47,7 +48,7 @@ def measure_hooks(
 
 
 def measure_alone(measured: Measured, windows: int) -> dict[str, object]:
-    """Compile the step, and take a few without a learner: the memory of training alone."""
+    """Compile the step and take a few without a learner, to see the memory of training alone."""
     inner, batch = measured.inner, measured.batch(windows)
     compile_s = timed(lambda: inner.compile(batch))
     state = inner.started(measured.drawn(seed=0), None)
@@ -91,7 +92,7 @@ def measure_alone(measured: Measured, windows: int) -> dict[str, object]:
 
 
 def _warmed(learner: Loopback, cycle: int, suffix: str) -> dict[str, object]:
-    """Go once through all fragments, so that all is compiled; return how long that took."""
+    """Go twice through all fragments, so that everything is compiled; return the seconds."""
     began_s = time.perf_counter()
     learner.hooked(2 * cycle)
     learner.settle()
@@ -105,7 +106,7 @@ def _rounds(
     tell: Callable[[dict[str, object]], None],
     left_s: Callable[[], float],
 ) -> None:
-    """Take pairs of windows, with hooks and without, in turn; tell the figures after each pair."""
+    """Measure pairs of windows, with hooks and without, and report the figures after each pair."""
     cycle, rounds = measured.model.fragments, measured.model.rounds
     plain, hooked = list[StepTimes](), list[StepTimes]()
     adopted, sent = learner.adopted, learner.sent_bytes
@@ -134,7 +135,7 @@ def _rounds(
 def _compared(
     plain: Sequence[StepTimes], hooked: Sequence[StepTimes], suffix: str
 ) -> dict[str, object]:
-    """Compare each window with hooks with the one beside it."""
+    """Compare each window with hooks to the one beside it."""
     means = [
         (float(np.mean(alone.step)), float(np.mean(ours.step)))
         for alone, ours in zip(plain, hooked, strict=True)
@@ -150,7 +151,7 @@ def _compared(
 
 
 def histogram(plain: Sequence[StepTimes], hooked: Sequence[StepTimes]) -> dict[str, object]:
-    """Count steps by their time, and give percentiles of what hand-ins and adoptions add."""
+    """Count the steps by their time, and return percentiles of steps, hand-ins and adoptions."""
     samples = {
         "plain": _all(plain, "step"),
         "with_hooks": _all(hooked, "step"),

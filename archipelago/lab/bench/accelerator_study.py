@@ -1,8 +1,8 @@
-"""Three small trainings in virtual time: four islands in turn on the one device.
+"""Three small trainings in virtual time, with four islands that take turns on the one device.
 
-Data-parallel beside islands that merge each fragment every 8 and every 24 steps, with the same
-optimizer, seed and data. Each arm runs in a process of its own, all three at once. An arm first
-finds out how long a step takes here, and trains as many steps as it is told then.
+Data-parallel is compared with islands that merge each fragment every 8 and every 24 steps, with
+equal optimizer, seed and data. Each arm runs in a process of its own, all three at the same time.
+An arm first measures the time of a step, and is then told how many steps to train.
 """
 
 from __future__ import annotations
@@ -27,27 +27,34 @@ from coordinator.fragments import Flat
 from islands.sources import STDLIB
 
 ISLANDS = 4
+"""The number of islands."""
 LOOKS = 10
+"""The approximate number of evaluations in a training."""
 TEXT = "study-text"
 FILES, LINES = 16, 20_000
+"""The number of generated text files, and the lines in each."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudySize:
-    """How large the study is."""
+    """The size of the study."""
 
     options: Mapping[str, Any]
-    """Of the model, beside the preset's own."""
+    """Options of the model, besides the preset's own."""
     fragments: int
-    """P, of all arms."""
+    """The number of fragments in all arms, P."""
     batch_size: int
+    """Windows in a step of one island."""
     window: int
+    """Tokens in a window."""
     rate: float
+    """The learning rate of the inner optimizer."""
     trial_steps: int
-    """Steps of the trial that finds out how long a step takes; a multiple of every H."""
+    """Steps of the trial that measures the time of a step; a multiple of every H."""
     kind: str
+    """The kind of the inner optimizer."""
     source: str
-    """A data source; "generated": lines of sums."""
+    """A data source; "generated" means lines of sums."""
     heldout_percent: float = 5.0
 
 
@@ -74,7 +81,7 @@ QUICK = StudySize(
 
 
 def config_of(plan: StudySize, arm: str, steps: int, folder: Path) -> Config:
-    """Return the configuration of an arm, of which nothing but H and the mode differs."""
+    """Return the configuration of an arm; only H and the mode differ between arms."""
     source = plan.source
     if source == "generated":
         source = str(generated(folder))
@@ -112,7 +119,7 @@ def config_of(plan: StudySize, arm: str, steps: int, folder: Path) -> Config:
 
 
 def generated(folder: Path) -> Path:
-    """Write lines of sums into some files, unless they are there; return their folder."""
+    """Write lines of sums into some files, unless they exist, and return their folder."""
     text = folder / TEXT
     for number in range(FILES):
         path = text / f"{number}.txt"
@@ -126,15 +133,15 @@ def generated(folder: Path) -> Path:
 
 
 class TimedCurve(LossCurve):
-    """A curve whose looks are told as they come."""
+    """A loss curve that passes each evaluation on as it comes."""
 
     def __init__(self, config: Config, every: int, tell: Callable[[list[Any]], None]) -> None:
-        """`tell` hears all looks so far."""
+        """Evaluate every `every` steps; `tell` receives all evaluations so far."""
         super().__init__(Evaluator(config), every)
         self._tell = tell
 
     def look(self, t: int, time_s: float, tokens: int, flats: Sequence[Flat]) -> None:
-        """Judge the model, and tell."""
+        """Evaluate the model, and pass the result on."""
         super().look(t, time_s, tokens, flats)
         self._tell([{"t": each.t, "heldout_loss": each.heldout_loss} for each in self.looks])
 
@@ -146,14 +153,14 @@ def train_arm(
     tell: Callable[[dict[str, object]], None],
     steps_for: Callable[[], int],
 ) -> None:
-    """Train one arm; `tell` hears figures as they come.
+    """Train one arm, and pass figures to `tell` as they come.
 
-    `steps_for`: asked once, after the trial, for the number of steps of all arms.
+    `steps_for` is called once, after the trial, and returns the number of steps of all arms.
     """
     try:
         trial = config_of(plan, arm, plan.trial_steps, folder)
         first_s, _ = _trained(trial, 0, _nobody)
-    except UserMistake as error:  # a Python without its sources, for one
+    except UserMistake as error:  # for example, a Python without its sources
         tell({"source_refused": str(error)})
         plan = replace(plan, source="generated")
         trial = config_of(plan, arm, plan.trial_steps, folder)
@@ -188,7 +195,7 @@ def train_arm(
 def _trained(
     config: Config, every: int, tell: Callable[[list[Any]], None]
 ) -> tuple[float, Mapping[str, Any]]:
-    """Train to the end; return the seconds that it took, without judging, and the figures."""
+    """Train to the end; return the seconds without evaluations, and the figures."""
     began_s = time.perf_counter()
     curve = TimedCurve(config, every, tell)
     if config.run.mode is Mode.DATA_PARALLEL:
@@ -200,4 +207,4 @@ def _trained(
 
 
 def _nobody(looks: list[Any]) -> None:
-    """Hear nothing: a trial is not looked at."""
+    """Ignore the evaluations of a trial."""

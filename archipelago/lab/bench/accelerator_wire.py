@@ -1,7 +1,7 @@
 """Cut, encode and adopt on the device against the host path, beside the device's own bandwidth.
 
-Speeds are in GB/s of the bytes that must move, with the same count for both paths, so that their
-ratio is that of the times:
+Speeds are in GB/s of the bytes that must move. The count is equal for both paths, so that the ratio
+of the speeds is that of the times:
 
     cut      read the parameters, write the flat fragment: 8 bytes an element
     encode   read fragment, anchor and residual, write payload and residual: 16 bytes and the wire's
@@ -26,26 +26,33 @@ from coordinator.protocol import Fragment
 from islands.encoder import OnDevice, OnHost, written
 
 WIRES = (Wire.INT4, Wire.INT2, Wire.BF16)
+"""The encodings that are measured."""
 CUT_BYTES, ENCODE_BYTES, ADOPT_BYTES = 8, 16, 16
+"""Bytes that must move for each element; to encode, the payload's come on top."""
 TRIAD_BYTES, SCALE_BYTES = 12, 8
+"""Bytes that the two bandwidth tests move for each element."""
 DRIFT = 1e-3
-"""How far parameters are from their anchor, as a standard deviation."""
+"""The standard deviation of the difference between parameters and their anchor."""
 STREAMS = 10
-"""Triads that are dispatched before one of them is waited for."""
+"""Kernels of a bandwidth test that are dispatched before the last one is waited for."""
 
 
 @dataclass(slots=True)
 class Bed:
-    """Fragments on the device, with an anchor and a residual each, and the parameters."""
+    """Fragments on the device, each with an anchor and a residual, and the parameters."""
 
     measured: Measured
     params: Any
     fragments: list[Fragment]
+    """The fragments that are measured on the device."""
     on_host: list[Fragment]
-    """Those of `fragments` that the host encodes and decodes, too."""
+    """The fragments among them that the host encodes and decodes, too."""
     flats: list[jax.Array]
+    """The flat parameters of each fragment."""
     origins: list[jax.Array]
+    """The anchor of each fragment."""
     taken: list[jax.Array]
+    """The residual of each fragment."""
 
     @property
     def elements(self) -> int:
@@ -54,7 +61,7 @@ class Bed:
 
     @property
     def host_elements(self) -> int:
-        """Elements of those that the host encodes."""
+        """Elements of the fragments that the host encodes."""
         return sum(flat.size for flat in self.flats[: len(self.on_host)])
 
 
@@ -72,7 +79,7 @@ def bed(measured: Measured) -> Bed:
 
 
 def _first(measured: Measured, elements: int) -> list[Fragment]:
-    """Return the first fragments, as many as have so many elements together, at least one."""
+    """Return the first fragments with at most this many elements together, at least one."""
     ends = np.cumsum(measured.layout.sizes)
     return [Fragment(p) for p in range(max(1, int(np.sum(ends <= elements))))]
 
@@ -105,8 +112,10 @@ def measure(
     tell: Callable[[dict[str, object]], None],
     left_s: Callable[[], float],
 ) -> None:
-    """Measure all kernels in turn, as often as there is time for; `tell` hears what is known after
-    each turn."""
+    """Measure all kernels in turn, as often as there is time for.
+
+    `tell` receives the figures after each turn.
+    """
     it = bed(measured)
     tell({"identical": identical(it), "wire_elements": it.elements})
     kernels = {
@@ -121,7 +130,7 @@ def measure(
         kernels[f"encode_{wire}_to_host"] = lambda wire=wire: _to_host_gb_s(it, OnDevice(wire))
         kernels[f"encode_{wire}_host"] = lambda wire=wire: _to_host_gb_s(it, OnHost(wire))
     for each in kernels.values():
-        each()  # compiles
+        each()  # compile
     samples: dict[str, list[float]] = {name: [] for name in kernels}
     for _ in range(measured.model.repeats):
         for name, each in kernels.items():
@@ -132,7 +141,7 @@ def measure(
 
 
 def _row(samples: dict[str, list[float]]) -> dict[str, object]:
-    """The row's keys, and all others under `gb_s`."""
+    """Return the keys of the row, and all figures under `gb_s`."""
     row: dict[str, object] = {}
     for name, source in (("memory", "memory"), ("encode", f"encode_{WIRES[0]}"), ("adopt",) * 2):
         row |= figure(f"{name}_gb_s", samples[source])
@@ -150,6 +159,7 @@ def identical(it: Bed) -> dict[str, bool]:
 
 
 def _same(it: Bed, number: int, wire: Wire) -> bool:
+    """Return whether both paths agree on this fragment, bit for bit."""
     flat, origin, taken = it.flats[number], it.origins[number], it.taken[number]
     ours, left = OnDevice(wire)(flat, origin, taken, 1.0, flat.size)
     theirs, residual = OnHost(wire)(flat, np.asarray(origin), np.asarray(taken), 1.0, flat.size)
@@ -161,6 +171,7 @@ def _bits(numbers: Any) -> bytes:
 
 
 def _memory_gb_s(elements: int) -> float:
+    """Return the memory bandwidth of the device, by a triad."""
     b, c = jnp.ones(elements, jnp.float32), jnp.ones(elements, jnp.float32)
     jax.block_until_ready((b, c))
     took_s = timed(lambda: _last(lambda: _triad(b, c)))
@@ -168,7 +179,7 @@ def _memory_gb_s(elements: int) -> float:
 
 
 def _last(call: Callable[[], jax.Array]) -> jax.Array:
-    """Dispatch a kernel many times, and keep no result but the last."""
+    """Dispatch a kernel many times, and keep only the last result."""
     result = call()
     for _ in range(STREAMS - 1):
         result = call()
@@ -176,18 +187,20 @@ def _last(call: Callable[[], jax.Array]) -> jax.Array:
 
 
 def _copy_gb_s(elements: int) -> float:
+    """Return the memory bandwidth of the device, by a scaled copy."""
     b = jax.block_until_ready(jnp.ones(elements, jnp.float32))
     took_s = timed(lambda: _last(lambda: _scale(b)))
     return STREAMS * SCALE_BYTES * elements / took_s / GB
 
 
 def _cut_gb_s(it: Bed) -> float:
+    """Return the speed of cutting fragments on the device."""
     took_s = timed(lambda: [it.measured.port.take(it.params, p) for p in it.fragments])
     return CUT_BYTES * it.elements / took_s / GB
 
 
 def _encode_gb_s(it: Bed, wire: Wire) -> float:
-    """On the device alone: the payload stays there."""
+    """Return the speed of encoding on the device, where the payload stays."""
     spoil = np.float32(1.0)
 
     def call() -> list[Any]:
@@ -205,8 +218,11 @@ def encoded_bytes(sizes: Sequence[int], wire: Wire) -> int:
 
 
 def _to_host_gb_s(it: Bed, encoder: OnDevice | OnHost) -> float:
-    """Until the payload is on the host, by either path. Anchor and residual are where the path
-    keeps them; the fragment is a fresh copy, for JAX remembers what it has copied to the host."""
+    """Return the speed of encoding until the payload is on the host, by either path.
+
+    Anchor and residual are where the path keeps them. The fragment is a fresh copy, since JAX
+    caches what it has copied to the host.
+    """
     count = len(it.on_host)
     sources: list[tuple[Any, Any]] = [*zip(it.origins, it.taken, strict=True)][:count]
     if isinstance(encoder, OnHost):
@@ -229,7 +245,7 @@ def _to_host_gb_s(it: Bed, encoder: OnDevice | OnHost) -> float:
 
 
 def _adopt_gb_s(it: Bed) -> float:
-    """On the device alone: the new version is there already."""
+    """Return the speed of adopting a new version that is already on the device."""
 
     def call() -> Any:
         for p, flat, origin in zip(it.fragments, it.flats, it.origins, strict=True):
@@ -240,7 +256,10 @@ def _adopt_gb_s(it: Bed) -> float:
 
 
 def _adopt_host_gb_s(it: Bed) -> float:
-    """From an int4 payload on the host: decode, add, copy the version over, put it in place."""
+    """Return the speed of adopting an int4 payload that is on the host.
+
+    This decodes and adds it, copies the version to the device, and puts it in place.
+    """
     count = len(it.on_host)
     public: list[Flat] = [np.asarray(each) for each in it.origins[:count]]
     payloads: list[NDArray[Any]] = [

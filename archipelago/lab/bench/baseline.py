@@ -1,12 +1,13 @@
-"""Data-parallel at its own best: the learning rate and momentum that `bench parity` gives it.
+"""The best data-parallel baseline: the learning rate and momentum that `bench parity` gives it.
 
-Islands and data-parallel training are not at their best at the same rate, so the baseline has a
-sweep of its own, kept in baselines.toml.
+Islands and data-parallel training have different best rates, so the baseline has a sweep of its
+own, which is kept in baselines.toml.
 
     python -m archipelago.lab.bench.baseline PRESET STEPS RATES MOMENTA SEEDS
 
-trains what is not in there yet, one process at a time, and writes it down. An example of arguments
-is `byte-1m 300 8e-3,16e-3 0.9,0.95 0`; a row is a run of `archipelago.lab.bench.data_parallel`.
+trains the settings that are missing, one process at a time, and records them. An example of
+arguments is `byte-1m 300 8e-3,16e-3 0.9,0.95 0`. A row is a run of
+`archipelago.lab.bench.data_parallel`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from cluster.config.schema import Config
 from cluster.config.toml import toml_value
 
 TABLE = Path(__file__).with_name("baselines.toml")
+"""The file of the sweeps."""
 HEAD = (
     "# Data-parallel training by rate and momentum. Written by archipelago/lab/bench/baseline.py."
 )
@@ -34,7 +36,7 @@ HEAD = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class RateAndMomentum:
-    """What is swept."""
+    """The setting that is swept."""
 
     learning_rate: float
     momentum: float
@@ -42,32 +44,36 @@ class RateAndMomentum:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A run with this setting, and the held-out loss at its end, nats per token."""
+    """A run with one setting."""
 
     learning_rate: float
     momentum: float
     seed: int
     heldout_loss: float
+    """The held-out loss at the end of the run, in nats per token."""
 
     @property
     def setting(self) -> RateAndMomentum:
+        """The setting of this run."""
         return RateAndMomentum(self.learning_rate, self.momentum)
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All runs of one model, for so many steps. `facts`: all else that their loss depends on, as
-    `facts_of` says it. `where`: when and on what the first one was made."""
+    """All runs of one model for one number of steps."""
 
     preset: str
     steps: int
+    """Steps of each run."""
     facts: Mapping[str, object]
+    """Everything else that the loss depends on, from `facts_of`."""
     runs: Sequence[Trained]
     where: str
+    """The date, the machine and the versions of the first run."""
 
     @property
     def best(self) -> RateAndMomentum:
-        """Of the settings that were tried with the most seeds, that of the lowest mean loss."""
+        """The setting with the lowest mean loss, among those tried with the most seeds."""
         losses: dict[RateAndMomentum, list[float]] = {}
         for run in self.runs:
             losses.setdefault(run.setting, []).append(run.heldout_loss)
@@ -76,8 +82,7 @@ class Sweep:
 
     @property
     def enclosed(self) -> bool:
-        """Was the best one tried between others, in rate and in momentum, with one and the same
-        seed?"""
+        """Whether some seed tried the best setting between others, in rate and in momentum."""
         best = self.best
         for seed in {run.seed for run in self.runs}:
             tried = {run.setting: run.heldout_loss for run in self.runs if run.seed == seed}
@@ -92,16 +97,17 @@ _TABLE = TypeAdapter(dict[str, list[Sweep]])
 
 
 def _between(best: RateAndMomentum, line: Sequence[RateAndMomentum]) -> bool:
+    """Return whether `best` is in the sorted line, and not at one of its ends."""
     return best in line and 0 < line.index(best) < len(line) - 1
 
 
 def read(path: Path = TABLE) -> list[Sweep]:
-    """The sweeps that were made."""
+    """Return the recorded sweeps."""
     return _TABLE.validate_python(tomllib.loads(path.read_text())).get("sweeps", [])
 
 
 def written(sweeps: Iterable[Sweep]) -> str:
-    """Write the sweeps as the file has them, runs in order."""
+    """Return the text of the file with these sweeps, their runs in order."""
     lines = [HEAD]
     for sweep in sweeps:
         runs = sorted(sweep.runs, key=lambda run: (run.seed, run.momentum, run.learning_rate))
@@ -120,8 +126,11 @@ def written(sweeps: Iterable[Sweep]) -> str:
 
 
 def facts_of(config: Config) -> dict[str, object]:
-    """What the loss of data-parallel training depends on, beside preset, steps, rate, momentum and
-    seed: its batch, the sum of the islands', the data and the rest of the optimizer."""
+    """Return everything else that the loss of data-parallel training depends on.
+
+    Besides preset, steps, rate, momentum and seed these are the batch, which is the sum of the
+    islands' batches, the data, and the rest of the optimizer.
+    """
     optimizer = config.optimizer.model_dump(exclude={"learning_rate", "momentum"})
     data = config.data.model_dump(include={"source", "column", "heldout_percent", "window"})
     windows = sum(group.count * group.batch_size for group in config.islands)
@@ -130,7 +139,7 @@ def facts_of(config: Config) -> dict[str, object]:
 
 
 def found(config: Config, sweeps: Sequence[Sweep]) -> Sweep | None:
-    """The sweep of just this model, batch, data and number of steps; None if there is none."""
+    """Return the sweep of exactly this model, batch, data and number of steps, if there is one."""
     task, steps = config.task, config.run.steps
     for sweep in sweeps:
         same = (sweep.preset, sweep.steps, sweep.facts) == (task.preset, steps, facts_of(config))
@@ -140,24 +149,29 @@ def found(config: Config, sweeps: Sequence[Sweep]) -> Sweep | None:
 
 
 def at(config: Config, setting: RateAndMomentum) -> Config:
-    """The same, with another rate and momentum."""
+    """Return the configuration with another rate and momentum."""
     optimizer = config.optimizer.model_copy(update=asdict(setting))
     return config.model_copy(update={"optimizer": optimizer})
 
 
 def opponent(config: Config, sweeps: Sequence[Sweep]) -> tuple[Config, bool]:
-    """Return what data-parallel is trained with beside this, and whether that is its best."""
+    """Return the configuration of the data-parallel baseline, and whether it is tuned.
+
+    It is tuned if its sweep encloses the best setting. Without a sweep it keeps the rate and
+    momentum of the islands.
+    """
     if (sweep := found(config, sweeps)) is None:
         return config, False
     return at(config, sweep.best), sweep.enclosed
 
 
 def setting_of(config: Config) -> RateAndMomentum:
+    """Return the rate and momentum of a configuration."""
     return RateAndMomentum(config.optimizer.learning_rate, config.optimizer.momentum)
 
 
 def trained(config: Config, steps: int) -> float:
-    """Held-out loss of data-parallel training in a process of its own, after so many steps."""
+    """Train data-parallel for `steps` steps in a process of its own; return the held-out loss."""
     with TemporaryDirectory(prefix="archipelago-baseline-") as folder:
         path = Path(folder) / "baseline.toml"
         path.write_text(config.toml())
@@ -169,7 +183,7 @@ def trained(config: Config, steps: int) -> float:
 def main(
     preset: str, steps: int, settings: Sequence[RateAndMomentum], seeds: Sequence[int]
 ) -> None:
-    """Train what is missing; each run is written down when it is over."""
+    """Train the missing settings, and record each run when it is over."""
     for seed in seeds:
         config = demo(preset, steps=steps, seed=seed, overrides=[])
         for setting in settings:

@@ -1,8 +1,8 @@
-"""An island's actor that trains with the others or alone, as it is told: for `bench overhead`.
+"""An island's actor for `bench overhead` that trains with the others or alone, on request.
 
-Alone is plain training: the same compiled step on the same stream in the same processes, with
-nothing of ours between two steps. Several hosts of an island, whom nobody gives orders then, agree
-on a number of steps before they begin.
+Alone means plain training: the same compiled step on the same stream in the same process, without
+any work of ours between two steps. The hosts of an island of several get no orders then, so they
+agree on a number of steps before they begin.
 """
 
 from __future__ import annotations
@@ -42,32 +42,37 @@ log = logging.getLogger("archipelago.bench")
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Steps since this way of training began, and the training thread's seconds of all of them;
-    `ours_s`: of these, what was neither computing a step nor reading data."""
+    """The work of the training thread since this way of training began."""
 
     steps: int
+    """Inner steps."""
     thread_s: float
+    """Seconds of the training thread for all of these steps."""
     ours_s: float
+    """The part of `thread_s` that was neither computing a step nor reading data."""
 
 
 FOREVER = 10**9
-"""Steps."""
+"""A number of steps that is never reached."""
 WAIT_S = 60.0
-"""At most, for another host to have ended a life."""
+"""Seconds that another host may take to end a life."""
 
 
 @dataclass(slots=True)
 class Alone:
-    """Plain training, for so many steps, on the thread that calls `run`."""
+    """Plain training on the thread that calls `run`."""
 
     parts: LearnerParts
     batch_size: int
     seed: int
     limit: int = FOREVER
+    """Steps after which it ends."""
     going: bool = True
+    """Set to false to end after the step under way."""
     counted: Counted = field(default_factory=lambda: Counted(0, 0.0, 0.0))
 
     def run(self) -> None:
+        """Train until the limit, or until `going` is false."""
         import jax
 
         from islands.corpus import Stream
@@ -83,13 +88,13 @@ class Alone:
                 stream.add(Lease(leases))
                 leases += 1
             state, measures = inner.step(state, stream.next(), steps)
-            float(measures.loss)  # as the learner does: the step is over when its loss is known
+            float(measures.loss)  # a step ends when its loss is known, as in a learner
             steps += 1
             self.counted = Counted(steps, time.perf_counter() - began_s, 0.0)
 
 
 class BaselineProcess:
-    """What an island's actor holds: `learner` while it trains with the others, else None."""
+    """The state of an island's actor; `learner` is set while it trains with the others."""
 
     def __init__(
         self,
@@ -98,7 +103,7 @@ class BaselineProcess:
         namespace: str,
         gather: Callable[[], RayGang] | None = None,
     ) -> None:
-        """`gather`: brings the other hosts together, if the island has any."""
+        """Prepare an idle island; `gather` brings its other hosts together, if it has any."""
         self.learner: Learner | None = None
         self._config, self._island, self._gather = config, island, gather
         self._gang: RayGang | None = None
@@ -111,6 +116,7 @@ class BaselineProcess:
 
     @cached_property
     def parts(self) -> LearnerParts:
+        """The compiled parts of the learner, made at the first access."""
         if self._gather is not None:
             self._gang = self._gather()
         from cluster.workers.assembly import compiled, ranges_of
@@ -121,6 +127,7 @@ class BaselineProcess:
         return parts
 
     def together(self) -> None:
+        """Train with the other islands, through the syncer."""
         from cluster.workers.assembly import assemble
 
         self.rest()
@@ -129,7 +136,7 @@ class BaselineProcess:
         self._begin(self.learner.run)
 
     def alone(self, steps: int) -> None:
-        """For so many steps if the island has several hosts; else until it is told otherwise."""
+        """Train alone: for `steps` steps with several hosts, else until told otherwise."""
         self.rest()
         batch_size = group_of(self._config, self._island).batch_size
         self._alone = Alone(self.parts, batch_size, self._config.run.seed)
@@ -139,8 +146,11 @@ class BaselineProcess:
         self._begin(self._alone.run)
 
     def rest(self) -> None:
-        """Train no more; returns when the step under way is over, or, of several hosts, those that
-        they had agreed on."""
+        """Stop training, and return when it has stopped.
+
+        A single host finishes the step under way; several hosts finish the steps that they agreed
+        on.
+        """
         if self.learner is not None:
             self.learner.leave()
         if self._alone is not None and self._gang is None:
@@ -152,7 +162,10 @@ class BaselineProcess:
         self._others = []
 
     def counted(self) -> Counted:
-        """Errors: what broke the training; `RunFailed` if the steps agreed on are over."""
+        """Return the work since this way of training began.
+
+        Errors: the error that broke the training; `RunFailed` if the agreed steps are over.
+        """
         if self._broken is not None:
             raise self._broken
         if self._alone is not None and self._alone.counted.steps == self._alone.limit:
@@ -164,11 +177,13 @@ class BaselineProcess:
         return Counted(0, 0.0, 0.0) if self._alone is None else self._alone.counted
 
     def break_down(self, reason: Reason, error: BaseException, *, known: bool = False) -> NoReturn:
-        """What an island's method raised breaks the measurement."""
+        """Record the error, so that the measurement fails, and raise it."""
         self._broken = self._broken or error
         raise error
 
     def _begin(self, train: Callable[[], None]) -> None:
+        """Train on a thread, and record the error if training fails."""
+
         def body() -> None:
             try:
                 train()
@@ -181,7 +196,7 @@ class BaselineProcess:
 
 
 class SoloActor(IslandActor):
-    """To syncer and shard an island as any other."""
+    """An actor for `bench overhead` that syncer and shard treat as an ordinary island."""
 
     def __init__(self, config: str, group: str, seat: Seat, namespace: str) -> None:
         setup_logging()
@@ -197,30 +212,37 @@ class SoloActor(IslandActor):
         self.process = BaselineProcess(plain, Island(seat), namespace, gathered)
 
     def prepare(self) -> None:
-        """Import and compile; takes as long as the start of any island."""
+        """Import and compile; this takes as long as the start of any island."""
         _ = self.process.parts
 
     def together(self) -> None:
+        """Train with the other islands, through the syncer."""
         self.process.together()
 
     def alone(self, steps: int) -> None:
+        """Train alone: for `steps` steps with several hosts, else until told otherwise."""
         self.process.alone(steps)
 
     def rest(self) -> None:
+        """Stop training, and return when it has stopped."""
         self.process.rest()
 
     def counted(self) -> Counted:
+        """Return the work since this way of training began.
+
+        Errors: see `BaselineProcess.counted`.
+        """
         return self.process.counted()
 
 
 class SoloHost(HostActor):
-    """Another host of an island that trains with the others or alone."""
+    """A further host of an island that trains with the others or alone."""
 
     @ray.method(concurrency_group="asking")
     def alone(self, steps: int) -> None:
-        """Plain training for so many steps, in step with the first host; returns when it is over.
+        """Train alone for `steps` steps, in step with the first host; return when they are done.
 
-        Errors: `RunFailed` if the life before does not end.
+        Errors: `RunFailed` if the previous life does not end.
         """
         end_s = time.monotonic() + WAIT_S
         while self._follower is None or self._parts is None or not self._follower.idle:
@@ -231,7 +253,7 @@ class SoloHost(HostActor):
 
 
 def _end(why: str) -> NoReturn:
-    """End this process: one of its hosts is gone."""
+    """End this process, since one of its hosts is gone."""
     log.error("an island ends: %s", why)
     logging.shutdown()
     os._exit(1)

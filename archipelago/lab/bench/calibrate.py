@@ -1,8 +1,8 @@
-"""`archipelago bench calibrate`: does the simulator say of this machine what real runs do?
+"""The benchmark `archipelago bench calibrate`: the simulator's figures against those of real runs.
 
 A real run gives the times of this machine: a step, a merge, storing it, and from a kill to the next
-step. The simulator gets these and the moments at which other real runs were broken, and nothing
-else of them. Both leave a tape, and the same figures are read off each.
+step. The simulator gets these, and the times at which other real runs were broken, but nothing else
+of those runs. Both leave a tape, and the same figures are read from each.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ from archipelago.lab.simulation.plan import SimFault, Trouble
 from coordinator.protocol import Island
 
 KILLS = 3
-"""Of which the mean is taken: from a kill to the next step."""
+"""The number of kills over which the time from a kill to the next step is averaged."""
 OTHER, THIRD = Island("local-2"), Island("local-3")
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFault:
-    """What is done to whom: `kind` for the real run, `trouble` for the simulated one.
-
-    `at`: after so much of the window; `lasts`: for so much of it, where it ends by itself.
-    """
+    """One fault of a plan."""
 
     at: float
+    """When it begins, as a share of the window."""
     kind: str
+    """The fault for the real run, by its name in `chaos`."""
     trouble: Trouble
+    """The fault for the simulated run."""
     island: Island
+    """The island that it hits."""
     lasts: float = 0.0
+    """How long it lasts if it ends by itself, as a share of the window."""
 
 
 PLANS: dict[str, tuple[CalibrationFault, ...]] = {
@@ -59,7 +61,10 @@ PLANS: dict[str, tuple[CalibrationFault, ...]] = {
         CalibrationFault(0.7, "kill", Trouble.CRASH, OTHER),
     ),
 }
-"""Plans that leave somebody to train. None is slowed: an island that is paced idles anyway."""
+"""The plans of faults, each of which leaves some island to train.
+
+No plan slows an island, since a paced island idles anyway.
+"""
 
 
 def calibrate(
@@ -70,9 +75,10 @@ def calibrate(
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, object]:
-    """Three plans, each as a real run and as a simulated one, beside each other.
+    """Run each plan as a real run and as a simulated one, and compare them.
 
-    Islands are paced to `step_s`, so that who is left has no more of the machine than before.
+    Islands are paced to `step_s` seconds, so that the remaining ones do not get more of the machine
+    while another one is away.
     """
     paced = [*overrides, f"islands.0.step_s={step_s}"]
     config = demo(preset, steps=FOREVER, seed=0, overrides=paced)
@@ -97,13 +103,14 @@ def calibrate(
 
 
 def _number(row: dict[str, object], key: str) -> float:
+    """Return this figure of a row."""
     value = row[key]
     assert isinstance(value, float)
     return value
 
 
 def _row(name: str, real: WindowFigures, simulated: WindowFigures) -> dict[str, object]:
-    """`goodput_off` in points, `merges_off` in per cent of the real ones."""
+    """Return both runs' figures: `goodput_off` in percentage points, `merges_off` in per cent."""
     found: dict[str, object] = {"plan": name}
     for key in asdict(real):
         found[f"{key}_real"] = getattr(real, key)
@@ -116,7 +123,7 @@ def _row(name: str, real: WindowFigures, simulated: WindowFigures) -> dict[str, 
 def measure(
     preset: str, overrides: Sequence[str], home: Path, for_s: float, islands: int
 ) -> MachineTimes:
-    """A window without faults, then some kills."""
+    """Measure the times of this machine, in a window without faults and then over some kills."""
     with going(preset, overrides, home) as run:
         run.until_all_contribute()
         time.sleep(SETTLES_S + for_s)
@@ -135,6 +142,7 @@ def measure(
 
 
 def _tape(run: ChildRun) -> Rows:
+    """Return the events of a run with their times."""
     return [(row.now_s, row.event) for row in rows_of(run.run_dir)]
 
 
@@ -147,7 +155,7 @@ def _real(
     islands: int,
     times: MachineTimes,
 ) -> tuple[WindowFigures, list[SimFault]]:
-    """A window of a real run, and what was done in it: seconds from its beginning."""
+    """Run one window of a real run; return its figures and its faults, in seconds of the window."""
     attacks = list(attacks)
     with going(preset, overrides, home) as run:
         run.until_all_contribute()
@@ -174,6 +182,7 @@ def _real(
 
 
 def _toml(attack: CalibrationFault, for_s: float) -> str:
+    """Return the fault as `chaos` reads it."""
     lines = [
         "[[faults]]",
         f"after_s = {attack.at * for_s}",

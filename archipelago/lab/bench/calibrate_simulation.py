@@ -22,28 +22,33 @@ from cluster.config.schema import Config
 from coordinator.protocol import Anchor
 
 SETTLES_S = 3.0
-"""After everybody has contributed, until a window begins."""
+"""Seconds from when all islands have contributed until a window begins."""
 LATENCY_S = 0.003
-"""Of a message, one way: `bench scale` has a report answered within some milliseconds."""
+"""Seconds of a message, one way: `bench scale` has a report answered within some milliseconds."""
 JITTER = 0.05
-"""Of a paced step: the islands idle until it is over."""
+"""The jitter of a paced step, as a share; it is small since islands idle until the step is over."""
 ENOUGH_EVENTS = 10**6
+"""The limit of simulated events."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineTimes:
-    """Of this machine, in seconds: a step, a merge and storing it, and from a kill to a step."""
+    """The times of one machine, in seconds."""
 
     step_s: float
+    """An inner step."""
     merge_s: float
+    """A merge."""
     store_s: float
+    """Storing a merged version."""
     back_s: float
+    """From a kill until the next step begins."""
 
 
 def simulate(
     config: Config, times: MachineTimes, for_s: float, faults: Sequence[SimFault]
 ) -> WindowFigures:
-    """The same window in virtual time, with the real rules; faults as the real run had them."""
+    """Simulate the window in virtual time, with the real rules and the faults of the real run."""
     site = Site(_plan(config, times))
     network = SimNetwork(site)
     judge = InvariantJudge(site.plan.rule, Truth(site.made_of.get, lambda life, from_s, to_s: True))
@@ -70,6 +75,7 @@ def simulate(
 
 
 def _plan(config: Config, times: MachineTimes) -> SimPlan:
+    """Return the plan of the simulation."""
     rule = rule_for(config, LAYOUT)
     traits = [
         Trait(

@@ -1,4 +1,4 @@
-"""The figures that `bench calibrate` reads off the tape of a real run or of a simulated one."""
+"""The figures of `bench calibrate`, read from the tape of a real run or of a simulated one."""
 
 from __future__ import annotations
 
@@ -24,21 +24,26 @@ from coordinator.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
-    """What a window of a tape shows. `goodput`: steps, by the step time without faults, over the
-    islands' time; `participants`: contributions that arrived, for each merge."""
+    """The figures of a window of a tape."""
 
     goodput: float
+    """Steps, times the step time without faults, over the islands' time."""
     merges: int
+    """The number of merges."""
     participants: float
+    """Contributions that arrived, for each merge."""
     gap_s: float
+    """The median time between two merges."""
     longest_gap_s: float
+    """The longest time between two merges."""
 
 
 Rows = Sequence[tuple[float, Event]]
+"""The events of a tape, each with its time in seconds."""
 
 
 def seen(rows: Rows, from_s: float, to_s: float, islands: int, step_s: float) -> WindowFigures:
-    """Read the figures off a tape's rows, in seconds of its own clock."""
+    """Return the figures of a window of the tape, in seconds of its own clock."""
     before, after = steps_by(rows, from_s), steps_by(rows, to_s)
     steps = sum(count - before.get(life, 0) for life, count in after.items())
     inside = [(at_s, event) for at_s, event in rows if from_s < at_s <= to_s]
@@ -55,7 +60,7 @@ def seen(rows: Rows, from_s: float, to_s: float, islands: int, step_s: float) ->
 
 
 def steps_by(rows: Rows, by_s: float) -> dict[Life, int]:
-    """Steps that each life has reported until then."""
+    """Return the steps that each life has reported by this time."""
     found: dict[Life, int] = {}
     for at_s, event in rows:
         if at_s > by_s:
@@ -66,7 +71,7 @@ def steps_by(rows: Rows, by_s: float) -> dict[Life, int]:
 
 
 def all_contributed_s(rows: Rows, islands: int) -> float:
-    """When the last island's first contribution arrived."""
+    """Return the time at which the last island's first contribution arrived."""
     first: dict[Island, float] = {}
     for at_s, event in rows:
         if isinstance(event, Arrived):
@@ -77,7 +82,7 @@ def all_contributed_s(rows: Rows, islands: int) -> float:
 
 
 def waits_s(rows: Rows) -> tuple[float, float]:
-    """Medians: from the last contribution of a round to `Merged`, and from that to `Stored`."""
+    """Return the median seconds from a round's last contribution to `Merged`, then to `Stored`."""
     arrived, merged = dict[Fragment, float](), dict[Fragment, float]()
     merging, storing = list[float](), list[float]()
     for at_s, event in rows:
@@ -95,7 +100,7 @@ def waits_s(rows: Rows) -> tuple[float, float]:
 
 
 def stepped_s(rows: Rows, life: int, after_s: float) -> float:
-    """When the victim reported its first step in its `life`-th life."""
+    """Return the time of the victim's first reported step in its `life`-th life, or later."""
     return next(
         at_s
         for at_s, event in rows
@@ -108,7 +113,7 @@ def stepped_s(rows: Rows, life: int, after_s: float) -> float:
 
 
 def lives_of(rows: Rows) -> list[Incarnation]:
-    """The victim's, in order."""
+    """Return the incarnations of the victim, in order."""
     lives = {
         e.life.incarnation for _, e in rows if isinstance(e, Report) and e.life.island == VICTIM
     }

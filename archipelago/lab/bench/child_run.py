@@ -1,4 +1,4 @@
-"""A run in processes of its own, for benches that break it, and what it leaves to be read."""
+"""A run in processes of its own, for benchmarks that break it, and the files that it leaves."""
 
 from __future__ import annotations
 
@@ -28,17 +28,21 @@ from coordinator.errors import RunFailed
 from coordinator.protocol import Arrived, Island, Merged
 
 LONGEST_WAIT_S = 300.0
+"""Seconds that one wait for the run may take."""
 VICTIM = Island("local-1")
+"""The island that the benchmarks kill."""
 FOREVER = 10**9
+"""A number of steps that is never reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raylets:
-    """A Ray cluster of several nodes: its address, and what must be in the environment of whoever
-    shall be let in."""
+    """A Ray cluster of several nodes."""
 
     address: str
+    """The address of the cluster."""
     environment: dict[str, str]
+    """The environment variables that a process needs in order to connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +50,23 @@ class ChildRun:
     """A run in processes of its own."""
 
     process: subprocess.Popen[str]
+    """The process of `archipelago run`."""
     run_dir: Path
     islands: int
+    """The number of islands."""
     environment: dict[str, str]
+    """The environment of the run, and of the commands that break it."""
 
     @property
     def look(self) -> dict[str, Any] | None:
-        """What it has said of itself last."""
+        """The last status that the run has written; None before the first."""
         said = last_look(self.run_dir / LOOKS)
         return None if said is None else json.loads(said)
 
     def until(self, what: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Wait until this holds of what it said last.
+        """Wait until the predicate holds for the last status, and return that status.
 
-        Errors: `RunFailed` if it ends first, or that takes minutes.
+        Errors: `RunFailed` if the run ends first, or that takes minutes.
         """
         end_s = time.monotonic() + LONGEST_WAIT_S
         while (look := self.look) is None or not what(look):
@@ -69,7 +76,7 @@ class ChildRun:
         return look
 
     def until_all_contribute(self, life: int = 1, victim: Island = VICTIM) -> dict[str, Any]:
-        """Wait until all are live, the victim in this life at least, and contribute."""
+        """Wait until all islands are live and contribute, the victim in this life or later."""
         return self.until(
             lambda look: (
                 sum(each["state"] == "live" for each in look["islands"]) == self.islands
@@ -80,9 +87,9 @@ class ChildRun:
         )
 
     def break_it(self, *arguments: str) -> None:
-        """With `archipelago chaos`.
+        """Inject faults with `archipelago chaos`.
 
-        Errors: `RunFailed` if it is not to be broken.
+        Errors: `RunFailed` if the command fails, or every fault is refused.
         """
         done = subprocess.run(
             [sys.executable, "-m", "archipelago", "chaos", str(self.run_dir), "--json", *arguments],
@@ -97,10 +104,11 @@ class ChildRun:
             raise RunFailed(f"it could not be broken: {done.stdout}{done.stderr[-2000:]}")
 
     def kill(self, whom: str, kind: str) -> None:
+        """Kill one process now; a `kind` of "node" kills everything on its node."""
         self.kill_by([(0.0, whom)], kind)
 
     def kill_by(self, plan: Sequence[tuple[float, str]], kind: str = "kill") -> None:
-        """After how many seconds whom; returns with the last one."""
+        """Kill each victim after its number of seconds, and return after the last one."""
         path = self.run_dir.with_name("plan.toml")
         path.write_text(
             "".join(
@@ -111,8 +119,10 @@ class ChildRun:
         self.break_it("--plan", str(path))
 
     def kill_and_wait(self, whom: str, kind: str = "kill", victim: Island = VICTIM) -> None:
-        """Kill, then wait until the victim has begun another life, and contributes in it. `kind`:
-        "node" for all that is where it is."""
+        """Kill, then wait until the victim has begun another life and contributes in it.
+
+        A `kind` of "node" kills everything on the node of `whom`.
+        """
         look = self.look
         assert look is not None
         life = _of(look, victim)["life"]
@@ -120,7 +130,7 @@ class ChildRun:
         self.until_all_contribute(life + 1, victim)
 
     def end(self) -> tuple[dict[str, Any], str]:
-        """Stop it gracefully; its summary, and what it said."""
+        """Stop the run gracefully, and return its summary and its standard error."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
         out, err = self.process.communicate(timeout=LONGEST_WAIT_S)
@@ -128,6 +138,7 @@ class ChildRun:
 
 
 def _of(look: dict[str, Any], island: Island) -> dict[str, Any]:
+    """Return the status of one island."""
     return next(each for each in look["islands"] if each["island"] == island)
 
 
@@ -139,8 +150,10 @@ def going(
     raylets: Raylets | None = None,
     islands: Sequence[Mapping[str, object]] = FOUR,
 ) -> Generator[ChildRun]:
-    """A run that does not end by itself; ended with the block. `raylets`: where it is to be, if not
-    in a Ray of its own."""
+    """Start a run that does not end by itself, and end it with the block.
+
+    `raylets` is the cluster to use; without it the run starts a Ray of its own.
+    """
     config = demo(preset, steps=FOREVER, seed=0, overrides=overrides, islands=islands)
     with TemporaryDirectory(prefix="archipelago-bench-") as folder:
         path, run_dir = Path(folder) / "bench.toml", Path(folder) / "run"
@@ -167,8 +180,9 @@ def going(
 
 @contextmanager
 def several(nodes: int) -> Generator[Raylets]:
-    """A Ray cluster on this machine, of so many nodes with room for one island each. It ends with
-    the block, or with this process.
+    """Start a Ray cluster on this machine, of `nodes` nodes with room for one island each.
+
+    The cluster ends with the block, or with this process.
 
     Errors: `RunFailed` if it does not start.
     """
@@ -194,22 +208,27 @@ def several(nodes: int) -> Generator[Raylets]:
 
 
 def rows_of(run_dir: Path) -> list[TapeRow]:
-    """All events of a run, from its tape."""
+    """Return all events of a run, from its tape."""
     depot = Folder(run_dir)
     return read_tape(depot, load_layout(depot).fingerprint).events
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """When what happened in a run, in seconds of its own clock; arrivals with the incarnation."""
+    """The times of what happened in a run, in seconds of its own clock."""
 
     merges: list[float]
+    """The time of each merge."""
     arrivals: dict[Island, list[tuple[float, int]]]
+    """The time of each contribution of an island, with the incarnation."""
     faults: list[tuple[float, str]]
+    """The time and the victim of each injected fault."""
     held: list[tuple[float, set[str]]]
+    """The times at which it was noted which islands hold devices, and those islands."""
 
     @staticmethod
     def of(run_dir: Path) -> Story:
+        """Read the story of a run from its directory."""
         rows = rows_of(run_dir)
         arrivals: dict[Island, list[tuple[float, int]]] = {}
         for row in rows:
@@ -225,20 +244,21 @@ class Story:
         )
 
     def gap_s(self, from_s: float, to_s: float) -> float:
-        """The longest time without a merge that touches this time."""
+        """Return the longest time between two merges that overlaps with this interval."""
         around = [b - a for a, b in pairwise(self.merges) if b > from_s and a < to_s]
         return max(around)
 
     def next_merge_s(self, after_s: float) -> float:
+        """Return the time of the first merge after this time."""
         return next(at_s for at_s in self.merges if at_s > after_s)
 
     def back_s(self, island: Island, killed_s: float) -> float:
-        """When it contributed again, in a new life."""
+        """Return the time at which the island contributed again, in a new life."""
         known = max(life for s, life in self.arrivals[island] if s <= killed_s)
         return next(s for s, life in self.arrivals[island] if life > known)
 
     def cold_starts_s(self) -> list[float]:
-        """From an island's devices to its first contribution."""
+        """Return for each island the seconds from its devices to its first contribution."""
         known: dict[str, float] = {}
         for at_s, islands in self.held:
             for island in islands:

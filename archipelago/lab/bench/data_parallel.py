@@ -1,4 +1,4 @@
-"""The baseline's process: trains data-parallel, and prints the held-out loss.
+"""The baseline's process: it trains data-parallel and prints the held-out loss.
 
 `python -m archipelago.lab.bench.data_parallel CONFIG.toml STEPS` prints it as JSON.
 """
@@ -20,9 +20,10 @@ from islands.inner import Inner
 
 
 def train(config: Config, steps: int) -> dict[str, float]:
-    """Train on the summed batch of the islands, with the schedule ending at `steps`.
+    """Train on the summed batch of the islands, with a schedule that ends at `steps`.
 
-    Return the held-out loss, the tokens, and the tokens a second of the training alone.
+    Return the held-out loss in nats per token, the tokens, and the tokens per second of the
+    training alone.
     """
     task = task_of(config)
     inner = Inner(task, replace(optimizer_of(config), horizon_steps=steps))

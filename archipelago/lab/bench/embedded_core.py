@@ -1,7 +1,7 @@
-"""A syncer and a shard on an embedded Ray, and nobody else: what benches of the system stand on.
+"""A syncer and shards on an embedded Ray, and nothing else, for the benchmarks of the system.
 
-No fleet and no evaluator: who asks for a status each half second, and who judges the model, is
-there only if a bench has `Onlookers`.
+There is no fleet and no evaluator. A benchmark that wants the status queries and the evaluations of
+a real run uses `Onlookers`.
 """
 
 from __future__ import annotations
@@ -31,27 +31,32 @@ from cluster.storage.metrics_log import LOOKS
 from coordinator.fragments import Flat, Layout
 
 RUN = "bench"
+"""The name of the run."""
 START_S = 300.0
-"""Within which a process must have imported and compiled what it needs."""
+"""Seconds within which a process must have imported and compiled what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchStage:
-    """The syncer's handle, and the numbers of its process and of the shards'."""
+    """A running syncer with its shards."""
 
     config: Config
     layout: Layout
     home: Home
     syncer: Any
+    """The handle of the syncer."""
     syncer_pid: int
+    """The process id of the syncer."""
     shard_pids: list[int]
+    """The process ids of the shards."""
     run_dir: Path
 
     def status(self) -> RunStatus:
+        """Return the status of the run."""
         return answer(self.syncer.status.remote())
 
     def cpu_s(self) -> tuple[float, float]:
-        """Of the syncer, and of all shards."""
+        """Return the CPU seconds of the syncer, and of all shards together."""
         return procfs.cpu_s(self.syncer_pid), sum(procfs.cpu_s(pid) for pid in self.shard_pids)
 
 
@@ -59,7 +64,10 @@ class BenchStage:
 def staged(
     config: Config, layout: Layout, flats: Sequence[Flat], address: str | None = None
 ) -> Generator[BenchStage]:
-    """Everything is ended with the block. `address`: of a cluster; None: an embedded one."""
+    """Start a syncer and shards with this model, and end them with the block.
+
+    `address` is that of a Ray cluster; None starts an embedded one.
+    """
     with TemporaryDirectory(prefix="archipelago-bench-") as folder, redirect_stdout(sys.stderr):
         run_dir, home = Path(folder), Home(RUN, detached=False)
         with cluster_of(config, address, RUN, Stores.of(config, layout)):
@@ -74,7 +82,7 @@ def staged(
 
 @contextmanager
 def back_on_stage(config: Config, layout: Layout, run_dir: Path) -> Generator[BenchStage]:
-    """A run that was there before, from what it has left in its directory."""
+    """Restart a run from the files in its directory, and end it with the block."""
     home, need = Home(RUN, detached=False), Stores.of(config, layout)
     with redirect_stdout(sys.stderr), cluster_of(config, "local", RUN, need):
         logging.getLogger("ray").setLevel(logging.ERROR)
@@ -86,6 +94,7 @@ def back_on_stage(config: Config, layout: Layout, run_dir: Path) -> Generator[Be
 def _opened(
     config: Config, layout: Layout, home: Home, run_dir: Path, shards: Sequence[Any]
 ) -> BenchStage:
+    """Start the syncer, wait until it is open, and return the stage."""
     syncer = start_syncer(config, RUN, home, run_dir)
     answer(syncer.open.remote(layout), START_S)
     pids = [answer(stub_actor.pid_of(actor)) for actor in (syncer, *shards)]
@@ -93,19 +102,22 @@ def _opened(
 
 
 class Onlookers:
-    """The evaluator of a run, and what its fleet does all the time, by a thread of this process: it
-    looks, keeps what it saw as a line of JSON, and has the model judged now and then."""
+    """The evaluator of a run, and a thread that does the periodic work of a fleet.
+
+    The thread asks for the status, writes it as a line of JSON, and has the model evaluated from
+    time to time.
+    """
 
     def __init__(self, stage: BenchStage) -> None:
         self._stage = stage
         self._evaluator = start_evaluator(stage.config, stage.home)
-        answer(self._evaluator.judge.remote(), START_S)  # imported, read and compiled
+        answer(self._evaluator.judge.remote(), START_S)  # wait until it is compiled
 
     @contextmanager
     def looking(self) -> Generator[None]:
-        """They look on while the block lasts.
+        """Run the thread while the block lasts.
 
-        Errors: what broke them.
+        Errors: the error that broke the thread.
         """
         enough = threading.Event()
         with ThreadPoolExecutor(1, "look") as pool:
@@ -117,6 +129,7 @@ class Onlookers:
             looks.result()
 
     def _look(self, enough: threading.Event) -> None:
+        """Ask for the status at every refresh, and for an evaluation at its interval."""
         monitor, stage = self._stage.config.monitor, self._stage
         held = {island: group_name(island) for island in stage.config.island_names}
         judged_s, judgement = -math.inf, None

@@ -1,7 +1,7 @@
-"""`archipelago bench faults`: what is left of a run in which something dies every so often.
+"""The benchmark `archipelago bench faults`: the throughput left when processes keep being killed.
 
-It runs the real command line in processes of its own, breaks it with `chaos`, and reads the figures
-off what the run leaves: its tape and its looks.
+It runs the real command line in processes of its own, kills processes with `chaos`, and reads the
+figures from the files of the run: its tape and its looks.
 """
 
 from __future__ import annotations
@@ -36,33 +36,40 @@ from coordinator.protocol import (
 )
 
 RAW_SHARE = 0.25
-"""Of the time, for the windows without a goal."""
+"""The length of each unpaced window, as a share of `for_s`."""
 PACED_SHARE = 0.5
-"""Of the steps per second that the islands reach together when nobody slows them."""
+"""The paced rate of steps, as a share of the unpaced rate of all islands together."""
 PLANS = {"islands": (ANY,), "islands, syncer, shard": (SYNCER, ANY, SHARD, ANY)}
-"""Whom each plan kills, in turn."""
+"""The victims of each plan, in turn."""
 
 
 class LostMerges(NamedTuple):
-    """Merges that are not in the model: versions that had been `published`, and others that were
-    merged, but died before they could be."""
+    """The numbers of merges that a death has undone."""
 
     published: int
+    """Versions that had been published, and are gone from the model."""
     unpublished: int
+    """Versions that were merged, and died before they could be published."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultWindow:
-    """What a run did in the seconds from when everybody was there. `hits`: how often an island was
-    killed. `advancing`: the mean share of its islands that advanced."""
+    """The figures of one window of a run, which begins when all islands have contributed."""
 
     merged_per_s: float
+    """Merged tokens per second."""
     steps_per_s: float
+    """Inner steps per second of all islands together."""
     seconds: float
+    """The length of the window."""
     summary: dict[str, Any]
+    """The summary of the whole run."""
     hits: int
+    """How often an island was killed."""
     lost: LostMerges
+    """The merges that the kills undid."""
     advancing: float
+    """The mean share of the islands that advanced."""
 
 
 def faults(
@@ -75,13 +82,13 @@ def faults(
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, object]:
-    """Merged tokens per second with somebody killed every so often, against the same without.
+    """Compare the merged tokens per second with regular kills and without.
 
-    Unpaced first, for a quarter of the time. Then paced to half of the steps per second that this
-    came to without kills, so that the machine has something left for a restart, and that who is
-    left does not step faster while another is away; `paced_share` says what it came to, in merged
-    tokens per second. Of these, `pairs` times in turn: a window of `for_s` seconds without kills,
-    and one by each of `PLANS`.
+    The first windows are unpaced and take a quarter of the time. The others are paced to half of
+    the rate of steps that was reached without kills. So the machine has capacity left for a
+    restart, and the remaining islands do not step faster while another one is away. `paced_share`
+    is the paced rate of merged tokens per second over the unpaced one. Each of the `pairs` has one
+    window of `for_s` seconds without kills, and one for each of `PLANS`.
     """
     mine = [*overrides, f"islands.0.count={islands}"]
     only_islands, *_ = PLANS.values()
@@ -121,7 +128,11 @@ def faults(
 
 
 def plan_of(victims: Sequence[str], every_s: float, for_s: float) -> list[tuple[float, str]]:
-    """When whom to kill: one every so often, the last early enough to be seen coming back."""
+    """Return the time and the victim of each kill, in seconds of the window.
+
+    Kills come every `every_s` seconds; the last is early enough for the victim to be seen coming
+    back.
+    """
     times = [every_s * number for number in range(1, int(for_s / every_s))]
     return list(zip(times, cycle(victims), strict=False))
 
@@ -129,13 +140,16 @@ def plan_of(victims: Sequence[str], every_s: float, for_s: float) -> list[tuple[
 def compared(
     islands: int, broken: Sequence[FaultWindow], without: Sequence[FaultWindow]
 ) -> dict[str, object]:
-    """Windows with a plan against those without, pair by pair.
+    """Compare windows with kills to windows without, pair by pair.
 
-    `retained`: of the merged tokens per second, all that the plan costs. `possible`: the share of
-    the island-seconds in which no island was on its way back, so that `retained_of_possible` says
-    what is lost beside these: the time that a recovery takes is taken out of it. `not_back`: killed
-    islands that had not contributed again when the window ended, whose time is not. `uptime`: some
-    island advances. `islands_advancing`: the mean share of them that do.
+    - `retained`: the share of merged tokens per second that the plan leaves.
+    - `possible`: the share of island-seconds in which an island was not on its way back.
+    - `retained_of_possible`: the ratio of these two, from which the time of the recoveries is
+      removed.
+    - `not_back`: killed islands that had not contributed again at the end of the window. Their time
+      away is not subtracted from `possible`.
+    - `uptime`: the share of time in which some island advances.
+    - `islands_advancing`: the mean share of islands that advance.
     """
     retained = [a.merged_per_s / b.merged_per_s for a, b in zip(broken, without, strict=True)]
     possible = [1 - sum(each.summary["recovery_s"]) / (islands * each.seconds) for each in broken]
@@ -173,6 +187,7 @@ def _window(
     for_s: float,
     plan: Sequence[tuple[float, str]],
 ) -> FaultWindow:
+    """Run one window with this plan of kills, and return its figures."""
     with going(preset, overrides, home) as run:
         first = run.until_all_contribute()
         began_s = time.monotonic()
@@ -200,9 +215,11 @@ def _window(
 
 
 def lost_of(rows: Iterable[TapeRow]) -> LostMerges:
-    """Merges that somebody's death has undone, by the tape of a run: what was merged and
-    not stored dies with its shard, or with the syncer; a shard that comes back with less than was
-    published has lost that too."""
+    """Count the merges that were undone by a death, from the tape of a run.
+
+    A version that is merged and not stored dies with its shard, or with the syncer. A shard that
+    comes back with less than was published has lost that too.
+    """
     published: dict[Fragment, int] = {}
     merged = dict[Fragment, int]()
     gone = unpublished = 0
@@ -226,8 +243,11 @@ def lost_of(rows: Iterable[TapeRow]) -> LostMerges:
 
 
 def advancing(rows: Sequence[TapeRow]) -> float:
-    """The mean share of a run's islands that advance, from when all have contributed until the run
-    is stopped; an island advances as `uptime` says it."""
+    """Return the mean share of a run's islands that advance.
+
+    The time counts from when all have contributed until the run is stopped. An island advances by
+    the definition of `uptime`.
+    """
     first: dict[Island, float] = {}
     for row in rows:
         if isinstance(row.event, Arrived):
@@ -241,7 +261,7 @@ def advancing(rows: Sequence[TapeRow]) -> float:
 
 
 def _spans(rows: Iterable[TapeRow]) -> Iterator[tuple[float, float]]:
-    """From when to when some island advanced, each report by itself."""
+    """Yield the spans of time in which some island advanced, one for each report."""
     known: dict[Life, tuple[int, float]] = {}
     for row in rows:
         if isinstance(report := row.event, Report):

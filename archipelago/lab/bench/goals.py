@@ -1,4 +1,4 @@
-"""What the benches' figures are meant to be, and whether they are: the interval decides."""
+"""The goals of the benchmarks' figures, and the verdict on them, which the interval decides."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from archipelago.lab.bench.stats import CONFIDENCE
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Limits of a figure, both allowed."""
+    """The limits of a figure, both inclusive."""
 
     at_least: float = -math.inf
+    """The lower limit, in the unit of the figure."""
     at_most: float = math.inf
+    """The upper limit, in the unit of the figure."""
 
     def __str__(self) -> str:
         bounds = ((self.at_least, "or more"), (self.at_most, "or less"))
         return ", ".join(f"{limit:g} {word}" for limit, word in bounds if math.isfinite(limit))
 
     def holds(self, value: float) -> bool:
+        """Return whether the value is within the limits."""
         return self.at_least <= value <= self.at_most
 
 
@@ -55,14 +58,15 @@ GOALS: Mapping[str, Mapping[str, Goal]] = {
     },
     "calibrate": {"goodput_off": Goal(at_most=2.0), "merges_off": Goal(at_most=5.0)},
 }
-"""By bench and figure."""
+"""The goals by benchmark and figure."""
 
 
 def verdict(goal: Goal, name: str, figures: Mapping[str, object]) -> str:
-    """Is the goal `reached`, `missed`, or is this `inconclusive`?
+    """Return whether the goal is `reached`, `missed` or `inconclusive`.
 
-    Reached where the whole interval is inside, and is one of 95 %, which takes six samples; missed
-    where nothing of it is. A figure without an interval is a count, and exact.
+    It is reached if the whole interval is inside the limits and covers 95 %, which takes six
+    samples. It is missed if no part of the interval is inside. A figure without an interval is an
+    exact count.
     """
     low, high = (figures.get(f"{name}_{end}", figures[name]) for end in ("low", "high"))
     covered = figures.get("coverage", 1.0) if f"{name}_low" in figures else 1.0

@@ -1,7 +1,7 @@
-"""Two hosts with a link of so many bits a second between them: network namespaces of the kernel,
-with a cable whose ends have token buckets; one Ray cluster on both. For root only.
+"""Two hosts on this machine with a link of limited bandwidth between them; needs root.
 
-`near` has the head and is where the measuring process runs; `far` is where learners are.
+The hosts are network namespaces, joined by a virtual cable whose ends have token buckets; one Ray
+cluster spans both. `near` has the head and the measuring process; `far` has the learners.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ from coordinator.errors import RunFailed
 
 HEAD, FAR, PORT = "10.78.0.1", "10.78.0.2", 6379
 FAR_RESOURCE = "far"
-"""What an actor asks for that shall be on the far host."""
+"""The Ray resource that places an actor on the far host."""
 BURST_BYTES = 256 * 2**10
 START_S, LOOK_S = 120.0, 0.5
 
 
 def can_be() -> bool:
-    """May this process make hosts?"""
+    """Return whether this process may make hosts: it needs root, `ip` and `tc`."""
     return os.geteuid() == 0 and all(shutil.which(tool) for tool in ("ip", "tc"))
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceHosts:
-    """Names of the namespaces, and the environment that processes have in both."""
+    """The two namespaces, and the environment of the processes in them."""
 
     near: str
+    """The name of the namespace with the head."""
     far: str
+    """The name of the namespace with the learners."""
     environment: dict[str, str]
+    """The environment of every process in either namespace."""
 
     def start(self, host: str, *command: str, into: int | None = None) -> subprocess.Popen[str]:
-        """A process there; `into`: where what it prints goes."""
+        """Start a Python process on a host; its output and errors go to `into`."""
         return subprocess.Popen(
             ["ip", "netns", "exec", host, sys.executable, *command],
             env=self.environment,
@@ -54,12 +57,14 @@ class NamespaceHosts:
 
 
 def _ip(*words: str) -> None:
+    """Run `ip` with these words. Errors: `RunFailed`."""
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunFailed(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
 def _narrow(host: str, device: str, bits_s: float) -> None:
+    """Limit what a device sends to `bits_s`, by a token bucket. Errors: `RunFailed`."""
     bucket = ["tbf", "rate", f"{bits_s:.0f}bit", "burst", str(BURST_BYTES), "latency", "200ms"]
     command = ["ip", "netns", "exec", host, "tc", "qdisc", "add", "dev", device, "root", *bucket]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -71,12 +76,12 @@ def _narrow(host: str, device: str, bits_s: float) -> None:
 def two_hosts(
     bits_s: float, near_store_bytes: int, far_store_bytes: int
 ) -> Generator[tuple[NamespaceHosts, str]]:
-    """The hosts, and the address of their cluster; both are gone with the block.
+    """Make two hosts with a Ray cluster, and yield them with its address; remove both at the end.
 
-    Errors: `RunFailed` if they cannot be had.
+    Errors: `RunFailed` if they cannot be made.
     """
     tag = f"ab{os.getpid()}"
-    with TemporaryDirectory(prefix="al-") as folder:  # sockets have short names
+    with TemporaryDirectory(prefix="al-") as folder:  # socket paths must be short
         mine = {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "disabled", "PYTHONUNBUFFERED": "1"}
         hosts = NamespaceHosts(f"{tag}n", f"{tag}f", {**os.environ, **RAY_SETTINGS, **mine})
         rays: list[subprocess.Popen[str]] = []
@@ -113,6 +118,7 @@ def two_hosts(
 def _ray(
     hosts: NamespaceHosts, host: str, address: str, store_bytes: int, options: Sequence[str]
 ) -> subprocess.Popen[str]:
+    """Start Ray on a host, with its output in a log file."""
     words = Path(hosts.environment["RAY_TMPDIR"]) / f"{host}.log"
     with words.open("w") as log:
         return hosts.start(
@@ -131,7 +137,10 @@ def _ray(
 
 
 def _until_heard(hosts: NamespaceHosts) -> None:
-    """Return when the head listens: who joins before that gives up."""
+    """Wait until the head listens, since a node that joins earlier gives up.
+
+    Errors: `RunFailed` if that takes longer than `START_S`.
+    """
     knock = f"import socket; exit(socket.socket().connect_ex(({HEAD!r}, {PORT})) != 0)"
     end_s = time.monotonic() + START_S
     while hosts.start(hosts.near, "-c", knock).wait():

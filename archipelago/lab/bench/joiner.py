@@ -1,4 +1,4 @@
-"""A learner that joins and then only holds the model: its own process, its real way to the run."""
+"""A learner that joins and then only holds the model: its own process, on the real transport."""
 
 from __future__ import annotations
 
@@ -36,19 +36,23 @@ from coordinator.protocol import (
 )
 
 BEAT_S = 2.0
+"""Seconds of one step, and so between two reports."""
 THREADS = 4
+"""Threads of the actor."""
 
 
 class Pacer:
-    """A link of so many bytes a second for all who are told to go over it, where there is no other:
-    what one of them has pulled is there for the others."""
+    """A simulated link of limited bandwidth, shared by all learners that use it.
+
+    Each object crosses the link once; after that the other learners have it, too.
+    """
 
     def __init__(self, bytes_s: float) -> None:
         self._bytes_s, self._free_s = bytes_s, 0.0
         self._lock, self._there = threading.Lock(), dict[str, float]()
 
     def carry(self, name: str, nbytes: int) -> None:
-        """Return when the object of this name would be there."""
+        """Return when the object of this name would have crossed the link."""
         now_s = time.monotonic()
         with self._lock:
             if name not in self._there:
@@ -59,10 +63,10 @@ class Pacer:
 
 
 class Joiner:
-    """One island, whose learner takes a step every two seconds and computes nothing."""
+    """One island whose learner takes a step every two seconds and computes nothing."""
 
     def __init__(self, config: str, namespace: str, island: Island, pacer: Any) -> None:
-        """`pacer`: None where there is a real link."""
+        """Prepare to join; `pacer` is None where there is a real link."""
         setup_logging()
         self._island = island
         plain = Config.model_validate_json(config, strict=False)
@@ -77,7 +81,10 @@ class Joiner:
         self._over = threading.Event()
 
     def join(self, fingerprint: str) -> float:
-        """Join, get the model and report a step; when that was done, by the machine's clock."""
+        """Join, fetch the model and report a step; return the time of that on the machine's clock.
+
+        Errors: `RunFailed` if the learner is refused, or its life is ended.
+        """
         granted = self._link.join(Join(self._island, group_name(self._island), fingerprint))
         if not isinstance(granted, Granted):
             raise RunFailed(f"{self._island} may not join: {granted.why}")
@@ -91,8 +98,10 @@ class Joiner:
         return in_s
 
     def _report(self, life: Life, steps: int, pages: Pages) -> None:
-        """Read the windows of a step and say so, as the syncer compares the two; get more of them
-        in time."""
+        """Read the windows of a step and report it, and ask for more windows in time.
+
+        The windows have to be read, since the syncer compares them with the steps.
+        """
         pages.turn(self._batch)
         progress = Progress(steps, steps, pages.cursor)
         said = self._link.report(Report(life, progress, BEAT_S), Vitals(0.0), ())
@@ -106,32 +115,35 @@ class Joiner:
                     raise RunFailed(f"{life} was ended: {over.why}")
 
     def _beat(self, life: Life, pages: Pages) -> None:
+        """Report a step every `BEAT_S` seconds, until the process ends."""
         steps = 1
         while not self._over.wait(BEAT_S):
             steps += 1
             self._report(life, steps, pages)
 
     def mapped(self) -> bool:
-        """Does the model lie where all learners of this node have it?"""
+        """Return whether the model is mapped from the object store of the node."""
         assert self._model is not None
         return all(not flat.flags.owndata and not flat.flags.writeable for _, flat in self._model)
 
     def read(self) -> float:
-        """Read all of the model, as who copies it to a device does."""
+        """Return the sum of the model; this reads all of it, as a copy to a device does."""
         assert self._model is not None
         return float(sum(np.sum(flat, dtype=np.float64) for _, flat in self._model))
 
     # --- as an island -----------------------------------------------------------------------------
 
     def watch(self, life: Life) -> str:
+        """Wait until this life is over, and return why."""
         self._over.wait()
         return f"{life} is over"
 
     def cease(self, over: object) -> None:
-        """A life of a bench that is not needed any more."""
+        """Do nothing: the benchmark does not need this life any more."""
 
 
 def _paced(pacer: Any, reference: Any) -> Any:
+    """Fetch an object, and wait until it would have crossed the simulated link."""
     value: Any = ray.get(reference)
     ray.get(pacer.carry.remote(reference.hex(), value.nbytes))
     return value
@@ -140,7 +152,7 @@ def _paced(pacer: Any, reference: Any) -> Any:
 def start_joiner(
     config: Config, island: Island, home: Home, pacer: Any, where: dict[str, float]
 ) -> Any:
-    """`where`: resources that only the node has where it shall be."""
+    """Start the process of a learner; `where` has resources that only the wanted node has."""
     options = home.options(island_actor(seat_of(island)), {})
     actor = ray.remote(Joiner).options(
         **options, num_cpus=0, resources=where, max_concurrency=THREADS

@@ -1,8 +1,9 @@
-"""Many learners join at once, over a thin link, a model that is large; then the shard dies.
+"""The benchmark of joins: many learners join a large model over a thin link, then its shard dies.
 
 `python -m archipelago.lab.bench.joins PLAN`, where PLAN is JSON of a `JoinPlan`, prints figures. It
-uses the cluster at `address`, whose far host has the learners, or an embedded one, where a pacer
-stands for the link. Syncer, shard, store, files and the learners' way to them are those of a run.
+uses the cluster at `address`, whose far host has the learners, or an embedded cluster, where a
+pacer stands for the link. Syncer, shard, object store, files and the transport to the learners are
+those of a run.
 """
 
 from __future__ import annotations
@@ -40,36 +41,43 @@ from coordinator.fragments import Layout, Leaf, cut
 FOREVER, NEVER = 10**9, 10**6
 LOOK_S, POLL_S = 0.25, 0.02
 WITHIN_S = 600.0
-"""Whoever is not there by then does not come."""
+"""Seconds that a join, or a restart, may take before the benchmark fails."""
 GROUP = "far"
+"""The group name of the learners."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
-    """`side`: of a fragment's square tensor. `address`: of a cluster; None: an embedded one."""
+    """The size of the model, the learners and the link."""
 
     side: int
+    """Rows and columns of the square tensor of each fragment."""
     fragments: int
+    """The number of fragments, P."""
     learners: int
+    """The number of learners that join at once."""
     bits_s: float
+    """The bandwidth of the link in bits per second."""
     address: str | None = None
+    """The address of a Ray cluster; None for an embedded one."""
 
     @property
     def model_bytes(self) -> int:
+        """Bytes of the model in f32."""
         return 4 * self.fragments * self.side**2
 
 
 LARGE = JoinPlan(side=2896, fragments=32, learners=16, bits_s=200e6)
-"""1.07 GB in f32."""
+"""The full size: 1.07 GB in f32."""
 QUICK = JoinPlan(side=724, fragments=16, learners=4, bits_s=200e6)
-"""34 MB."""
+"""The quick size: 34 MB in f32."""
 
 
 def config_of(plan: JoinPlan) -> Config:
-    """No round is ever due: what is measured are the joins."""
+    """Return a configuration in which no round is ever due, since only the joins are measured."""
     tables = {
         "run": {"steps": FOREVER},
-        "task": {"preset": "byte-tiny"},  # never built: the learners are light
+        "task": {"preset": "byte-tiny"},  # never built: the learners are stubs
         "sync": {"every": NEVER, "fragments": plan.fragments},
         "islands": [{"group": GROUP, "count": plan.learners, "resources": {"CPU": 0.0}}],
     }
@@ -77,14 +85,15 @@ def config_of(plan: JoinPlan) -> Config:
 
 
 def layout_of(plan: JoinPlan) -> Layout:
+    """Return a layout with one square tensor in each fragment."""
     leaves = [Leaf(f"block-{p:02}", (plan.side, plan.side)) for p in range(plan.fragments)]
     return cut(leaves, plan.fragments)
 
 
 def joins(plan: JoinPlan, say: Callable[[str], None]) -> dict[str, Any]:
-    """On two hosts if this process may make them.
+    """Measure the joins, on two hosts if this process may make them.
 
-    Errors: `RunFailed` if somebody does not join, or does not come back.
+    Errors: `RunFailed` if a learner does not join, or a shard does not come back.
     """
     if not can_be():
         say("no network namespaces without root, ip and tc: the link is a pacer's")
@@ -107,6 +116,7 @@ def joins(plan: JoinPlan, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _there(plan: JoinPlan, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure the joins in this process, on the cluster of the plan."""
     config, layout = config_of(plan), layout_of(plan)
     flats = [np.full(size, p + 1, np.float32) for p, size in enumerate(layout.sizes)]
     with staged(config, layout, flats, plan.address) as stage:
@@ -118,6 +128,7 @@ def _there(plan: JoinPlan, say: Callable[[str], None]) -> dict[str, Any]:
 def _measured(
     plan: JoinPlan, stage: BenchStage, peaks: Peaks, say: Callable[[str], None]
 ) -> dict[str, Any]:
+    """Have the learners join, kill the shard, and return the figures."""
     pacer: Any = None
     where = {FAR_RESOURCE: 1.0}
     if plan.address is None:
@@ -165,7 +176,10 @@ def _measured(
 
 
 def killed_shard(stage: BenchStage) -> float:
-    """From SIGKILL until a process of it has the model again."""
+    """Kill the shard, and return the seconds until its new process has the model.
+
+    Errors: `RunFailed` if it does not come back.
+    """
     (pid,) = stage.shard_pids
     shard: Any = ray.get_actor(SHARD, namespace=stage.home.namespace)
     os.kill(pid, signal.SIGKILL)
@@ -176,13 +190,13 @@ def killed_shard(stage: BenchStage) -> float:
             if probe is not None:
                 return time.monotonic() - began_s
         except (RayError, GetTimeoutError):
-            pass  # it is being restarted
+            pass  # Ray is restarting it
         time.sleep(POLL_S)
     raise RunFailed(f"the shard that was killed is not back within {WITHIN_S:g} s")
 
 
 def idle_shard_bytes(stage: BenchStage) -> int:
-    """What a process of a shard has that holds nothing."""
+    """Return the memory of its own that a shard process has while it holds no fragments."""
     idle = start_shard(stage.config, "idle", stage.home, stage.run_dir)
     try:
         answer(idle.__ray_call__.remote(_warm), WITHIN_S)
@@ -197,7 +211,7 @@ def _warm(shard: Any) -> None:
 
 
 def _store_bytes() -> dict[str, int]:
-    """In the object store of each node, by its address."""
+    """Return the bytes in the object store of each node, by address."""
     from ray._private.internal_api import node_stats
 
     return {
@@ -211,9 +225,10 @@ def _store_bytes() -> dict[str, int]:
 
 @dataclass(slots=True)
 class Peaks:
-    """The most memory of its own that each process had, by its kind, looked at all the time."""
+    """The peak of own memory of several processes, by kind, sampled on a thread."""
 
     of: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """The process ids of each kind; they may be added while the thread runs."""
     _most: dict[str, int] = field(default_factory=dict[str, int])
     _enough: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -233,20 +248,23 @@ class Peaks:
             self.look()
 
     def look(self) -> None:
+        """Sample the memory of all processes once."""
         for kind, pids in dict(self.of).items():
             for pid in pids:
                 try:
                     now = procfs.own_bytes(pid)
                 except OSError:
-                    continue  # it has been killed
+                    continue  # the process has been killed
                 self._most[kind] = max(self._most.get(kind, 0), now)
 
     def seen(self) -> dict[str, int]:
+        """Return the peak bytes of each kind so far."""
         self.look()
         return dict(self._most)
 
 
 def main() -> None:
+    """Run the plan of the command line, and print the figures as JSON."""
     plan = JoinPlan(**json.loads(sys.argv[1]))
     figures = _there(plan, lambda words: print(words, file=sys.stderr, flush=True))
     print(json_text(figures))

@@ -1,11 +1,11 @@
-"""`archipelago bench large`: do costs follow what happened, and not how long a run is or how large?
+"""The benchmark `archipelago bench large`: whether costs are independent of a run's length.
 
-The long tape: a syncer is killed whose tape has the events of up to a million steps of 64 learners.
-`syncer_gap_s` is from the SIGKILL to its first answer, with its state, as a new generation; what it
-takes until islands have joined again is in `bench recovery`.
+The tape part kills a syncer whose tape has the events of up to a million steps of 64 learners.
+`syncer_gap_s` is the time from SIGKILL until a new generation first answers with its state. The
+time until islands have joined again is in `bench recovery`.
 
-The joins: many learners at once, over a thin link, a model of a gigabyte; then its shard is killed
-(`joins`).
+The joins part has many learners join a model of a gigabyte at once, over a thin link, and then
+kills its shard (`joins`).
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from cluster.actors.call_errors import answer
 from coordinator.errors import RunFailed, UserMistake
 
 CACHE = Path.home() / ".cache" / "archipelago" / "bench"
+"""The folder in which long tapes are kept."""
 BACK_S = 600.0
-"""Within which a killed syncer must be back."""
+"""Seconds within which a killed syncer must be back."""
 POLL_S = 0.02
 
 
 class LargePart(StrEnum):
-    """What is measured, one after the other."""
+    """A part of the benchmark."""
 
     TAPE = "tape"
     JOINS = "joins"
@@ -46,11 +47,14 @@ class LargePart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TapeLengths:
-    """`played`: in syncer steps, with a row each. `times`: the longest so often, for one more."""
+    """The lengths of the tapes."""
 
     learners: int
+    """The number of learners."""
     played: tuple[int, ...]
+    """Lengths in syncer steps, with a row each."""
     times: int
+    """How often the longest tape is repeated for one more row."""
 
 
 LONG = TapeLengths(64, (1_000, 10_000, 100_000), 10)
@@ -58,7 +62,7 @@ QUICK = TapeLengths(64, (100,), 10)
 
 
 def parts_of(only: str | None) -> tuple[LargePart, ...]:
-    """All, or the one that somebody asked for.
+    """Return all parts, or the one that is named.
 
     Errors: `UserMistake` if there is none of that name.
     """
@@ -78,9 +82,9 @@ def large(
     say: Callable[[str], None],
     parts: Sequence[LargePart] = tuple(LargePart),
 ) -> dict[str, Any]:
-    """The figures of all parts; `home`: where the tape is kept for the next time.
+    """Measure the parts, and return their figures; `home` is the folder in which tapes are kept.
 
-    Errors: `RunFailed` if somebody who was killed does not come back, or does not join.
+    Errors: `RunFailed` if a killed process does not come back, or a learner does not join.
     """
     figures, peaks = dict[str, Any](), dict[str, int]()
     if LargePart.TAPE in parts:
@@ -96,14 +100,16 @@ def large(
 def long_tape(
     lengths: TapeLengths, repeats: int, home: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """A row for each length; the figures are those of the longest, and the slope between the
-    shortest and that one."""
+    """Measure the restart for each length of the tape, with a row each.
+
+    The other figures are those of the longest tape, and the slope from the shortest to the longest.
+    """
     folder = prepared(home, lengths.learners, lengths.played, say)
     runs = [(steps, 1) for steps in lengths.played] + [(lengths.played[-1], lengths.times)]
     rows: list[dict[str, Any]] = []
     gaps: list[Median] = []
     for steps, times in runs:
-        # links to the tape, so on its file system
+        # on the file system of the tape, since it hard-links the segments
         with TemporaryDirectory(dir=folder, prefix="run-") as temporary:
             run_dir = Path(temporary) / "run"
             left = left_by_a_run(folder, run_dir, lengths.learners, steps, times)
@@ -136,19 +142,26 @@ def long_tape(
 
 @dataclass(frozen=True, slots=True)
 class ComingBack:
-    """`gap_s`: from the kill to an answer; `peak_bytes`: of memory of the new process by then."""
+    """One restart of the syncer."""
 
     gap_s: float
+    """Seconds from the kill to the first answer."""
     peak_bytes: int
+    """Peak memory of the new process by then."""
 
 
 def _killed(learners: int, run_dir: Path, repeats: int) -> Sequence[ComingBack]:
+    """Restart the run in `run_dir`, and kill its syncer `repeats` times."""
     config = config_for(learners)
     with back_on_stage(config, layout_of(config), run_dir) as stage:
         return [_kill(stage) for _ in range(repeats)]
 
 
 def _kill(stage: BenchStage) -> ComingBack:
+    """Kill the syncer, and measure its restart.
+
+    Errors: `RunFailed` if it is not back in time, or not as a new generation.
+    """
     before = answer(stub_actor.pid_of(stage.syncer))
     generation = _generation(stage)
     os.kill(before, signal.SIGKILL)
@@ -156,7 +169,7 @@ def _kill(stage: BenchStage) -> ComingBack:
     while time.monotonic() - began_s < BACK_S:
         try:
             now = _generation(stage)
-        except RayError:  # it is being restarted
+        except RayError:  # Ray is restarting it
             time.sleep(POLL_S)
             continue
         gap_s = time.monotonic() - began_s
@@ -167,5 +180,6 @@ def _kill(stage: BenchStage) -> ComingBack:
 
 
 def _generation(stage: BenchStage) -> int:
+    """Return the generation of the syncer."""
     figures = answer(stage.syncer.status.remote(), BACK_S)["figures"]
     return figures["generation"]

@@ -1,8 +1,9 @@
-"""A tape as a long run leaves it: played once by the rules and kept, for `bench large`.
+"""A tape as a long run leaves it, for `bench large`: played once by the rules, and kept.
 
-64 learners without a model, in step, one syncer step a second of virtual time; all events of theirs
-and of the shard, as on Ray. Sealed segments are read by nobody who comes back, so that a run of ten
-times the length has the same ones ten times, under the names that they would have had.
+64 learners without a model step at the same time, one syncer step per second of virtual time. The
+tape has all of their events and the shard's, as on Ray. A restart does not read sealed segments. A
+run of ten times the length therefore has the same segments ten times, under the names that they
+would have had.
 """
 
 from __future__ import annotations
@@ -61,18 +62,19 @@ from coordinator.protocol import (
 from coordinator.state import Rule, initial
 
 SYNC = ("sync.every=8", "sync.fragments=8")
-"""As a configuration has it by default, and not as `bench scale` does."""
+"""The defaults of a configuration, unlike those of `bench scale`."""
 STEP_S, WIRE_S = 1.0, 1e-4
-"""Of virtual time: a step of a learner, and one message."""
+"""Virtual seconds of one step of a learner, and of one message."""
 SNAPSHOT_STEPS = 10
-"""Ten seconds of them, as in a run; a restart hears as many again."""
+"""Steps between snapshots: ten seconds, as in a run. A restart replays as many again."""
 WHOLE = "whole"
-"""A file that says that all has been played."""
+"""The file that marks a completely played tape."""
 NORM = 1.0
+"""The norm of a delta over one step."""
 
 
 class Crew:
-    """Learners in step, the shard, and the rules that hear them; a tape of it all in a folder."""
+    """Learners in step, the shard, and the rules for their events; a tape records it all."""
 
     def __init__(self, config: Config, layout: Layout, folder: Path) -> None:
         self.depot, self._layout, self._config = Folder(folder), layout, config
@@ -82,17 +84,17 @@ class Crew:
         down = config.sync.wire_down
         self.measures = Measures("bench", groups, layout.sizes, down, now_s=0.0)
         self.tape = Tape(self.depot, 0, layout.fingerprint)
-        self.tail: Tape | None = None  # where everything goes as well, if it is there
+        self.tail: Tape | None = None  # a second tape for the same events
         self._batch, self._window = config.islands[0].batch_size, config.data.window
         self._pages: dict[Life, Pages] = {}
-        self._done: dict[Life, int] = {}  # steps
+        self._done: dict[Life, int] = {}  # inner steps
         self._given: dict[tuple[Life, Fragment], int] = {}
         self.steps = 0
         for island in config.island_names:
             self.feed(Join(island, group_name(island), layout.fingerprint))
 
     def step(self) -> None:
-        """One of each learner."""
+        """Take one step of each learner."""
         self.steps += 1
         self.now_s += STEP_S
         for life in [*self._done]:
@@ -103,11 +105,13 @@ class Crew:
                 self.feed(LeaseWanted(life))
 
     def _progress(self, life: Life) -> Progress:
+        """Return the progress of a life."""
         steps = self._done[life]
         tokens = steps * self._batch * self._window
         return Progress(steps, tokens, self._pages[life].cursor)
 
     def feed(self, event: Event) -> None:
+        """Apply an event and all events that follow from its effects; append them to the tape."""
         coming = deque([event])
         while coming:
             event = coming.popleft()
@@ -138,6 +142,7 @@ class Crew:
                         pass
 
     def _handed_in(self, ask: Ask) -> Event:
+        """Return the answer to a request for a hand-in."""
         life, p = ask.life, ask.fragment
         start, stop = self._given.get((life, p), 0), self._done[life]
         if start == stop:
@@ -159,7 +164,7 @@ class Crew:
         )
 
     def _adopted(self, order: Publish) -> Sequence[Event]:
-        """Carried over, so that nothing is overwritten."""
+        """Return the adoptions of a publication; all steps are carried over."""
         return [
             Adopted(
                 life,
@@ -173,7 +178,7 @@ class Crew:
         ]
 
     def snapshot(self) -> Snapshot:
-        """Of this moment; the tape is durable up to there."""
+        """Return a snapshot of the current state, after making the tape durable up to it."""
         self.tape.seal()
         self.tape.sync()
         memory, rules = self.measures.memory(), rules_sha256(self.rule)
@@ -181,14 +186,15 @@ class Crew:
 
 
 def config_for(learners: int) -> Config:
+    """Return the configuration for this number of learners."""
     return config_of(learners, SYNC)
 
 
 def prepared(home: Path, learners: int, lengths: Sequence[int], say: Callable[[str], None]) -> Path:
-    """The folder of a tape of this many learners, played now if that has not been done before.
+    """Return the folder of a tape of this many learners; play it if it is not there yet.
 
-    At each of the `lengths`, in syncer steps, a snapshot is kept, and apart from the tape what was
-    heard in the ten seconds after it, numbered from 0.
+    At each of the `lengths`, in syncer steps, a snapshot is kept. The events of the ten seconds
+    after it are kept apart from the tape, numbered from 0.
     """
     config = config_for(learners)
     layout = layout_of(config)
@@ -219,11 +225,12 @@ def prepared(home: Path, learners: int, lengths: Sequence[int], say: Callable[[s
 def left_by_a_run(
     folder: Path, run_dir: Path, learners: int, steps: int, times: int = 1
 ) -> tuple[int, int]:
-    """Make a run directory as one has it whose syncer dies now, after so many times these steps;
-    how many events and bytes its tape has.
+    """Make the run directory of a syncer that dies after `times` repetitions of these steps.
 
-    What was heard since the snapshot is answered by the rules that run here. Stored fragments are
-    zeros, of the versions that are public then.
+    The events since the snapshot are answered by the current rules. The stored fragments are zeros,
+    of the versions that are public then.
+
+    Return the number of events and of bytes of the tape.
     """
     config = config_for(learners)
     layout = layout_of(config)
@@ -263,5 +270,5 @@ def left_by_a_run(
 
 
 def _shifted(segment: Segment, by: int) -> Segment:
-    """Where it would be so many events later."""
+    """Return the segment as it would be named this many events later."""
     return segment if by == 0 else Segment(segment.generation, max(segment.first, 0) + by)

@@ -1,6 +1,7 @@
-"""How much memory each process of a run takes, as formulas: docs/memory.md, with the same terms.
+"""The memory of each process of a run, as formulas with the terms of docs/memory.md.
 
-`archipelago bench large` prints them beside what the kernel says, and a test compares each.
+`archipelago bench large` prints them beside the measurements of the kernel, and a test compares
+each formula.
 """
 
 from __future__ import annotations
@@ -15,23 +16,31 @@ from coordinator.fragments import Layout
 from coordinator.protocol import Anchor
 
 STORED_BYTES = 12
-"""Of an element: master, momentum and public fragment."""
+"""Bytes of an element in master, momentum and public fragment together."""
 UNDO_BYTES = 8
+"""Bytes of an element that are needed to undo a merge."""
 F32_BYTES = Wire.F32.bytes_of(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Bytes, what they are for, and the key that they go by; `peak`: for a moment only."""
+    """One term of a formula."""
 
     name: str
+    """The purpose of the memory."""
     nbytes: int
+    """The size in bytes."""
     key: str = ""
+    """The configuration key that it depends on, if any."""
     peak: bool = False
+    """Whether it is needed for a moment only."""
 
 
 def total(terms: Sequence[Term], *, peak: bool = True) -> int:
-    """With all that is there for a moment, as if that came together; or without."""
+    """Return the bytes of all terms; momentary ones count as if they came together.
+
+    Without `peak`, momentary terms do not count.
+    """
     return sum(term.nbytes for term in terms if peak or not term.peak)
 
 
@@ -43,9 +52,10 @@ def shard_terms(
     stored: bool = True,
     sharing: bool = True,
 ) -> list[Term]:
-    """Of one shard of `sync.shards`, by its share of the parameters.
+    """Return the terms of one of the `sync.shards`, by its share of the parameters.
 
-    `merging`: versions follow one another. `stored`: each one is. `sharing`: somebody joins.
+    `merging`: versions follow one another. `stored`: each version is stored. `sharing`: a learner
+    joins.
     """
     sync = config.sync
     n, largest = -(-layout.parameters // sync.shards), max(layout.sizes)
@@ -69,15 +79,18 @@ def shard_terms(
 
 
 def in_flight(config: Config, layout: Layout) -> Term:
-    """What is handed in for one fragment: in the object store of the shard's node."""
+    """Return the term of all hand-ins for one fragment, in the object store of the shard's node."""
     learners, largest = len(config.island_names), max(layout.sizes)
     nbytes = learners * config.sync.wire_up.bytes_of(largest)
     return Term("contributions of a round", nbytes, "sync.wire_up", peak=True)
 
 
 def island_terms(config: Config, layout: Layout, *, mapped: bool = False) -> list[Term]:
-    """Of a learner on its host, beside its devices. `mapped`: it has just joined, and reads the
-    public fragments in the object store of its node."""
+    """Return the terms of a learner on its host, without its devices.
+
+    `mapped`: the learner has just joined, and reads the public fragments in the object store of its
+    node.
+    """
     sync, n = config.sync, layout.parameters
     if mapped:
         return []
@@ -88,7 +101,10 @@ def island_terms(config: Config, layout: Layout, *, mapped: bool = False) -> lis
 
 
 def store_terms(config: Config, layout: Layout, *, shards: bool) -> list[Term]:
-    """Of the object store of a node: of the `shards`, or of islands, however many."""
+    """Return the terms of a node's object store: with the `shards`, or with islands only.
+
+    They do not depend on the number of islands on the node.
+    """
     n, largest = layout.parameters, max(layout.sizes)
     public = Term("public fragments for who joins", F32_BYTES * n, peak=True)
     published = config.sync.wire_down.bytes_of(largest)
@@ -97,7 +113,7 @@ def store_terms(config: Config, layout: Layout, *, shards: bool) -> list[Term]:
 
 
 def recovery_terms(config: Config, layout: Layout) -> list[Term]:
-    """Of a shard that comes back from what is stored, one file at a time."""
+    """Return the terms of a shard that recovers from the stored fragments, one file at a time."""
     n, largest = -(-layout.parameters // config.sync.shards), max(layout.sizes)
     return [
         Term("arrays", STORED_BYTES * n, "sync.shards"),
@@ -106,5 +122,5 @@ def recovery_terms(config: Config, layout: Layout) -> list[Term]:
 
 
 def model_file_terms(layout: Layout) -> list[Term]:
-    """Of the fleet at the end: the model's file is written fragment by fragment."""
+    """Return the terms of the fleet at the end, which writes the model fragment by fragment."""
     return [Term("the model's file", F32_BYTES * max(layout.sizes), peak=True)]

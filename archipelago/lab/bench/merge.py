@@ -1,8 +1,9 @@
-"""`archipelago bench merge`: how near the merge comes to moving the bytes that it must move.
+"""The benchmark `archipelago bench merge`: the speed of a merge, compared with memory bandwidth.
 
-Two yardsticks run beside it. A copy moves one stream in and one out; it is counted as two, though
-what is written is read first. A sum of M streams into one is what a merge could be at best: nearly
-all of it reads. Against that every stream is counted that moves (`Workload.streams`).
+Two yardsticks run beside it. A copy moves one stream in and one out. It counts as two streams,
+though the target is read as well before it is written. A sum of M streams into one is the best that
+a merge could do, since nearly all of it is reading. Against the sum, every stream that moves is
+counted (`Workload.streams`).
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from archipelago.lab.bench.stats import median, told
 
 
 def merge(workload: Workload, *, repeats: int, say: Callable[[str], None]) -> dict[str, object]:
-    """Memcpy, sum, mean, RDA and the gate's norms in turn, `repeats` times, by the same threads.
+    """Time memcpy, sum, mean, RDA and the gate's norms in turn, `repeats` times, on equal threads.
 
-    GB/s are of `moved_bytes`; a fraction is that of a merge to that of the memcpy beside it.
-    `roofline_gb_s` and `..._of_roofline` are of `streams`, RDA's with the gate that goes before it;
-    `..._in_pieces` of a fragment of so many pieces.
-    `f32_contributions_per_s` and `wire_...` are merged by RDA, in f32 and as the wire has them, and
-    `wire_speedup` is the ratio.
-    `shard_...`: what a shard of such a tensor holds, and `memory` says how it is counted.
+    - `..._gb_s`: GB/s of `moved_bytes`.
+    - `..._fraction`: the speed of a merge over that of the memcpy beside it.
+    - `roofline_gb_s`, `..._of_roofline`: by `streams`; for RDA with the gate that goes before it.
+    - `..._in_pieces`: for a fragment of many pieces.
+    - `f32_contributions_per_s`, `wire_...`: contributions merged by RDA, in f32 and in the wire's
+      encoding; `wire_speedup` is their ratio.
+    - `directions_cost`: the time of the mean with directions measured, over that without.
+    - `shard_...`: the memory of a shard with such a tensor; see `memory`.
     """
     held = memory(workload)
     seconds: dict[str, list[float]] = {}
     with ThreadPoolExecutor(workload.threads) as pool:
         tasks = tasks_of(workload, spread_over(pool, workload.threads))
         for task in tasks.values():
-            task()  # compiled, and every page touched
+            task()  # compile, and touch every page
         for turn in range(repeats):
             for name, task in tasks.items():
                 began_s = time.perf_counter()
@@ -42,11 +45,13 @@ def merge(workload: Workload, *, repeats: int, say: Callable[[str], None]) -> di
 
 
 def _line(workload: Workload, seconds: dict[str, list[float]]) -> str:
+    """Return the speeds of the last turn, for people."""
     moved = workload.moved_bytes
     return ", ".join(f"{name} {moved[name] / seconds[name][-1] / 1e9:.1f} GB/s" for name in moved)
 
 
 def _figures(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, object]:
+    """Return all figures of the timed tasks."""
     moved, m = workload.moved_bytes, workload.contributions
     figures: dict[str, object] = {
         "contributions": m,
@@ -77,7 +82,7 @@ def _figures(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, o
 
 
 def _against_roofline(workload: Workload, seconds: dict[str, list[float]]) -> dict[str, object]:
-    """Bytes of all streams per second, and their share of the same of the sum beside it."""
+    """Return the bytes of all streams per second, and their share of the sum's."""
     streams, n = workload.streams, 4 * workload.elements
     roofline = [streams["sum"] * n / s / 1e9 for s in seconds["sum"]]
     figures: dict[str, object] = {"roofline_gb_s": median(roofline).value}

@@ -1,4 +1,4 @@
-"""The memory of a shard that merges: by its own count, and by that of the kernel."""
+"""The memory of a merging shard, by the shard's own count and by the kernel's."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ from coordinator.protocol import (
 )
 
 KEEP_DIFFERENCES = 4
-"""As a configuration has it where it says nothing."""
+"""The default of `sync.keep_differences`."""
 
 
 def memory(workload: Workload) -> dict[str, float]:
-    """Bytes of a shard after enough versions that as many differences are kept as ever will be.
+    """Return the memory of a shard, after enough versions that it keeps all the differences it may.
 
-    `shard_bytes_per_parameter`: between rounds, by its own count. `shard_in_flight_...`: with all
-    contributions of a round. `shard_process_...`: by how much the memory of this process has grown
-    then, by the kernel's count.
+    All figures are in bytes per parameter:
 
-    Errors: `UserMistake` where the kernel has none (`procfs`).
+    - `shard_bytes_per_parameter`: between rounds, by the shard's own count.
+    - `shard_in_flight_...`: with all contributions of a round.
+    - `shard_process_...`: the growth of this process by then, by the kernel's count.
+
+    Errors: `UserMistake` where the kernel has no such count (`procfs`).
     """
     m, n, wire = workload.contributions, workload.elements, workload.wire
     layout, p, pid = cut([Leaf("w", (n,))], 1), Fragment(0), os.getpid()
@@ -85,10 +87,12 @@ def memory(workload: Workload) -> dict[str, float]:
 
 
 class FreeFiles(NoFiles):
-    """Files that cost nothing until a shard goes back to what is stored, which none does here."""
+    """Files that take no memory, for a shard that never goes back to a stored version."""
 
     def has(self, p: Fragment, version: Version) -> bool:
+        """Return true: every version counts as stored."""
         return True
 
     def load(self, p: Fragment, version: Version) -> Arrays:
+        """Raise `AssertionError`, since no merge of the benchmark is undone."""
         raise AssertionError("a merge of the bench is sound")

@@ -21,46 +21,59 @@ from coordinator.outer import OuterRule
 from coordinator.tiles import JOB, Spread
 
 OUTER = OuterRule(learning_rate=0.7, momentum=0.9, nesterov=True)
+"""The outer optimizer of the measured merges."""
 SUM_TILE = 1 << 12
-"""Elements of a tile of the sum: 16 kB of f32, which stay in the first level cache."""
+"""Elements in a tile of the sum: 16 kB of f32, which stay in the first-level cache."""
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """M contributions of N elements, in f32 and as they come over the wire: to one tensor, and to a
-    fragment of as many `pieces`."""
+    """M contributions of N elements, in f32 and in the wire's encoding.
+
+    They are merged into one tensor, and into a fragment of many pieces.
+    """
 
     contributions: int
+    """The number of contributions, M."""
     elements: int
+    """The number of elements of each, N."""
     wire: Wire
+    """The encoding to compare with f32."""
     threads: int
+    """The number of threads."""
     pieces: int = 1
+    """The number of pieces of the fragment of many pieces."""
 
     @property
     def moved_bytes(self) -> dict[str, int]:
-        """Reads and writes that cannot be avoided, contributions counted as f32 whatever the wire:
-        master and momentum are read and written, RDA reads the contributions twice."""
+        """The bytes of reads and writes that cannot be avoided, with contributions counted as f32.
+
+        Master and momentum are read and written; RDA reads the contributions twice.
+        """
         m, n = self.contributions, 4 * self.elements
         return {"memcpy": 2 * n, "mean": (m + 4) * n, "rda": (2 * m + 4) * n, "gate": m * n}
 
     @property
     def streams(self) -> dict[str, int]:
-        """Count the streams of f32 elements that move: also those read because they will be
-        written, and RDA's third read of the contributions, for their norms, when they arrive."""
+        """The number of streams of f32 elements that move.
+
+        This counts memory that is read because it will be written, and RDA's third read of the
+        contributions, for their norms, when they arrive.
+        """
         m = self.contributions
         return {"sum": m + 2, "mean": m + 4, "rda": 3 * m + 4}
 
     @property
     def leaves(self) -> list[Leaf]:
-        """The tensors of the fragment of many pieces, as equal as can be."""
+        """The tensors of the fragment of many pieces, as equal in size as possible."""
         cuts = [self.elements * i // self.pieces for i in range(self.pieces + 1)]
         return [Leaf(f"w{i}", (b - a,)) for i, (a, b) in enumerate(pairwise(cuts)) if b > a]
 
 
 def tasks_of(workload: Workload, spread: Spread) -> dict[str, Callable[[], object]]:
-    """Return what is timed, by its name; each call merges, sums or copies once."""
+    """Return the tasks to time, by name; each call merges, sums or copies once."""
     m, n, wire = workload.contributions, workload.elements, workload.wire
     one, many = (cut(leaves, 1).fragments[0] for leaves in ([Leaf("w", (n,))], workload.leaves))
     chance = np.random.Generator(np.random.PCG64(0))
@@ -84,7 +97,7 @@ def tasks_of(workload: Workload, spread: Spread) -> dict[str, Callable[[], objec
             pieces=pieces,
             parts=parts,
             spread=spread,
-            trial=() if measure else None,  # directions are measured, as in a run
+            trial=() if measure else None,  # a run measures directions
         )
 
     def gating(w: Wire, pieces: Sequence[Piece]) -> Callable[[], object]:
@@ -107,8 +120,11 @@ def tasks_of(workload: Workload, spread: Spread) -> dict[str, Callable[[], objec
 
 
 def _summing(streams: NDArray[np.float32], target: Flat) -> Callable[[int], None]:
-    """Add up one job of all streams [M, N] into the target [N], in one call that holds no GIL: each
-    stream is read once, the sum is written once, and nothing else is done on the way."""
+    """Return a function that adds one job of all streams [M, N] to the target [N].
+
+    It is one call without the GIL. It reads each stream once, writes the sum once, and does nothing
+    else.
+    """
     import numba
 
     def add_up(total: Flat, rows: NDArray[np.float32], start: int, stop: int) -> None:
@@ -132,7 +148,7 @@ def _summing(streams: NDArray[np.float32], target: Flat) -> Callable[[int], None
 
 
 def spread_over(pool: ThreadPoolExecutor, threads: int) -> Spread:
-    """Return how work is spread over the threads of a pool."""
+    """Return a function that spreads work over the threads of a pool."""
 
     def spread(work: Callable[[S], T], items: Iterable[S]) -> Iterable[T]:
         return map(work, items) if threads == 1 else pool.map(work, items)
@@ -141,5 +157,5 @@ def spread_over(pool: ThreadPoolExecutor, threads: int) -> Spread:
 
 
 def threads_here() -> int:
-    """Return the number of threads that may be used here."""
+    """Return the number of threads that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

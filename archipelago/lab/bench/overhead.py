@@ -1,15 +1,18 @@
-"""`archipelago bench overhead`: what the system costs islands that train anyway.
+"""The benchmark `archipelago bench overhead`: the cost of the system for islands that train anyway.
 
-The same processes train with the syncer and without, in turn: A B A B. *With* is a learner like
-any other: it joins the syncer that stands by, reports, hands in, adopts; versions are stored and
-the tape is written, as configured. *Without* is plain training in the same actor: the same compiled
-step on the same stream, and nothing else. Both wait for the loss of each step before they begin the
-next one; what that costs on an accelerator, where a loop could run ahead, is on both sides and so
-in no figure. Twice: as `SETTINGS` say, the second time as it is shipped, with what the fleet does
-all the time, and the evaluator. Wall time and CPU seconds are compared per step; CPU seconds are of
-all processes, Ray's own too, which idle along in both. What the training thread itself spends on us
-it measures by a steady clock: all that is neither computing a step nor reading data, what the
-devices do for us between two steps included.
+The same processes train with the syncer and without it, in turn: A B A B.
+
+With the syncer, an island is a learner like any other. It joins, reports, hands in and adopts;
+versions are stored and the tape is written, as configured. Without the syncer, the same actor does
+plain training: the same compiled step on the same stream, and nothing else. Both wait for the loss
+of each step before they begin the next one. That costs time on an accelerator, where a loop could
+run ahead, but it costs both sides the same and so is in no figure.
+
+Each of `SETTINGS` is measured. The second one has the defaults, the periodic work of the fleet, and
+the evaluator. Wall time and CPU seconds are compared per step. The CPU seconds are those of all
+processes, and include Ray's own, which idle along in both cases. The training thread measures its
+own overhead by a steady clock: everything that is neither computing a step nor reading data, the
+work of the devices for us between two steps included.
 """
 
 from __future__ import annotations
@@ -34,20 +37,22 @@ from cluster.names import seat_of
 from coordinator.errors import RunFailed
 
 SETTLE_S = 3.0
-"""After each change, before anything is counted."""
+"""Seconds after each change before anything is counted."""
 WORD_S = 60.0
-"""At most, until an island has done what it is told."""
+"""Seconds that an island may take to follow an order."""
 AMPLE = 3
-"""So many times the steps of a window the hosts of an island agree on before they train alone."""
+"""The steps that hosts agree on before they train alone, as a multiple of a window's steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverheadSetting:
-    """What of `[sync]` is not as shipped; and are fleet and evaluator there?"""
+    """One configuration that is measured."""
 
     name: str
     sync: Mapping[str, object]
+    """The values of `[sync]` that differ from the defaults."""
     watched: bool
+    """Whether the evaluator and the periodic work of the fleet run as well."""
 
 
 SETTINGS = (
@@ -62,16 +67,20 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class OverheadWindow:
-    """Steps per second of all islands, CPU seconds of all processes for each of them, and the share
-    of the training threads' time that was ours; merges, and the seconds that the syncer's process
-    and the shards' have used."""
+    """The figures of one window."""
 
     steps_per_s: float
+    """Steps per second of all islands together."""
     cpu_s_per_step: float
+    """CPU seconds of all processes for each step."""
     ours: float
+    """The share of the training threads' time that is overhead."""
     merges: int = 0
+    """Merges in the window."""
     syncer_s: float = 0.0
+    """CPU seconds of the syncer's process."""
     shard_s: float = 0.0
+    """CPU seconds of all shard processes."""
 
 
 def overhead(
@@ -83,8 +92,11 @@ def overhead(
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, object]:
-    """`pairs` of windows of `for_s` seconds, with the syncer and without, in each of `SETTINGS`: a
-    row each. The figures beside the rows are those of the first."""
+    """Measure windows of `for_s` seconds with the syncer and without, `pairs` times per setting.
+
+    There is a row for each of `SETTINGS`. The figures beside the rows are those of the first
+    setting.
+    """
     rows = [_row(setting, preset, islands, pairs, for_s, overrides, say) for setting in SETTINGS]
     return {"islands": islands, "for_s": for_s, **rows[0], "rows": rows}
 
@@ -98,6 +110,7 @@ def _row(
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, object]:
+    """Measure one setting, and return its row."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from cluster.workers.evaluator import Evaluator  # JAX: for the initial model only
 
@@ -113,7 +126,7 @@ def _row(
             for island in group.names
         ]
         _all((solo.prepare.remote() for solo in solos), START_S)
-        rest_s = WORD_S + 2 * AMPLE * (SETTLE_S + for_s)  # what was agreed on is trained to its end
+        rest_s = WORD_S + 2 * AMPLE * (SETTLE_S + for_s)  # agreed steps are finished first
         for number in range(pairs):
             merges = stage.status()["merges"]
             _all((solo.together.remote() for solo in solos), rest_s)
@@ -139,8 +152,10 @@ def _row(
 def compared(
     with_us: Sequence[OverheadWindow], without: Sequence[OverheadWindow]
 ) -> dict[str, object]:
-    """The three figures, each a median over the pairs with its interval; then what a round costs
-    the syncer and the shards, less what they take when nobody trains with them.
+    """Return each figure as a median over the pairs, with its interval.
+
+    The first three are the figures with goals. The cost of a round to the syncer and the shards is
+    less what they take while the islands train alone.
 
     Errors: `RunFailed` if a window with the syncer saw no merge.
     """
@@ -166,6 +181,7 @@ def compared(
 def config_of(
     preset: str, islands: int, overrides: Sequence[str], setting: OverheadSetting
 ) -> Config:
+    """Return the configuration of a setting."""
     tables = {
         "run": {"steps": FOREVER},
         "task": {"preset": preset},
@@ -176,7 +192,10 @@ def config_of(
 
 
 def _until_merging(stage: BenchStage, islands: int, merges: int) -> None:
-    """All islands train, and there have been more merges than so many."""
+    """Wait until all islands train and there have been more than `merges` merges.
+
+    Errors: `RunFailed` if that takes longer than `START_S`.
+    """
     end_s = time.monotonic() + START_S
     while (status := stage.status())["alive"] < islands or status["merges"] <= merges:
         if time.monotonic() > end_s:
@@ -186,6 +205,7 @@ def _until_merging(stage: BenchStage, islands: int, merges: int) -> None:
 
 
 def _window(stage: BenchStage, solos: Sequence[Any], for_s: float) -> OverheadWindow:
+    """Measure one window of `for_s` seconds."""
     time.sleep(min(SETTLE_S, for_s / 2))
     before: list[Counted] = _all(solo.counted.remote() for solo in solos)
     merges, (syncer_s, shard_s) = stage.status()["merges"], stage.cpu_s()
@@ -208,7 +228,9 @@ def _window(stage: BenchStage, solos: Sequence[Any], for_s: float) -> OverheadWi
 def measured(
     islands: Sequence[tuple[Counted, Counted]], used_s: float, seconds: float
 ) -> OverheadWindow:
-    """Of two looks at each island; those fall between steps, so that rates are of whole steps.
+    """Return the figures between two looks at each island.
+
+    The looks fall between steps, so that the rates are of whole steps.
 
     Errors: `RunFailed` if an island made no step.
     """

@@ -1,4 +1,4 @@
-"""`archipelago bench parity`: do islands learn as well as data-parallel training at its best?"""
+"""The benchmark `archipelago bench parity`: islands against data-parallel training at its best."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ def parity(
     every_mode: bool,
     say: Callable[[str], None],
 ) -> dict[str, object]:
-    """Held-out loss of islands and of data-parallel training, at equal tokens.
+    """Compare the held-out loss of islands with that of data-parallel training, at equal tokens.
 
-    For each seed in turn: the islands for `steps` syncer steps, then data-parallel in one process
-    for as many steps of the islands' summed batch as they trained tokens. Same model, corpus,
-    schedule and held-out text; rate and momentum are each side's own: the configuration's for the
-    islands, those of `bench.baseline` for data-parallel. `baseline_tuned` is false where no such
-    sweep was made: then it has the islands' rate and momentum, and the gap is too small.
-    `every_mode`: DiLoCo and Streaming DiLoCo over Ray as well. `lock_step`: in virtual time, and
-    always every mode (`archipelago.lab.bench.parity_modes`).
+    For each seed the islands train for `steps` syncer steps. Then data-parallel trains in one
+    process, for as many steps of the islands' summed batch as they trained tokens. Model, corpus,
+    schedule and held-out text are equal. Each side has its own rate and momentum: the islands those
+    of the configuration, data-parallel those of `bench.baseline`. If no such sweep was made,
+    `baseline_tuned` is false; data-parallel then has the islands' rate and momentum, and the gap is
+    too small.
+
+    `every_mode`: also run DiLoCo and Streaming DiLoCo over Ray. `lock_step`: run in virtual time,
+    and always every mode (`archipelago.lab.bench.parity_modes`).
     """
     if lock_step:
         return compared(preset=preset, steps=steps, seeds=seeds, overrides=overrides, say=say)
@@ -39,7 +41,7 @@ def parity(
     found: dict[str, list[float]] = {}
     result: dict[str, object] = {"steps": steps, "samples": seeds}
     for seed in range(seeds):
-        rivals: dict[int, float] = {}  # of data-parallel, after so many steps
+        rivals: dict[int, float] = {}  # loss of data-parallel, by steps
         plain = demo(preset, steps=steps, seed=seed, overrides=overrides)
         best, tuned = baseline.opponent(plain, baseline.read())
         result |= {
@@ -76,7 +78,7 @@ def parity(
 
 
 def _run(config: Config) -> dict[str, float]:
-    """A run of its own, over Ray; its summary."""
+    """Run this configuration over Ray, and return its summary."""
     with TemporaryDirectory(prefix="archipelago-parity-") as folder:
         path = Path(folder) / "parity.toml"
         path.write_text(config.toml())

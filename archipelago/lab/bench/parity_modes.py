@@ -1,4 +1,4 @@
-"""`archipelago bench parity --lock-step`: all modes in virtual time, at equal tokens, by seed."""
+"""The benchmark `archipelago bench parity --lock-step`: all modes, virtual time, equal tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cluster.config.values import Mode
 from coordinator.errors import RunFailed
 
 ISLANDS = (Mode.DECOUPLED, Mode.DILOCO, Mode.STREAMING)
-"""The modes that are compared with data-parallel training, the one that is ours first."""
+"""The modes that are compared with data-parallel training, Decoupled DiLoCo first."""
 
 
 def compared(
@@ -30,12 +30,12 @@ def compared(
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, object]:
-    """Held-out loss of every mode, and by how much it is above that of data-parallel training.
+    """Return the held-out loss of every mode, and its gap to that of data-parallel training.
 
-    Each seed trains the islands of each mode for `steps` syncer steps, and data-parallel for as
-    many steps of their summed batch as the decoupled ones trained tokens, at the rate and momentum
-    of its own sweep (`archipelago.lab.bench.baseline`). Means over seeds, with intervals of paired
-    differences.
+    For each seed the islands of each mode train for `steps` syncer steps. Data-parallel trains for
+    as many steps of their summed batch as the decoupled islands trained tokens, at the rate and
+    momentum of its own sweep (`archipelago.lab.bench.baseline`). The figures are means over seeds,
+    with intervals of paired differences.
     """
     modes = {mode.value: {"run.mode": mode.value} for mode in ISLANDS}
     rows = _rows(preset, steps, seeds, overrides, modes)
@@ -92,7 +92,7 @@ def _rows(
     overrides: Sequence[str],
     arms: Mapping[str, Mapping[str, object]],
 ) -> Sequence[StudyRow]:
-    """A row for each arm, with a cell for each seed; `arms`: what each one sets."""
+    """Return a row for each arm, with a cell for each seed; `arms` has the settings of each."""
     tables = {
         "study": {"seeds": seeds},
         "run": {"steps": steps},
@@ -104,7 +104,7 @@ def _rows(
 
 
 def _more(free: StudyRow, made: Mapping[str, CellResult]) -> dict[str, object]:
-    """Of the decoupled islands: what they sent for it, and how long their overlap was."""
+    """Return the bytes per token and the effective overlap of the decoupled islands."""
     names = ("up_bytes_per_token", "down_bytes_per_token", "effective_overlap")
     cells = [made[cell.key] for cell in free.cells]
     return {name: mean([each.figure(name) for each in cells]).value for name in names}

@@ -1,4 +1,4 @@
-"""What processes of this machine take, as the kernel counts it: /proc, so Linux only."""
+"""CPU time and memory of processes on this machine, read from /proc; Linux only."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ from coordinator.errors import UserMistake
 
 PROC = Path("/proc")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+"""Seconds of one tick of the kernel's CPU accounting."""
 KIB = 2**10
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of one core that the process has used, all its threads together; 0 if it is gone."""
+    """Return the CPU seconds of all threads of the process; 0 if it is gone."""
     fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) * TICK_S if fields else 0.0
 
 
 def rss_bytes(pid: int) -> int:
-    """Memory that the process has in RAM, pages that it shares included."""
+    """Return the resident memory of the process, shared pages included."""
     return int((PROC / str(pid) / "statm").read_text().split()[1]) * PAGE_BYTES
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that the process has had in RAM, pages that it shares included."""
+    """Return the highest resident memory that the process has had, shared pages included."""
     lines = (PROC / str(pid) / "status").read_text().splitlines()
     (kib,) = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(kib) * KIB
 
 
 def own_bytes(pid: int) -> int:
-    """Memory in RAM that is of this process alone: neither files nor shared memory, so not what it
-    sees of an object store.
+    """Return the resident anonymous memory of the process.
 
-    Errors: `OSError` if it is gone, or of somebody else.
+    This excludes files and shared memory, and so the pages of an object store that it has mapped.
+
+    Errors: `OSError` if the process is gone, or belongs to another user.
     """
     rollup = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     (kib,) = [line.split()[1] for line in rollup if line.startswith("Anonymous:")]
@@ -44,7 +46,7 @@ def own_bytes(pid: int) -> int:
 
 
 def family(root: int) -> dict[int, float]:
-    """CPU seconds of the process and of all that live below it, by their numbers.
+    """Return the CPU seconds of the process and of all its descendants, by process id.
 
     Errors: `UserMistake` where there is no /proc.
     """
@@ -61,12 +63,15 @@ def family(root: int) -> dict[int, float]:
 
 
 def used_s(before: Mapping[int, float], after: Mapping[int, float]) -> float:
-    """CPU seconds between two looks at a family; a process that ended between them is not seen."""
+    """Return the CPU seconds between two snapshots of a family.
+
+    A process that ended between them is not counted.
+    """
     return sum(max(0.0, after[pid] - before.get(pid, 0.0)) for pid in after)
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name, from the state on; empty if it is gone."""
+    """Return the fields of /proc/PID/stat after the name, from the state on; empty if gone."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,7 +1,7 @@
-"""`archipelago bench recovery`: how long it takes until who was killed is back.
+"""The benchmark `archipelago bench recovery`: the time until a killed process is back.
 
-It runs the real command line in processes of its own, breaks it with `chaos`, and reads the figures
-off what the run leaves: its tape, its notes and its looks.
+It runs the real command line in processes of its own, kills processes with `chaos`, and reads the
+figures from the files of the run: its tape, its notes and its looks.
 """
 
 from __future__ import annotations
@@ -18,20 +18,26 @@ from cluster.names import SYNCER
 from coordinator.protocol import Island
 
 HOSTS = (2, 4)
+"""The numbers of hosts of the island of several hosts."""
 GANG, SOLO = Island("gang-0"), Island("solo-0")
 IDLE_STEP_S = 1.0
-"""No step of an island of `HOSTS` takes less: its cores are idle for most of it."""
+"""The least seconds of a step of the islands of `HOSTS`, so that their cores are mostly idle."""
 
 
 def recovery(
     *, preset: str, repeats: int, overrides: Sequence[str], say: Callable[[str], None]
 ) -> dict[str, object]:
-    """SIGKILL to a learner, then to the syncer, again and again, on a run with four islands; then
-    to a learner of such a run that has a warm spare; then to the raylet of one that has a node for
-    each island and for each death; and to an island of two hosts, and one of four, in turn with the
-    island of one host beside it, on cores that are half idle.
+    """Kill processes with SIGKILL again and again, and measure the time until they are back.
 
-    The first start is in an empty home, so without compiled programs; `learner_back_s` has them.
+    The victims are, in this order:
+
+    - a learner, and then the syncer, of a run with four islands;
+    - a learner of such a run that has a warm spare;
+    - the raylet of a node, in a run with a node for each island and for each death;
+    - an island of two hosts, and one of four, in turn with an island of one host in the same run,
+      on cores that are mostly idle.
+
+    The first start has an empty home, and so no compiled programs; `learner_back_s` has them.
     """
     figures: dict[str, list[float]] = {
         "merge_period_s": [], "learner_gap_s": [], "learner_back_s": [], "syncer_gap_s": [],
@@ -41,7 +47,7 @@ def recovery(
     with TemporaryDirectory(prefix="archipelago-home-") as home:
         with going(preset, overrides, Path(home)) as run:
             run.until_all_contribute()
-            time.sleep(5.0)  # some merges of an ordinary period
+            time.sleep(5.0)  # some merges at the usual period
             for _ in range(repeats):
                 run.kill_and_wait(VICTIM)
             for _ in range(repeats):
@@ -103,8 +109,11 @@ def recovery(
 def _gang(
     preset: str, overrides: Sequence[str], home: Path, hosts: int, repeats: int
 ) -> tuple[list[float], list[float]]:
-    """From SIGKILL to the next contribution, in seconds: of an island of so many hosts, whose first
-    host is killed, and of one of one host in the same run."""
+    """Return the seconds from SIGKILL to the next contribution, for two kinds of islands.
+
+    The first list is for an island of `hosts` hosts, whose first host is killed; the second is for
+    an island of one host in the same run.
+    """
     each = {"step_s": IDLE_STEP_S, "resources": {"CPU": 0.2}}
     islands = [{"group": "gang", "hosts": hosts, **each}, {"group": "solo", **each}]
     with going(preset, overrides, home, islands=islands) as run:
@@ -122,7 +131,7 @@ def _gang(
 
 
 def between(a: Median, b: Median, compared: Callable[[float, float], float]) -> Median:
-    """A ratio or a difference of two medians, with the widest interval that theirs allow."""
+    """Return a ratio or difference of two medians, with the widest interval that theirs allow."""
     return Median(
         compared(a.value, b.value),
         compared(a.low, b.high),

@@ -1,10 +1,10 @@
-"""`archipelago bench scale`: what one syncer costs, and how fast it answers, by number of learners.
+"""The benchmark `archipelago bench scale`: the cost and latency of one syncer, by learners.
 
-One real syncer and one real shard on Ray; the learners are light ones (`stub_learner`), many to a
-process. The rate of reports is raised in steps until answers come late, or fewer reports are made
-than were asked for; the row is of the highest rate that was held. On a small machine it is the
-learners that use it up, so the CPU seconds of the syncer's process are given beside the latencies:
-per report with no rounds going on, and per round for what rounds add to that.
+One real syncer and one real shard run on Ray, with many stub learners (`stub_learner`) in each
+process. The rate of reports is raised in steps until answers are late, or fewer reports are made
+than were asked for. The row has the highest rate that was sustained. On a small machine the
+learners exhaust it first, so the row also has the CPU seconds of the syncer's process: per report
+with no rounds under way, and per round the cost that rounds add to that.
 """
 
 from __future__ import annotations
@@ -29,46 +29,58 @@ from coordinator.fragments import Layout, Leaf, cut
 from coordinator.protocol import Island
 
 CREW = 16
-"""Light learners to a process."""
+"""Stub learners in each process."""
 EVERY, FRAGMENTS = 24, 8
 ROWS, COLUMNS = 256, 256
-"""Of each fragment: in bf16 more than the 100 KiB below which Ray would send it along with the
-message instead of through the object store."""
+"""The shape of each fragment.
+
+In bf16 it is larger than 100 KiB; Ray would send anything smaller along with the message, instead
+of through the object store.
+"""
 SEED = 0
 LATE_MS = 50.0
-"""The goal: 99 of 100 reports are answered sooner."""
+"""The goal for the 99th percentile of report latencies, in milliseconds."""
 HELD = 0.95
-"""A rate is held if so much of it is reached."""
+"""The share of a rate that must be reached for it to count as sustained."""
 SETTLE_S = 2.0
-"""After each change of pace, before anything is counted."""
+"""Seconds after each change of pace before anything is counted."""
 REST_S = 5.0
-"""Without steps, to see what reports alone cost; shorter than any silence that is noticed."""
+"""Seconds without steps, to measure reports alone; too short for the silence to be noticed."""
 LAST_S = 60.0
-"""Within which the last rounds must have closed."""
+"""Seconds within which the last rounds must close."""
 FOREVER = 10**9
+"""A number of steps that is never reached."""
 LADDER = [100.0 * 1.25**rung for rung in range(20)]
-"""Reports per second of all learners together, to be tried in turn."""
+"""The rates to try in turn, in reports per second of all learners together."""
 QUICK = LADDER[:2]
+"""The rates of the quick form."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadWindow:
-    """What was seen in some seconds at one pace."""
+    """The measurements of some seconds at one pace."""
 
     seconds: float
     asked_per_s: float
+    """Reports per second that were asked for."""
     steps: int
+    """Inner steps of all learners."""
     latencies_s: list[float]
+    """Seconds from each report to its answer."""
     crew_cpu_s: float
+    """CPU seconds of the learners' processes."""
     syncer_cpu_s: float
     shard_cpu_s: float
     rounds: int
+    """Rounds that were merged."""
 
     @property
     def reports_per_s(self) -> float:
+        """Reports per second that were answered."""
         return len(self.latencies_s) / self.seconds
 
     def percentile_ms(self, percent: float) -> float:
+        """Return this percentile of the report latencies; 0 if there were none."""
         return 1e3 * float(np.percentile(self.latencies_s, percent)) if self.latencies_s else 0.0
 
     def __str__(self) -> str:
@@ -83,7 +95,7 @@ class LoadWindow:
 
     @property
     def held(self) -> bool:
-        """Was the rate reached, and were the answers in time?"""
+        """Whether the rate was reached, and the answers were in time."""
         reached = min(self.steps / self.seconds, self.reports_per_s) >= HELD * self.asked_per_s
         return reached and self.percentile_ms(99) < LATE_MS
 
@@ -96,7 +108,9 @@ def scale(
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """A row for each number of learners; `rates`: of reports per second, rising; `for_s`: at each.
+    """Measure each number of learners, and return a row for each.
+
+    `rates` are in reports per second, rising; each is tried for `for_s` seconds.
 
     Errors: `RunFailed` if a round that was opened did not close.
     """
@@ -105,9 +119,10 @@ def scale(
 
 
 def config_of(learners: int, overrides: Sequence[str]) -> Config:
+    """Return the configuration for this number of learners."""
     tables = {
         "run": {"steps": FOREVER},
-        "task": {"preset": "byte-tiny"},  # never built: the learners are light
+        "task": {"preset": "byte-tiny"},  # never built: the learners are stubs
         "sync": {"every": EVERY, "fragments": FRAGMENTS},
         "islands": [{"group": "crew", "count": learners, "resources": {"CPU": 0.0}}],
     }
@@ -115,11 +130,13 @@ def config_of(learners: int, overrides: Sequence[str]) -> Config:
 
 
 def layout_of(config: Config) -> Layout:
+    """Return a layout with one tensor in each fragment."""
     leaves = [Leaf(f"block-{p}", (ROWS, COLUMNS)) for p in range(config.sync.fragments)]
     return cut(leaves, config.sync.fragments)
 
 
 def material_of(config: Config, layout: Layout) -> Material:
+    """Return the shared parts of the learners, with random deltas."""
     chance = np.random.default_rng(SEED)
     batch = config.islands[0].batch_size
     return Material(
@@ -136,7 +153,7 @@ def material_of(config: Config, layout: Layout) -> Material:
 
 
 def names_of(learners: int) -> dict[Island, list[Island]]:
-    """The islands of each process."""
+    """Return the islands of each process."""
     crews: dict[Island, list[Island]] = {}
     for number in range(learners):
         crew = Island(f"crew-{number // CREW}")
@@ -151,6 +168,7 @@ def _row(
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
+    """Find the highest sustained rate for this number of learners, and return its row."""
     config = config_of(learners, overrides)
     layout = layout_of(config)
     flats = [np.zeros(size, np.float32) for size in layout.sizes]
@@ -171,9 +189,11 @@ def _row(
 
 
 def climbed(rates: Sequence[float], look: Callable[[float], LoadWindow]) -> LoadWindow:
-    """Find the highest rate that is sustained, and return its window. A rate fails if it misses
-    twice in a row, since others may use the machine; if even the lowest fails, that one is
-    returned."""
+    """Find the highest rate that is sustained, and return its window.
+
+    A rate fails if it misses twice in a row, since others may use the machine. If even the lowest
+    rate fails, its window is returned.
+    """
     best: LoadWindow | None = None
     for rate in rates:
         if not (window := look(rate)).held and not (window := look(rate)).held:
@@ -184,7 +204,7 @@ def climbed(rates: Sequence[float], look: Callable[[float], LoadWindow]) -> Load
 
 
 def figures(learners: int, held: LoadWindow, alone: LoadWindow) -> dict[str, Any]:
-    """Of the window at the highest rate that was held, and of one with reports only."""
+    """Return the figures of the best window, and of a window with reports only."""
     per_report_s = alone.syncer_cpu_s / max(1, len(alone.latencies_s))
     rounds_s = held.syncer_cpu_s - per_report_s * len(held.latencies_s)
     return {
@@ -205,7 +225,10 @@ def figures(learners: int, held: LoadWindow, alone: LoadWindow) -> dict[str, Any
 def boarded(
     stage: BenchStage, learners: int, rate: float, kind: type[CrewActor] = CrewActor
 ) -> list[Any]:
-    """Processes with learners that have joined and step, one process after another."""
+    """Start the processes one after another, and return them when all learners step.
+
+    Errors: `RunFailed` if some do not step within `LAST_S`.
+    """
     material = material_of(stage.config, stage.layout)
     crews: list[Any] = []
     for name, islands in names_of(learners).items():
@@ -224,6 +247,7 @@ def boarded(
 def _window(
     stage: BenchStage, crews: Sequence[Any], pace: StubPace, rate: float, for_s: float
 ) -> LoadWindow:
+    """Measure one window of `for_s` seconds at this pace."""
     _all(crew.pace.remote(pace) for crew in crews)
     time.sleep(min(SETTLE_S, for_s / 2))
     before = stage.status()["merges"]
@@ -249,9 +273,9 @@ def _window(
 
 
 def ended(stage: BenchStage, crews: Sequence[Any], pace: StubPace) -> dict[str, Any]:
-    """Stop; every round must close, the last one of each fragment too.
+    """Stop the run, and wait until every round has closed, the last one of each fragment too.
 
-    Errors: `RunFailed` if one does not.
+    Errors: `RunFailed` if one does not close within `LAST_S`.
     """
     _all(crew.pace.remote(pace) for crew in crews)
     answer(stage.syncer.stop.remote("bench scale"))
@@ -266,7 +290,7 @@ def ended(stage: BenchStage, crews: Sequence[Any], pace: StubPace) -> dict[str, 
     return {
         "rounds_closed": summary["merges"],
         "mean_participants": summary["mean_participants"],
-        "rejected_contributions": sum(status["refusals"].values()),  # before they were let go
+        "rejected_contributions": sum(status["refusals"].values()),  # before the learners left
     }
 
 

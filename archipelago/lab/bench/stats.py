@@ -1,4 +1,4 @@
-"""What all of `archipelago bench` need: medians with their spread, and the demo's configuration."""
+"""Common helpers of the benchmarks: medians with intervals, the demo's configuration, processes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,32 @@ if TYPE_CHECKING:
     from cluster.config.schema import Config
 
 CONFIDENCE = 0.95
+"""The least probability with which an interval shall hold the true median."""
 DEMO_ISLANDS = 4
+"""The number of islands in the demo."""
 
 
 @dataclass(frozen=True, slots=True)
 class Median:
-    """A median with a distribution-free interval from order statistics.
-
-    `coverage` is the probability that the interval holds the true median; below 0.95 when there
-    are fewer than six samples, whose whole range it then is.
-    """
+    """A median with a distribution-free interval from order statistics."""
 
     value: float
+    """The median of the samples."""
     low: float
+    """The lower end of the interval."""
     high: float
+    """The upper end of the interval."""
     coverage: float
+    """The probability that the interval holds the true median.
+
+    It is below 0.95 for fewer than six samples; the interval is then their whole range.
+    """
     samples: int
+    """The number of samples."""
 
 
 def median(samples: Sequence[float]) -> Median:
+    """Return the median of at least one sample, with its narrowest interval of `CONFIDENCE`."""
     ordered, n = sorted(samples), len(samples)
     best = 0
     for cut in range((n - 1) // 2 + 1):
@@ -47,19 +54,22 @@ def median(samples: Sequence[float]) -> Median:
 
 
 def told(name: str, middle: Median) -> dict[str, float]:
-    """As a bench prints it."""
+    """Return the median and the ends of its interval under the names that a benchmark prints."""
     return {name: middle.value, f"{name}_low": middle.low, f"{name}_high": middle.high}
 
 
 def _coverage(n: int, cut: int) -> float:
-    """That the median lies between the order statistics `cut` places from either end."""
+    """Return the probability that a median's interval holds the true median.
+
+    The interval is that between the order statistics `cut` places from either end of `n` samples.
+    """
     return 1 - 2 * sum(comb(n, k) for k in range(cut + 1)) / 2**n
 
 
 FOUR: Sequence[Mapping[str, object]] = (
     {"group": "local", "count": DEMO_ISLANDS, "resources": {"CPU": 0.4}},
 )
-"""Islands of this machine."""
+"""The island group of the demo: four islands on this machine."""
 
 
 def demo(
@@ -70,7 +80,7 @@ def demo(
     overrides: Sequence[str],
     islands: Sequence[Mapping[str, object]] = FOUR,
 ) -> Config:
-    """The shipped defaults on islands of this machine, without faults."""
+    """Return the default configuration on islands of this machine, without faults."""
     from cluster.config.load import parse  # `bench accelerator` needs medians without pydantic
 
     tables = {
@@ -82,9 +92,9 @@ def demo(
 
 
 def child(arguments: Sequence[str]) -> dict[str, float]:
-    """The figures that a Python of its own prints, as `python ARGUMENTS`.
+    """Run `python ARGUMENTS`, and return the figures on the last line that it prints.
 
-    Errors: `RunFailed`.
+    Errors: `RunFailed` if it fails.
     """
     from cluster.storage.files import read_figures
 
@@ -99,8 +109,11 @@ def child(arguments: Sequence[str]) -> dict[str, float]:
 def finished(
     command: Sequence[str], *, stderr: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """This command, once it has ended. It hears each Ctrl-C from us and is waited for, so that it
-    can stop what it has started; a run takes the second one for "at once"."""
+    """Run this command, and return its result once it has ended.
+
+    Each Ctrl-C is passed on to the command, which is then waited for, so that it can stop the
+    processes that it has started. A run takes a second Ctrl-C as a request to stop at once.
+    """
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=stderr, text=True, process_group=0
     )

@@ -1,7 +1,8 @@
-"""The actors of `bench scale`: processes with many light learners each, and what they measured.
+"""The actors of `bench scale`: each process holds many stub learners and their measurements.
 
-To the syncer and the shard such a learner is an island like any other: same calls, same names, same
-way of the bytes. All of a process runs on one event loop, so that many fit on one core.
+To the syncer and the shard each learner is an ordinary island: the calls, the names and the
+transport of bytes are those of a run. All learners of a process share one event loop, so that many
+fit on one core.
 """
 
 from __future__ import annotations
@@ -53,15 +54,21 @@ from coordinator.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class CrewFigures:
-    """What the learners of a process did since they were asked last; `cpu_s`: of the process."""
+    """The work of a process's learners since the last query."""
 
     steps: int
+    """Inner steps of all learners."""
     latencies_s: list[float]
+    """Seconds from each report to its answer."""
     cpu_s: float
+    """CPU seconds of the process."""
 
 
 class CrewLink:
-    """The way to the coordinator, on an event loop; `holder`: which shard has a fragment."""
+    """A link to the syncer and the shards, on an event loop.
+
+    `holder` names the shard of each fragment.
+    """
 
     def __init__(self, namespace: str, holder: Mapping[Fragment, str]) -> None:
         self._syncer: Any = find_actor(SYNCER, namespace)
@@ -69,22 +76,27 @@ class CrewLink:
         self._shard_of = {p: shards[name] for p, name in holder.items()}
 
     async def join(self, event: Join) -> Granted | Refused:
+        """Ask the syncer for a life."""
         answer, _ = await self._syncer.join.remote(event, source_sha256(), seat_of(event.island))
         return answer
 
     async def report(
         self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
     ) -> Answer | Void:
+        """Report progress, measurements and adoptions to the syncer."""
         return await self._syncer.report.remote(event, vitals, adopted)
 
     async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        """Ask the syncer for another lease."""
         return await self._syncer.lease.remote(event)
 
     async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
+        """Fetch public fragments, each with its version."""
         found: list[Shared] = await asyncio.gather(*map(self._shared, fragments))
         return [(shared.version, await _whole(shared)) for shared in found]
 
     async def _shared(self, p: Fragment) -> Shared:
+        """Return the public fragment in the object store; ask again while the shard has none."""
         while True:
             (shared,) = await self._shard_of[p].shared.remote([p], math.inf)
             if shared is not None:
@@ -93,6 +105,7 @@ class CrewLink:
     async def missed(
         self, p: Fragment, older: Version, newer: Version
     ) -> list[Payload] | tuple[Version, Flat]:
+        """Fetch the differences from `older` to `newer`, or the whole fragment if some are gone."""
         while (said := await self._shard_of[p].missed.remote(p, older, newer, math.inf)) is None:
             await asyncio.sleep(0)
         if isinstance(said, Shared):
@@ -101,17 +114,19 @@ class CrewLink:
 
 
 async def _whole(shared: Shared) -> Flat:
+    """Fetch a fragment from the object store."""
     return np.concatenate([await part for part in shared.parts])
 
 
 async def _difference(boxed: Boxed) -> Payload:
+    """Fetch one encoded difference."""
     if not isinstance(boxed, Encoded):
         return split(boxed)[0]
     return np.concatenate([await part for part in boxed.difference])
 
 
 class CrewActor:
-    """Some islands' light learners; an island's methods are those of `actors.IslandActor`."""
+    """The stub learners of some islands; its island methods are those of `actors.IslandActor`."""
 
     def __init__(self, config: str, namespace: str) -> None:
         setup_logging()
@@ -119,7 +134,7 @@ class CrewActor:
         self._namespace = namespace
         self._learners: dict[Island, LightLearner] = {}
         self._lives: list[asyncio.Task[None]] = []
-        self._tasks = Tasks()  # whose results `take` and `part` look at
+        self._tasks = Tasks()  # `take` and `part` check their results
         self._steps, self._cpu_s = 0, 0.0
         self._broken: RunFailed | None = None
 
@@ -132,10 +147,14 @@ class CrewActor:
             self._lives.append(self._tasks.spawn(learner.run()))
 
     async def pace(self, pace: StubPace) -> None:
+        """Change the pace of all learners."""
         self._pace.step_s, self._pace.resting = pace.step_s, pace.resting
 
     async def take(self) -> CrewFigures:
-        """Errors: what broke one of the learners."""
+        """Return the figures since the last call.
+
+        Errors: the error that broke one of the learners.
+        """
         if self._broken is not None:
             raise self._broken
         for life in self._lives:
@@ -150,7 +169,7 @@ class CrewActor:
         return CrewFigures(steps - before, latencies_s, cpu_s - cpu_before_s)
 
     async def part(self) -> None:
-        """Let all of them go."""
+        """End all lives, and wait for them."""
         for learner in self._learners.values():
             learner.leave()
         await asyncio.gather(*self._lives)
@@ -160,42 +179,46 @@ class CrewActor:
     async def hand_in(
         self, life: Life, fragment: Fragment, known: Known
     ) -> tuple[HandIn, Payload] | None:
-        """`known`: of no use, since what it takes along is nothing."""
+        """Return the learner's hand-in; `known` is ignored, as a stub keeps no rounding errors."""
         return await self._learners[life.island].hand_in(life, fragment)
 
     async def offer(
         self, life: Life, publication: Publication, boxed: Sequence[Payload | ray.ObjectRef]
     ) -> None:
+        """Fetch the difference, if there is one, and offer the version to the learner."""
         payload: Any = None
         for each in boxed:
             payload = await each if isinstance(each, ray.ObjectRef) else each
         await self._learners[life.island].offer(life, publication, payload)
 
     async def refused(self, said: ContributionId) -> None:
-        """What it took along was nothing."""
+        """Do nothing: a stub has no rounding errors to restore."""
 
     async def cease(self, over: Void) -> None:
+        """End the life of this learner."""
         self._learners[over.life.island].leave()
 
     async def park(self, life: Life) -> None:
+        """Have this learner stop stepping."""
         self._learners[life.island].park()
 
     async def watch(self, life: Life) -> str:
+        """Wait until this life is over, and return why."""
         return await self._learners[life.island].outlive(life)
 
     async def break_down(self, life: Life, why: str) -> None:
-        """A measurement with a learner that fails is none: `take` raises it."""
+        """Record the failure for `take` to raise, since a failed learner spoils the measurement."""
         self._broken = RunFailed(f"{life} failed: {why}")
 
 
 def start_crew(config: Config, name: Island, home: Home, kind: type[CrewActor] = CrewActor) -> Any:
-    """A process for light learners called `NAME.0`, `NAME.1` ..."""
+    """Start a process for stub learners with the names `NAME.0`, `NAME.1` and so on."""
     actor = ray.remote(kind).options(**home.options(island_actor(seat_of(name)), {}), num_cpus=0)
     return actor.remote(config.model_dump_json(), home.namespace)
 
 
 def pid_of(actor: Any) -> Any:
-    """The number of an actor's process, to come."""
+    """Return a reference to the process id of an actor."""
     return actor.__ray_call__.remote(_pid)
 
 

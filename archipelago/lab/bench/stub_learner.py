@@ -1,7 +1,7 @@
-"""A learner without a model: it says and hears all that a real one does, and computes nothing.
+"""A learner without a model: it sends and receives every message of a real one, without computing.
 
-For `archipelago bench scale`, where hundreds of them share two cores; no JAX in here. What it hands
-in has the size, the wire and the norm of real work; what it is offered is decoded and dropped.
+`archipelago bench scale` runs hundreds of them on two cores, without JAX. A hand-in has the size,
+the wire and the norm of real work. A version that is offered is decoded and dropped.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ from islands.learner_messages import (
 from islands.learner_state import happen
 
 GROUP = "crew"
+"""The group name of all stub learners."""
 
 
 class LightLearner:
-    """One life of one island's learner, carrying `islands.learner_state`; for one event loop.
+    """A stub for one life of one island's learner, on `islands.learner_state`; for one event loop.
 
-    It reports after every step, which a real one does at due points and by heartbeat only.
+    It reports after every step. A real learner reports only at due points and by heartbeat.
     """
 
     def __init__(
@@ -73,8 +74,8 @@ class LightLearner:
         now_s: Callable[[], float],
     ) -> None:
         self.island, self.latencies_s = island, list[float]()
-        self.caught_up = Counter[str]()  # how often, and by what
-        self.now: LearnerState | None = None  # while the life is lived
+        self.caught_up = Counter[str]()  # catch-ups, by kind
+        self.now: LearnerState | None = None  # None before and after its life
         self._material, self._pace, self._link, self._now_s = material, pace, link, now_s
         self._over, self._steps = asyncio.Event(), asyncio.Event()
         self._staying, self._progress = True, Progress(0, 0, Lease(0))
@@ -85,10 +86,11 @@ class LightLearner:
 
     @property
     def steps(self) -> int:
+        """The inner steps that this life has done."""
         return self._progress.steps
 
     async def run(self) -> None:
-        """Join, step, and go on until it is let go.
+        """Join, and step until the learner is let go.
 
         Errors: `RunFailed` if it is refused, or its life is ended.
         """
@@ -104,7 +106,7 @@ class LightLearner:
         self.now = begun(material.terms, granted, versions, cursor, ahead)
         self._happens(Ready(ahead) if self._staying else LetGo())
         talker = Tasks().spawn(self._talk())
-        talker.add_done_callback(lambda _: self.leave())  # nobody steps on unheard
+        talker.add_done_callback(lambda _: self.leave())  # stop if it cannot report
         try:
             await self._train()
         finally:
@@ -115,7 +117,7 @@ class LightLearner:
             await talker
 
     async def _versions(self) -> list[Version]:
-        """Fetch the model, as every learner does that joins, and let go of it piece by piece."""
+        """Fetch the model as every joining learner does, and drop each fragment at once."""
         versions = list[Version]()
         for p in range(len(self._material.deltas)):
             ((version, _),) = await self._link.whole([Fragment(p)])
@@ -123,7 +125,7 @@ class LightLearner:
         return versions
 
     def _happens(self, happening: Happening) -> None:
-        """Take it in, and do what follows."""
+        """Pass the event to the state machine, and carry out its effects."""
         if self.now is None:
             return
         self.now, words = happen(self.now, happening)
@@ -135,7 +137,7 @@ class LightLearner:
                 case HandOver(p):
                     self._asks.pop(p).set_result(self._material.handed_in(word))
                 case Adopt() | Keep():
-                    pass  # there are no parameters
+                    pass  # a stub has no parameters
                 case Take(lease):
                     self._pages.add(lease)
                     self._happens(Fed(self._pages.remaining))
@@ -150,7 +152,10 @@ class LightLearner:
         return self.now is not None and self.now.life == life
 
     async def hand_in(self, life: Life, fragment: Fragment) -> tuple[HandIn, Payload] | None:
-        """What was trained since, at the next step boundary; None if this life is over."""
+        """Return the work since the last hand-in, at the next step boundary.
+
+        Return None if this life is over.
+        """
         if not self._lives(life):
             return None
         waiter = self._asks.get(fragment)
@@ -160,7 +165,7 @@ class LightLearner:
         return await waiter
 
     async def offer(self, life: Life, said: Publication, payload: Payload | None) -> None:
-        """Follow the public chain; the version is adopted at the next step boundary."""
+        """Follow the published versions; the newest is adopted at the next step boundary."""
         if not self._lives(life):
             return
         p, known = said.fragment, self._known[said.fragment]
@@ -183,28 +188,28 @@ class LightLearner:
             self._happens(Offered(p, self._known[p]))
 
     def park(self) -> None:
-        """Step no more; go on handing in."""
+        """Stop stepping, but go on handing in."""
         self._happens(Parked())
 
     def leave(self) -> Progress:
-        """End this life; how far it came."""
+        """End this life, and return its progress."""
         self._staying = False
         self._happens(LetGo())
         return self._progress
 
     async def outlive(self, life: Life) -> str:
-        """Return when this life is over."""
+        """Wait until this life is over, and return why."""
         await self._over.wait()
         return f"{life} was let go"
 
     # --- steps ------------------------------------------------------------------------------------
 
     async def _train(self) -> None:
-        """Steps of even length, from a moment of its own on; late ones are not made up for."""
+        """Step at even intervals, from a random offset on; late steps are not made up for."""
         due_s = self._now_s() + self._pace.step_s * random.random()
         while not self._over.is_set():
             now_s = self._now_s()
-            await asyncio.sleep(max(0.0, due_s - now_s))  # a wait for `_over` makes a task a step
+            await asyncio.sleep(max(0.0, due_s - now_s))  # waiting for `_over` costs a task a step
             if self._steps.is_set() and not self._pace.resting:
                 self._steps.clear()
                 material = self._material
@@ -218,7 +223,10 @@ class LightLearner:
     # --- words ------------------------------------------------------------------------------------
 
     async def _talk(self) -> None:
-        """Say what there is to say; what it measures of itself is how long an answer takes."""
+        """Send the queued messages in turn, and record the latency of each report.
+
+        Errors: `RunFailed` if the life is ended while the learner stays.
+        """
         while (word := await self._to_say.get()) is not None:
             match word:
                 case Say(report, adopted):

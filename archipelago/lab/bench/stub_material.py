@@ -1,4 +1,4 @@
-"""The things that all stub learners of a process have in common: pace, deltas, and a link."""
+"""The shared parts of all stub learners of a process: pace, deltas, and a link."""
 
 from __future__ import annotations
 
@@ -30,45 +30,60 @@ from islands.learner_messages import HandOver, Terms
 
 
 class StubLink(Protocol):
-    """The way to the coordinator; each call waits for its answer."""
+    """A link to the syncer and the shards; each call waits for its answer."""
 
-    async def join(self, event: Join) -> Granted | Refused: ...
+    async def join(self, event: Join) -> Granted | Refused:
+        """Ask the syncer for a life."""
+        ...
+
     async def report(
         self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
-    ) -> Answer | Void: ...
-    async def lease(self, event: LeaseWanted) -> LeaseGranted | Void: ...
-    async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]: ...
+    ) -> Answer | Void:
+        """Report progress, measurements and adoptions to the syncer."""
+        ...
+
+    async def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        """Ask the syncer for another lease."""
+        ...
+
+    async def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, Flat]]:
+        """Fetch public fragments, each with its version."""
+        ...
+
     async def missed(
         self, p: Fragment, older: Version, newer: Version
-    ) -> list[Payload] | tuple[Version, Flat]: ...
+    ) -> list[Payload] | tuple[Version, Flat]:
+        """Fetch the differences from `older` to `newer`, or the whole fragment if some are gone."""
+        ...
 
 
 @dataclass(slots=True)
 class StubPace:
-    """How fast all learners of a process step, in seconds; may change while they do.
-
-    `resting`: they report as often, and do not step.
-    """
+    """The pace of all learners of a process; it may change while they run."""
 
     step_s: float
+    """Seconds of one step."""
     resting: bool = False
+    """Whether they report at the same rate without stepping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What the learners of a process have in common; constant over the run.
-
-    `deltas`: what one step adds to each fragment. `windows`, `tokens`: of a step; `lease_windows`:
-    of a lease. `schedule`: when fragments are due.
-    """
+    """The constant parts that all learners of a process share."""
 
     layout: Layout
     schedule: Schedule
+    """The steps at which fragments are due."""
     wire: Wire
+    """The encoding of hand-ins."""
     deltas: tuple[Flat, ...]
+    """The delta that one step adds to each fragment."""
     windows: int
+    """Windows read in one step."""
     tokens: int
+    """Tokens trained in one step."""
     lease_windows: int
+    """Windows in one lease."""
 
     @property
     def terms(self) -> Terms:
@@ -84,7 +99,7 @@ class Material:
         )
 
     def handed_in(self, word: HandOver) -> tuple[HandIn, Payload] | None:
-        """Return what stands for a fragment's training in this word; None if there is none."""
+        """Return the hand-in and payload for this request; None if there is nothing to hand in."""
         if word.said is None:
             return None
         track = word.track

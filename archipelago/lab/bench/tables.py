@@ -1,8 +1,8 @@
-"""`make bench`: run benches, and write what they print into docs/benchmarks.md.
+"""The table writer of `make bench`: it runs benchmarks and updates docs/benchmarks.md.
 
-A table stands between `<!-- bench merge --threads 2 -->` and `<!-- end -->`; what follows `bench`
-is the command that makes it. `python -m archipelago.lab.bench.tables FILE [NAME ...]` writes the
-tables of the benches that are named, or all tables.
+A table stands between `<!-- bench merge --threads 2 -->` and `<!-- end -->`; the words after
+`bench` are the arguments of the command that makes it. `python -m archipelago.lab.bench.tables FILE
+[NAME ...]` writes the tables of the named benchmarks, or all tables.
 """
 
 from __future__ import annotations
@@ -25,15 +25,21 @@ from archipelago.lab.bench.stats import finished
 from coordinator.errors import RunFailed
 
 BenchFigures: TypeAlias = Mapping[str, object]
+"""The figures of a benchmark by name; `rows`, if present, is a list of further such mappings."""
 
 TABLE = re.compile(r"<!-- bench (?P<command>[^\n]*?) -->\n.*?<!-- end -->", re.DOTALL)
+"""The pattern of one table in the document, with the `command` that makes it."""
 NO_GOALS: Mapping[str, Goal] = MappingProxyType({})
+"""The goals of a benchmark that has none."""
 VERSIONS = ("ray", "jax", "numpy", "numba")
+"""The libraries whose versions are written beside the figures."""
 
 
 def rewrite(text: str, names: Iterable[str], run: Callable[[str], BenchFigures]) -> Iterator[str]:
-    """The document after each bench of these names, or of all if none is named, with its figures:
-    what one has measured shall not go with the next one that fails."""
+    """Run the named benchmarks, or all, and yield the whole document after each one.
+
+    The document is yielded each time so that a failing benchmark does not cost the earlier figures.
+    """
     wanted = {*names}
     for command in [found["command"] for found in TABLE.finditer(text)]:
         if wanted and shlex.split(command)[0] not in wanted:
@@ -47,8 +53,11 @@ def rewrite(text: str, names: Iterable[str], run: Callable[[str], BenchFigures])
 
 
 def table(figures: BenchFigures, goals: Mapping[str, Goal] = NO_GOALS) -> Iterator[str]:
-    """Markdown: the figures of a bench, each with its interval and, if it has a goal, whether that
-    is reached; `rows`, if there are any, below."""
+    """Yield the lines of a Markdown table of a benchmark's figures.
+
+    Each figure has its interval and, if it has a goal, whether that is reached. A second table has
+    the `rows`, if there are any.
+    """
     plain = {name: value for name, value in figures.items() if name != "rows"}
     yield from ("| figure | value | interval | goal |", "|---|---|---|---|")
     for name, value in plain.items():
@@ -78,7 +87,7 @@ def _interval(name: str, figures: BenchFigures) -> str:
 
 
 def where() -> str:
-    """The machine, the day and the versions that a figure goes with."""
+    """Return the date, the machine and the versions that belong to a figure."""
     cpus = os.cpu_count()
     libraries = ", ".join(f"{name} {version(name)}" for name in VERSIONS)
     return (
@@ -97,6 +106,7 @@ def _processor() -> str:
 
 
 def _run(command: str) -> BenchFigures:
+    """Run `archipelago bench COMMAND --json`, and return its figures. Errors: `RunFailed`."""
     print(f"archipelago bench {command} ...", flush=True)
     whole = [sys.executable, "-m", "archipelago", "bench", *shlex.split(command), "--json"]
     done = finished(whole)

@@ -1,4 +1,4 @@
-"""`archipelago bench wire`: what each encoding costs, in bytes, in time and in what is learned."""
+"""The benchmark `archipelago bench wire`: the cost of each encoding, in bytes, time and loss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from coordinator.protocol import (
 )
 
 ALL_REDUCE_BYTES = 2
-"""Of a gradient's element, bf16: what islands would exchange at every step if they kept in step."""
+"""Bytes of a gradient's element in bf16, for islands that would all-reduce at every step."""
 
 
 def wire(
@@ -44,14 +44,17 @@ def wire(
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> dict[str, object]:
-    """One row a wire, used both ways: `bytes_per_parameter` of one message with all that goes with
-    it, `encode_gb_s` and `decode_gb_s` (of f32, one thread), `all_reduce_ratio` and
-    `syncer_link_ratio` (`Traffic`), `heldout_loss` of the demo after `steps` steps, over `seeds`
-    seeds, and `loss_over_f32`, by how much it is above that of f32 with the same seed.
+    """Compare the encodings, with a row for each, used in both directions.
 
-    `default_...`: the same ratios of what is shipped, whatever is set here. Joins are in none of
-    them: each fetches `join_bytes_per_parameter` from the shard and, from another island,
-    `moments_bytes_per_parameter`.
+    - `bytes_per_parameter`: one message with everything that goes with it.
+    - `encode_gb_s`, `decode_gb_s`: GB/s of f32, on one thread.
+    - `all_reduce_ratio`, `syncer_link_ratio`: see `WireTraffic`.
+    - `heldout_loss`: that of the demo after `steps` steps, over `seeds` seeds.
+    - `loss_over_f32`: the excess over the loss of f32 with the same seed.
+    - `default_...`: the ratios of the default configuration, whatever is set here.
+
+    Joins are in none of the ratios. Each join fetches `join_bytes_per_parameter` from the shard and
+    `moments_bytes_per_parameter` from another island.
     """
     config, shipped = (
         demo(preset, steps=steps, seed=0, overrides=changed) for changed in (overrides, [])
@@ -102,32 +105,42 @@ def wire(
 
 @dataclass(frozen=True, slots=True)
 class WireTraffic:
-    """Bytes that an island sends and receives in one round of all fragments, `elements` in all;
-    against those of a member of a ring all-reduce of bf16 gradients, in the H steps of a round."""
+    """The traffic of an island in one round of all fragments.
+
+    It is compared with that of a member of a ring all-reduce of bf16 gradients, in the H steps of a
+    round.
+    """
 
     elements: int
+    """The elements of all fragments."""
     up_bytes: int
+    """The bytes that an island sends."""
     down_bytes: int
+    """The bytes that an island receives."""
 
     @staticmethod
     def of(values: np.ndarray, wire_up: Wire, wire_down: Wire) -> WireTraffic:
+        """Encode these values, and count the bytes of the messages."""
         up, _ = message_bytes(encode(wire_up, values))
         _, down = message_bytes(encode(wire_down, values))
         return WireTraffic(values.size, up, down)
 
     def all_reduce_ratio(self, every: int, learners: int) -> float:
-        """So many times less on an island's link than on that of the ring's member."""
+        """Return the bytes on the link of the ring's member, over those on an island's link."""
         ring = 2 * 2 * (learners - 1) / learners * ALL_REDUCE_BYTES * self.elements
         return every * ring / (self.up_bytes + self.down_bytes)
 
     def syncer_link_ratio(self, every: int, learners: int) -> float:
-        """Compare an all-reduce's bytes with those on the link of syncer and shards, if one link
-        carries what every island sends. Below 1, it is more."""
+        """Return the bytes on the link of the ring's member, over those on the syncer's link.
+
+        That link is shared by the syncer and all shards, and carries the traffic of every island.
+        Below 1, it carries more than an all-reduce.
+        """
         return self.all_reduce_ratio(every, learners) / learners
 
 
 def moments_bytes_per_parameter(config: Config) -> float:
-    """What a donor gives a learner that joins, for each of the model's parameters."""
+    """Return the bytes that a donor sends to a joining learner for each parameter of the model."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import jax  # JAX: for shapes only
 
@@ -145,7 +158,7 @@ def moments_bytes_per_parameter(config: Config) -> float:
 
 
 def message_bytes(payload: Payload) -> tuple[int, int]:
-    """Of a hand-in and of a publication to one learner, pickled as they travel."""
+    """Return the bytes of a hand-in, and of a publication to one learner, in pickled form."""
     life, p, now = Life(Island("island-12"), Incarnation(1000)), Fragment(20), 10**6
     said, version = ContributionId(life, p, now, now + 24), Version(1, now)
     progress = Progress(now, 10**12, Lease(now))
@@ -155,13 +168,14 @@ def message_bytes(payload: Payload) -> tuple[int, int]:
 
 
 def _pickled(message: object) -> int:
+    """Return the bytes of a pickled message with its buffers."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
 
 
 def _speeds(values: np.ndarray, repeats: int) -> dict[Wire, tuple[float, float]]:
-    """GB/s of encoding and decoding, the wires in turn."""
+    """Return GB/s of encoding and decoding for each wire; the wires take turns."""
     samples: dict[Wire, tuple[list[float], list[float]]] = {each: ([], []) for each in Wire}
     for turn in range(repeats + 1):
         for each, (encoding, decoding) in samples.items():
@@ -170,13 +184,14 @@ def _speeds(values: np.ndarray, repeats: int) -> dict[Wire, tuple[float, float]]
             halfway_s = time.perf_counter()
             decode(payload, values.size)
             ended_s = time.perf_counter()
-            if turn:  # the first one compiles
+            if turn:  # the first turn compiles
                 encoding.append(values.nbytes / (halfway_s - began_s) / 1e9)
                 decoding.append(values.nbytes / (ended_s - halfway_s) / 1e9)
     return {each: (median(e).value, median(d).value) for each, (e, d) in samples.items()}
 
 
 def _loss(preset: str, steps: int, seed: int, each: Wire, overrides: Sequence[str]) -> float:
+    """Return the held-out loss of a run with this wire in both directions."""
     wires = [f"sync.wire_up={json.dumps(each)}", f"sync.wire_down={json.dumps(each)}"]
     config = demo(preset, steps=steps, seed=seed, overrides=[*overrides, *wires])
     with TemporaryDirectory(prefix="archipelago-wire-") as folder:

@@ -1,8 +1,9 @@
-"""Invariant: no word of one island moves its clock, its tokens or its place in the data by more
-than an honest one could; and who says nothing untrue is believed.
+"""The invariant of claims: no message moves a clock, tokens or data further than is possible.
 
-What is possible is counted here from the effects: the leases that a life was granted, and the time
-since it was heard.
+Besides, a learner that says nothing untrue is believed.
+
+The possible progress is counted here from the effects: from the leases that a life was granted, and
+from the time since it was last heard.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ def look(
     effects: Sequence[Effect],
     now_s: float,
 ) -> None:
-    """Each life has come as far as its leases and its time let it, and no further."""
+    """Check that each life has come no further than its leases and its time allow.
+
+    Errors: `Violation`.
+    """
     if memory.rule.edition == 0:
         return
     for effect in effects:
@@ -51,11 +55,13 @@ def look(
 
 
 def _grants(memory: JudgeMemory, life: Life, leases: Sequence[Lease]) -> None:
+    """Count the windows of newly granted leases."""
     windows = sum(memory.rule.lease_windows - lease.start for lease in leases)
     memory.windows_of[life] = memory.windows_of.get(life, 0) + windows
 
 
 def _advances(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s: float) -> None:
+    """Check that a life had the windows, and the time, for the steps that it claims."""
     batch = dict(memory.rule.batches).get(new.group, 1)
     if new.progress.steps * batch > memory.windows_of.get(new.life, 0):
         words = f"{new.life} has {new.progress.steps} steps of {batch} windows"
@@ -64,7 +70,7 @@ def _advances(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s
         )
     fastest_s = memory.truth.fastest_s(new.life)
     if old.fastest_s == 0 or fastest_s == 0:
-        return  # how fast it can be is not known yet
+        return  # its fastest step is not known yet
     slowest_s = max(memory.slowest_s.get(new.life, 0.0), old.step_s)
     had_s = now_s - old.credited_s + max(CREDIT_S, CREDIT_STEPS * slowest_s)
     more = new.progress.steps - old.progress.steps
@@ -74,6 +80,6 @@ def _advances(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s
 
 
 def believed(memory: JudgeMemory, life: Life, why: str) -> None:
-    """A life was ended for what it said: it has said something that is not true."""
+    """Check that a life that was ended for its claims may have said something untrue."""
     if not memory.truth.lied(life):
         raise Violation("the honest are believed", f"{life}: {why}")

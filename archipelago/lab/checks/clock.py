@@ -1,4 +1,4 @@
-"""Invariants of the clock: t never falls and is the K-th largest, nobody silent is kept."""
+"""Invariants of the clock: t never falls and is the K-th largest; no silent learner is kept."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from coordinator.state import Phase, State
 
 
 def look(memory: JudgeMemory, before: State, event: Event, after: State, now_s: float) -> None:
-    """t never falls, and is the K-th largest clock of the live learners; none is silent. A clock
-    that leaps to the end of the run does not count until its learner has said so twice."""
+    """Check that t never falls and is the K-th largest live clock, and that none is silent.
+
+    A clock that leaps to the end of the run does not count until its learner has reported that
+    twice.
+
+    Errors: `Violation`.
+    """
     k = memory.rule.min_quorum
     steps_count = memory.rule.overlap > 0 and after.phase is Phase.RUNNING
     clocks: list[int] = []
@@ -42,14 +47,16 @@ def look(memory: JudgeMemory, before: State, event: Event, after: State, now_s: 
 
 
 def _believed(memory: JudgeMemory, before: State, after: State, clock: int) -> int:
-    """Where t is at the K-th largest clock of those that are believed: never below where it was, to
-    which somebody may have brought it who is doubted now."""
+    """Return where t must be, given the K-th largest of the clocks that are believed.
+
+    While a learner is doubted, t stays at least where it was: that learner may have moved it there.
+    """
     t = min(clock, memory.rule.steps)
     return max(t, before.t) if any(m.doubted for m in after.members.values()) else t
 
 
 def _leaps(memory: JudgeMemory, before: State, event: Event, member: Member) -> None:
-    """A clock that passes T and a whole H at once is doubted, and until it is said again only."""
+    """Check that only a clock that passes T and a whole H at once is doubted, until repeated."""
     old, steps = before.members.get(member.life.island), member.progress.steps
     if old is member or memory.rule.edition == 0:
         return
@@ -69,7 +76,10 @@ def _leaps(memory: JudgeMemory, before: State, event: Event, member: Member) -> 
 
 
 def is_due(memory: JudgeMemory, p: int, before: State, after: State) -> bool:
-    """By the formula, one step after the other."""
+    """Return whether fragment `p` was due at a step after `before.t` and up to `after.t`.
+
+    This evaluates the formula at one step after the other, unlike the rules.
+    """
     schedule = memory.rule.schedule
     for t in range(before.t + 1, after.t + 1):
         every = next((b.every for b in schedule.before if t <= b.upto), schedule.every)

@@ -1,7 +1,8 @@
-"""Which pairs of (state, event) a schedule went through, and which effects came of them.
+"""Coverage: the pairs of (state, event) that a schedule went through, and the effects it caused.
 
-A pair is met when an event is heard in that state: for an event about a life or an island, how it
-stands with it; about a fragment, how far its round is; and for every event the phase of the run.
+A pair is met when an event is handled in that state. For an event about a life or an island the
+state is the member's status; for one about a fragment, the stage of its round; and for every event,
+the phase of the run.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ OF_A_FRAGMENT: tuple[type[Event], ...] = (
 )  # fmt: skip
 
 Pair = tuple[str, str]
-"""A state and an event's kind."""
+"""A state and the name of an event's class."""
 
 PAIRS: frozenset[Pair] = frozenset(
     (state, kind.__name__)
@@ -59,7 +60,7 @@ PAIRS: frozenset[Pair] = frozenset(
     for state in map(str, states)
     for kind in kinds
 )
-"""Every pair that can be thought of."""
+"""Every conceivable pair."""
 
 EFFECTS: frozenset[str] = frozenset(
     {
@@ -69,7 +70,7 @@ EFFECTS: frozenset[str] = frozenset(
         "Refused, for a while",
     }
 )
-"""Every effect; a discard by its reason."""
+"""The name of every effect; a discard is named with its fate."""
 
 NEVER: dict[Pair, str] = {
     (UNKNOWN, kind.__name__): "a life is granted once its join is on the durable tape, so the "
@@ -80,17 +81,18 @@ NEVER: dict[Pair, str] = {
     "asked; so nothing can come of an asking"
     for kind in ("Arrived", "Missing")
 }
-"""The pairs that cannot be met, with the reason."""
+"""The pairs that cannot be met, each with the reason."""
 
 
 class Coverage:
-    """What was met."""
+    """The pairs and effects that were met."""
 
     def __init__(self) -> None:
         self.pairs: set[Pair] = set()
         self.effects: set[str] = set()
 
     def saw(self, before: State, event: Event, effects: Sequence[Effect]) -> None:
+        """Record the pairs that this event meets in the state `before`, and its effects."""
         kind = type(event).__name__
         met = self.pairs.add
         met((before.phase, kind))

@@ -1,4 +1,4 @@
-"""Invariants of effects: each in its time, none for the dead, durable before published."""
+"""Invariants of effects: each in its order, none for dead lives, durable before published."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def look(
     effects: Sequence[Effect],
     now_s: float,
 ) -> None:
-    """What the rules want done, each in its time, and none for the dead."""
+    """Check every effect of this event: its order, its recipient and its reason.
+
+    Errors: `Violation`.
+    """
     for effect in effects:
         match effect:
             case Ask(life, p, last):
@@ -78,7 +81,7 @@ def look(
                         raise Violation("the healthy give", f"{effect}, {giver}")
                 memory.granted = life.incarnation
             case LeaseGranted(life) | Release(life):
-                _lives(memory, effect, before, life)  # it may be given up in the same moment
+                _lives(memory, effect, before, life)  # the event may also have given it up
             case Shift(life):
                 _lives(memory, effect, after, life)
             case Merge():
@@ -110,7 +113,7 @@ def look(
 def _refuses(
     memory: JudgeMemory, before: State, refused: Refused, event: Event, now_s: float
 ) -> None:
-    """Nobody is kept out without a reason, or for longer than it is barred."""
+    """Check that no island is refused without a reason, or for longer than it is barred."""
     if refused.retry_s is None:
         fits = isinstance(event, Join) and event.fingerprint == memory.rule.fingerprint
         if before.phase is Phase.RUNNING and fits:
@@ -120,7 +123,7 @@ def _refuses(
 
 
 def _asks(memory: JudgeMemory, p: Fragment, before: State, after: State, life: Life) -> None:
-    """Each once in a round, and once more when it is due again."""
+    """Check that a life is asked once in a round, and once more if the fragment is due again."""
     round_ = after.fragments[p].round
     opened_s = round_.opened_s if round_ else math.nan
     known_s, lives = memory.asked[p]
@@ -134,6 +137,7 @@ def _asks(memory: JudgeMemory, p: Fragment, before: State, after: State, life: L
 def _lives(
     memory: JudgeMemory, effect: Effect, after: State, life: Life, status: Status | None = None
 ) -> None:
+    """Check that the recipient of an effect is alive, or has the given status."""
     member = after.members.get(life.island)
     fits = SPEAKING if status is None else (status,)
     if member is None or member.life != life or member.status not in fits:
@@ -149,7 +153,7 @@ def _follows(
     event: Event,
     order: type[Effect],
 ) -> None:
-    """Merged, then durable, then public; each once."""
+    """Check the order of a version's effects: merged, then durable, then public, each once."""
     if (
         not isinstance(event, answer)
         or (event.fragment, event.version) != (p, version)

@@ -1,4 +1,4 @@
-"""What can be known of a run besides its events, and what is raised when an invariant is broken."""
+"""The truth about a run besides its events, and the error for a broken invariant."""
 
 from __future__ import annotations
 
@@ -12,20 +12,28 @@ from coordinator.protocol import ContributionId, Life, Region
 
 
 class Poison(StrEnum):
-    """What is wrong with the deltas of a learner."""
+    """A kind of damage to the deltas of a learner."""
 
-    NAN = "nan"  # they are not finite
-    LOUD = "loud"  # a thousand times too large
-    FLIPPED = "flipped"  # of the wrong sign
-    ROTTEN = "rotten"  # finite when they are measured, and not when they are merged
-    COUNTERS = "counters"  # with counters that cannot be
-    LAYOUT = "layout"  # of another layout
-    FUTURE = "future"  # with a base that does not exist
-    LYING = "lying"  # with a number that is another one; so are those of its other words
+    NAN = "nan"
+    """The deltas are not finite."""
+    LOUD = "loud"
+    """The deltas are a thousand times too large."""
+    FLIPPED = "flipped"
+    """The deltas have the wrong sign."""
+    ROTTEN = "rotten"
+    """The deltas are finite when they are measured, and not when they are merged."""
+    COUNTERS = "counters"
+    """The counters are impossible."""
+    LAYOUT = "layout"
+    """The deltas have another layout."""
+    FUTURE = "future"
+    """The base is a version that does not exist."""
+    LYING = "lying"
+    """One number of a hand-in is changed, and so are numbers in other messages of the learner."""
 
 
 class Violation(BrokenInvariant):
-    """Something that may never happen has happened: the invariant's name, and what was seen."""
+    """A broken invariant: its name, and what was observed."""
 
     def __init__(self, name: str, words: str) -> None:
         super().__init__(name, words)
@@ -36,28 +44,31 @@ class Violation(BrokenInvariant):
 
 
 TokenWindow = tuple[Region | None, int]
-"""One window of one region's corpus."""
+"""A window of one region's corpus: the region and the window's number."""
 
 
 class ContributionTruth(NamedTuple):
-    """The truth about one contribution: what is wrong with it, and which windows it was made of."""
+    """The truth about one contribution."""
 
     poison: Poison | None
+    """The damage to it; None if it is healthy."""
     windows: tuple[TokenWindow, ...]
+    """The windows that it was trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is known of the world outside the rules; of a real run nothing is, and what hangs on it
-    is left open.
+    """The known facts of the world outside the rules.
 
-    `made`: of a contribution, None if it is not known. `excused`: had this life a reason to miss
-    what was asked of it between these times, in seconds of the syncer's clock? `lied`: may a word
-    of this life have been untrue? `fastest_s`: the shortest step of this island, in seconds; 0 if
-    that is not known.
+    The simulator knows all of them. The defaults are for a real run, where nothing is known and the
+    checks that need a fact are skipped.
     """
 
     made: Callable[[ContributionId], ContributionTruth | None] = lambda said: None
+    """The truth about a contribution; None if it is not known."""
     excused: Callable[[Life, float, float], bool] = lambda life, from_s, to_s: True
+    """Whether a life had a reason to miss a request between two times of the syncer's clock."""
     lied: Callable[[Life], bool] = lambda life: True
+    """Whether a message of this life may have been untrue."""
     fastest_s: Callable[[Life], float] = lambda life: 0.0
+    """The shortest step of this life's island, in seconds; 0 if it is not known."""

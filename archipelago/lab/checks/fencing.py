@@ -1,4 +1,4 @@
-"""Invariants of who is heard: the dead are not, the gate refuses what is poisoned, bars grow."""
+"""Invariants of fencing: dead lives are ignored, the gate refuses what is poisoned, bars grow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from coordinator.protocol import (
 from coordinator.state import State
 
 NEVER_OF_THE_HEALTHY = (Cause.NOT_FINITE, Cause.COUNTERS, Cause.LAYOUT)
-"""What no contribution of a learner that is well can be refused for."""
+"""Causes for which the gate never refuses a contribution of a healthy learner."""
 
 
 def look(
@@ -53,7 +53,12 @@ def look(
     effects: Sequence[Effect],
     now_s: float,
 ) -> None:
-    """The dead are not heard, but answered; the living are answered with no Void."""
+    """Check that messages of dead lives change nothing, and that only they get `Void` as an answer.
+
+    A living learner may get it too, if its message cannot be true.
+
+    Errors: `Violation`.
+    """
     match event:
         case Report(life) | Adopted(life) | LeaseWanted(life) | Left(life):
             speaks = True
@@ -84,7 +89,7 @@ def look(
 
 
 def _ends(memory: JudgeMemory, event: Event, life: Life, member: Member, void: Void) -> None:
-    """A living learner is answered that its life is over only for a word that cannot be true."""
+    """Check that a living learner gets `Void` only for a message that cannot be true."""
     over = Status.LOST if isinstance(event, LeaseWanted) else Status.QUARANTINED
     distrusted = void.distrusted == (over is Status.QUARANTINED)
     if memory.rule.edition == 0 or member.life != life or member.status is not over:
@@ -102,8 +107,11 @@ def _gate(
     effects: Sequence[Effect],
     now_s: float,
 ) -> None:
-    """What is poisoned is refused; so often in a row, and the learner is in quarantine; if it
-    was there before and has contributed nothing since, it is barred for longer each time."""
+    """Check that the gate refuses what is poisoned, and that refusals lead to a quarantine.
+
+    A learner with enough refusals in a row is quarantined. If it was quarantined before and has
+    contributed nothing since, it is barred for longer each time.
+    """
     p, life = c.id.fragment, c.id.life
     refused = next((e for e in effects if isinstance(e, Discard) and e.contribution is c), None)
     made = memory.truth.made(c.id)
@@ -124,7 +132,7 @@ def _gate(
         return
     fragment = before.fragments[p]
     if c in fragment.inbox or (fragment.round and c in fragment.round.items):
-        return  # said twice
+        return  # a repeated message
     memory.refusals[life] = 0
     member = after.members[life.island]
     if member.quarantines and not member.trial:
@@ -142,6 +150,7 @@ def _gate(
 
 
 def _bars(memory: JudgeMemory, old: Member, new: Member, now_s: float) -> None:
+    """Check that one more quarantine bars the island for the right time."""
     count, bar_s = old.quarantines + 1, 0.0
     for _ in range(count - 1):
         bar_s = min(2 * bar_s or BARRED_S, LONGEST_BARRED_S)

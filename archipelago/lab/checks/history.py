@@ -1,4 +1,4 @@
-"""What the judge remembers of a run, and the constants of docs/protocol.md, said again."""
+"""The judge's memory of a run, and a second copy of the constants of docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -21,39 +21,62 @@ from coordinator.protocol import (
 from coordinator.state import Rule, Stage, State
 
 REFUSALS, NORMS, SILENCE_S, SILENCE_STEPS = 3, 8, 10.0, 30
-"""As docs/protocol.md has them, said again so that a change of the rules is noticed."""
+"""Refusals until a quarantine, fewest healthy norms that define a usual one, limits of silence.
+
+The values are copied from docs/protocol.md, so that the judge notices a change of the rules.
+"""
 BARRED_S, LONGEST_BARRED_S = 5.0, 320.0
+"""The first and the longest time for which an island is barred, in seconds."""
 REMEMBERED, MOST = 64, 0.7
-"""Norms that count for what is usual, and the share of healthy ones that decide it surely."""
+"""Norms that define the usual one, and the share of them that must be healthy to be certain."""
 PASSING = (Poison.LOUD, Poison.FLIPPED, Poison.ROTTEN, Poison.LYING)
-"""What is poisoned in a way that no gate can know for sure."""
+"""Kinds of poison that no gate can detect with certainty."""
 GAMMA, IN_PACE, NEWEST, LEARNT_S = 0.9, 2.0, 0.2, 120.0
-"""Of the grace window: share of the slack, who keeps pace, weight of the newest sample."""
+"""Constants of the grace window, and the time allowed for a first hand-in.
+
+In order: the share of the slack; the largest ratio of a learner's step time to the median one at
+which it keeps pace; the weight of the newest sample in a moving average; and the seconds allowed
+for hand-ins while no time to quorum is known.
+"""
 AGAINST, AGAIN, SIGMAS = 5, 5, 4.0
-"""Merges in a row that point away until a quarantine, and others until one is trusted again; how
-far away counts, in deviations."""
+"""Constants of the direction check.
+
+In order: merges in a row that point away until a quarantine; merges in a row that do not until the
+island is trusted again; and the distance that counts, in standard deviations.
+"""
 STALENESS_OF_PACE = 3
-"""With a staler bound a learner that keeps pace can be late by no fault of its own."""
+"""The least staleness bound, in versions, at which starvation is judged.
+
+With a tighter bound a learner that keeps pace can be late through no fault of its own.
+"""
 CREDIT_S, CREDIT_STEPS, HURRY = 120.0, 4.0, 2.0
-"""What a learner may claim at once, in seconds or in steps of its own; and by how many times faster
-than its fastest step it may claim to have been."""
+"""Limits on the progress that a learner may claim.
+
+In order: seconds, or steps of its own, that it may claim at once; and the factor by which it may
+claim to have been faster than its fastest step.
+"""
 MOST_SHARE = 4.0
-"""Of the steps of a merge: no contribution has more than so many times its share of them."""
+"""The largest weight of a contribution, as a multiple of its share of the steps in a merge."""
 ALMOST = 1e-9
+"""The tolerance of comparisons between floating-point numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRecord:
-    """One merge: when its round was opened and closed, who was in it, and who was live then."""
+    """One merge of a fragment."""
 
     opened_s: float
+    """When its round was opened, in seconds of the syncer's clock."""
     closed_s: float
+    """When its round was closed, in the same seconds."""
     lives: frozenset[Life]
+    """The lives with a contribution in the merge, or on trial beside it."""
     live: frozenset[Life]
+    """The lives that were live when the round was closed."""
 
 
 class JudgeMemory:
-    """What went before, of one run; `rule` and `truth` are what it is judged by."""
+    """The judge's memory of one run, with the `rule` and the `truth` that it judges by."""
 
     def __init__(self, rule: Rule, truth: Truth) -> None:
         self.rule, self.truth = rule, truth
@@ -67,23 +90,23 @@ class JudgeMemory:
         self.windows: list[set[TokenWindow]] = [set() for _ in range(count)]
         self.freed: set[Reference] = set()
         self.granted = 0
-        self.windows_of: dict[Life, int] = {}  # in all leases that a life was granted
+        self.windows_of: dict[Life, int] = {}  # windows in all leases granted to a life
         self.slowest_s: dict[Life, float] = {}  # the longest step that a life has reported
         self.refusals: dict[Life, int] = {}
-        self.norms: list[list[tuple[float, bool]]] = [[] for _ in range(count)]  # healthy?
-        self.against: dict[Life, int] = {}  # merges in a row in which it pointed away
+        self.norms: list[list[tuple[float, bool]]] = [[] for _ in range(count)]  # (norm, healthy)
+        self.against: dict[Life, int] = {}  # merges in a row that it pointed away
         self.trial: dict[Island, int] = {}
-        self.pace: list[float | None] = [None] * 3  # to the quorum; closing to public; the way down
+        self.pace: list[float | None] = [None] * 3  # quorum, publication, delivery
         self.live_since: dict[Life, float] = {}
         self.last: list[MergeRecord | None] = [None] * count
         self.durable: list[Version] = [Version(0, 0)] * count
         self.asked: list[tuple[float, frozenset[Life]]] = [(math.nan, frozenset())] * count
-        self.void = [0] * count  # versions that have died with their shard since the last one
-        self.ending_s = math.nan  # since when the run ends
-        self.last_rounds = [False] * count  # is its last round over?
+        self.void = [0] * count  # version numbers lost since the last publication
+        self.ending_s = math.nan  # when the run began to end
+        self.last_rounds = [False] * count  # whether the last round is over
 
     def forget(self, after: State) -> None:
-        """The syncer had died; what it did since its last promise did not happen."""
+        """Forget what the syncer did after its last durable promise, since the syncer has died."""
         self.last = [None] * len(self.last)
         self.void = [0] * len(self.void)
         self.live_since, self.against, self.pace = {}, {}, [None] * 3
@@ -95,7 +118,7 @@ class JudgeMemory:
         self.last_rounds = [False] * len(self.last_rounds)
 
     def forget_fragments(self, before: State, fragments: Sequence[Fragment]) -> None:
-        """Their shard is dead, and with it what was merged and is not public."""
+        """Forget the unpublished merges of these fragments, since their shard is dead."""
         for p in fragments:
             if (round_ := before.fragments[p].round) is not None:
                 self.void[p] += round_.stage is not Stage.OPEN
@@ -104,4 +127,5 @@ class JudgeMemory:
 
 
 def averaged(known: float | None, sample: float) -> float:
+    """Return the moving average after one more sample; `known` is None before the first one."""
     return sample if known is None else (1 - NEWEST) * known + NEWEST * sample

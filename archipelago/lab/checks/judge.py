@@ -1,8 +1,8 @@
-"""All that may never happen, looked for after every event; and what was covered.
+"""The judge: it checks every invariant after every event, and records the coverage.
 
-The judge knows the rules' states and effects, its own memory of what went before, and of the truth
-as much as is known: all of it in the simulator, nothing of a run that is replayed from its tape. It
-computes what it can in another way than the rules do.
+The judge knows the states and effects of the rules and its own memory of the past. In the simulator
+it also knows the whole truth; of a run that is replayed from its tape it knows none. Where possible
+it computes a value in another way than the rules do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coordinator.state import Phase, Rule, Stage, State, validate
 
 
 class InvariantJudge:
-    """Told of every event by `saw`; raises `Violation`."""
+    """The judge of one run: call `saw` after every event. Errors: `Violation`."""
 
     def __init__(self, rule: Rule, truth: Truth) -> None:
         self.memory = JudgeMemory(rule, truth)
@@ -39,7 +39,10 @@ class InvariantJudge:
     def saw(
         self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
     ) -> None:
-        """Everything that must hold after every event."""
+        """Check everything that must hold after this event.
+
+        Errors: `Violation` at the first broken invariant.
+        """
         memory = self.memory
         memory.coverage.saw(before, event, effects)
         if isinstance(event, Resume):
@@ -51,7 +54,7 @@ class InvariantJudge:
         if isinstance(event, Unsound) and _is_merging(before, event):
             memory.void[event.fragment] += 1
             memory.asked[event.fragment] = (math.nan, frozenset())
-            memory.last[event.fragment] = None  # that merge never was
+            memory.last[event.fragment] = None  # the merge was undone
             merging.undone(memory, before, event, after, effects)
         if before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING:
             memory.ending_s = now_s
@@ -80,11 +83,15 @@ class InvariantJudge:
     def no_round_is_stuck(
         self, state: State, now_s: float, since_s: float, patience_s: float
     ) -> None:
-        """Liveness, looked at from time to time: with K learners alive every round closes."""
+        """Check liveness: with K live learners every round closes within `patience_s`.
+
+        The simulator calls this from time to time, not after every event.
+        """
         rounds.no_round_is_stuck(self.memory, state, now_s, since_s, patience_s)
 
 
 def _is_merging(state: State, event: Merged | Unsound) -> bool:
+    """Return whether the event is about the merge that is under way for its fragment."""
     round_ = state.fragments[event.fragment].round
     stage = Stage.MERGING if round_ is None else round_.stage
     return round_ is not None and round_.version == event.version and stage is Stage.MERGING

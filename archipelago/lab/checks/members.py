@@ -1,4 +1,4 @@
-"""Invariants of members and leases: nobody is given up for nothing, nothing is leased twice."""
+"""Invariants of members and leases: no learner is given up for nothing, nothing is leased twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from coordinator.state import State
 
 
 def look(memory: JudgeMemory, before: State, event: Event, after: State, now_s: float) -> None:
-    """Nobody is given up without a reason, and nobody comes back from the dead."""
+    """Check that no learner is given up without a reason, and that no dead life comes back.
+
+    Errors: `Violation`.
+    """
     moved = False
     for island, member in after.members.items():
         old = before.members.get(island)
@@ -51,6 +54,7 @@ def look(memory: JudgeMemory, before: State, event: Event, after: State, now_s: 
 
 
 def _changes(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s: float) -> None:
+    """Check that the change of a member's status was allowed."""
     if old.status not in SPEAKING:
         raise Violation("the dead stay dead", f"{old.life} from {old.status} to {new.status}")
     if new.status is not Status.LOST or isinstance(event, Resume):
@@ -58,16 +62,19 @@ def _changes(memory: JudgeMemory, old: Member, new: Member, event: Event, now_s:
     if isinstance(event, Lost) and event.life == old.life:
         return
     if isinstance(event, LeaseWanted) and event.life == old.life:
-        return  # it has far more than it can need: `hearing` looks whether that is so
+        return  # it asked for more than it can need; `fencing` checks that
     waits = memory.rule.overlap == 0
     if isinstance(event, Missing) and event.life == old.life and event.lost and waits:
-        return  # all wait for it, and it has nothing more
+        return  # in lock-step all would wait for a lost hand-in
     if now_s - min(old.heard_s, old.advanced_s) < SILENCE_S - ALMOST:
         raise Violation("silence takes its time", f"{new.life}: {new.why} at {now_s}")
 
 
 def leases(memory: JudgeMemory, after: State) -> None:
-    """Each piece of a region's corpus is in one hand there, or in the pool."""
+    """Check that each lease of a region has one holder, or is in the pool.
+
+    Errors: `Violation`.
+    """
     for region, pool in after.leases.items():
         numbers = [lease.number for lease in pool.returned]
         for member in after.members.values():

@@ -1,4 +1,4 @@
-"""Invariants of merges: over the quorum, of nothing merged, freed or poisoned, each window once."""
+"""Invariants of merges: a quorum, nothing merged, freed or poisoned, and each window once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ from coordinator.state import Round, Stage, State
 def merged(
     memory: JudgeMemory, before: State, after: State, merge: Merge, event: Event, now_s: float
 ) -> None:
-    """Over the quorum, in order, of nothing merged, freed or poisoned; each window once."""
+    """Check one merge: its quorum, order, weights and contributions, and each window once.
+
+    Errors: `Violation`.
+    """
     p, version = merge.fragment, merge.version
     contributions = tuple(item.contribution for item in merge.items)
     if (p, version) in memory.merges:
@@ -61,7 +64,7 @@ def merged(
     if not isinstance(event, Unsound):
         closes(memory, p, after, now_s)
     for c in contributions:
-        if memory.trial.get(c.id.life.island):  # when it is ordered: a suspicion may come later
+        if memory.trial.get(c.id.life.island):  # checked at the order; a trial may begin later
             raise Violation("what is on trial is not merged", f"{c.id}: {memory.trial}")
         _item(memory, p, before.fragments[p].version, c)
     known = [made for c in contributions if (made := memory.truth.made(c.id)) is not None]
@@ -73,8 +76,11 @@ def merged(
 
 
 def _shares(memory: JudgeMemory, contributions: Sequence[Contribution]) -> list[float]:
-    """Return tokens^2/steps of each, as shares; none of them over MOST_SHARE times its share of the
-    steps. Those over it are found from the most excessive one on, one at a time."""
+    """Return the weight of each contribution, tokens^2/steps, normalised to a sum of one.
+
+    No weight exceeds MOST_SHARE times the contribution's share of the steps. The weights over that
+    limit are capped one at a time, the most excessive first.
+    """
     steps = [c.id.to_step - c.id.from_step for c in contributions]
     raw = [c.tokens**2 / over for c, over in zip(contributions, steps, strict=True)]
     most = [MOST_SHARE * over / sum(steps) for over in steps]
@@ -90,6 +96,7 @@ def _shares(memory: JudgeMemory, contributions: Sequence[Contribution]) -> list[
 
 
 def _item(memory: JudgeMemory, p: Fragment, onto: Version, c: Contribution) -> None:
+    """Check one contribution of a merge: it is new, held, fresh, finite and healthy."""
     if c.id in memory.merged:
         raise Violation("nothing is merged twice", f"{c.id}")
     if c.reference in memory.freed or c.id.fragment != p:
@@ -108,6 +115,10 @@ def _item(memory: JudgeMemory, p: Fragment, onto: Version, c: Contribution) -> N
 
 
 def published(memory: JudgeMemory, after: State, publish: Publish, event: Event) -> None:
+    """Record a publication, and check its contributions and recipients.
+
+    Errors: `Violation`.
+    """
     p = publish.fragment
     for id_ in publish.merged:
         if (made := memory.truth.made(id_)) is not None:
@@ -126,6 +137,10 @@ def published(memory: JudgeMemory, after: State, publish: Publish, event: Event)
 
 
 def discarded(memory: JudgeMemory, after: State, discard: Discard) -> None:
+    """Record a discard, and check that its bytes are not needed and its fate is right.
+
+    Errors: `Violation`.
+    """
     c, fragment = discard.contribution, after.fragments[discard.contribution.id.fragment]
     merging = fragment.round is not None and fragment.round.stage is Stage.MERGING
     items = fragment.round.items if fragment.round and merging else ()
@@ -135,7 +150,7 @@ def discarded(memory: JudgeMemory, after: State, discard: Discard) -> None:
         fragment.version.number - c.base.number <= memory.rule.max_staleness
     ):
         raise Violation("only the stale is stale", f"{discard} at {fragment.version}")
-    if discard.fate is Fate.STALE and memory.rule.overlap == 0:  # all wait for more of it
+    if discard.fate is Fate.STALE and memory.rule.overlap == 0:  # lock-step may ask it again
         opened_s, lives = memory.asked[c.id.fragment]
         memory.asked[c.id.fragment] = opened_s, lives - {c.id.life}
     memory.freed.add(c.reference)
@@ -144,8 +159,12 @@ def discarded(memory: JudgeMemory, after: State, discard: Discard) -> None:
 def undone(
     memory: JudgeMemory, before: State, event: Unsound, after: State, effects: Sequence[Effect]
 ) -> None:
-    """What is spoiled is dropped, or else the loudest one, and that counts as a refusal; the
-    others are merged, or wait."""
+    """Check what follows an unsound merge: spoiled contributions are dropped, or else the loudest.
+
+    Each dropped contribution counts as a refusal. The others are merged, or wait.
+
+    Errors: `Violation`.
+    """
     old, new = before.fragments[event.fragment].round, after.fragments[event.fragment]
     assert old is not None
     dropped = [e.contribution for e in effects if isinstance(e, Discard)]
@@ -168,13 +187,17 @@ def undone(
 
 
 def directions(memory: JudgeMemory, before: State, event: Merged, after: State) -> None:
-    """Who points away from the others so many times in a row is quarantined, nobody else is,
-    and what is on trial is never merged."""
+    """Check that exactly the islands that point away for too many merges in a row are quarantined.
+
+    An island on trial is trusted again after enough contributions that do not point away.
+
+    Errors: `Violation`.
+    """
     round_ = before.fragments[event.fragment].round
     assert round_ is not None
     lives = [c.id.life for c in (*round_.items, *round_.trial)]
     pairs = zip(lives, event.cosines, strict=False)
-    said = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}  # its last
+    said = {life.island: (life, cosine) for life, cosine in pairs if cosine is not None}  # newest
     merged = {c.id.life.island for c in round_.items}
     everyone = [m for m in before.members.values() if m.status is Status.LIVE]
     living = [m for m in everyone if not m.trial and m.life.island not in memory.trial]
@@ -214,18 +237,18 @@ def directions(memory: JudgeMemory, before: State, event: Merged, after: State) 
 
 
 def _are_two(round_: Round, event: Merged, merged: Set[Island], measured: Set[Island]) -> bool:
-    """Is it a merge of two islands, of both of which all is known?"""
+    """Return whether this is a merge of two islands, with all measurements of both."""
     return len(merged) == 2 and merged == measured == _aligned(round_, event).keys()
 
 
 def _aligned(round_: Round, event: Merged) -> dict[Island, float]:
-    """Return where each island's last contribution in a merge points, beside the outer momentum."""
+    """Return the cosine of each island's last contribution in a merge to the outer momentum."""
     pairs = zip(round_.items, event.aligned, strict=False)
     return {c.id.life.island: x for c, x in pairs if x is not None}
 
 
 def _is_confirmed(round_: Round, event: Merged, island: Island, chance: float) -> bool:
-    """The momentum leads where most of the others point, and this one points the other way."""
+    """Return whether most of the others point along the momentum, and this island against it."""
     known = _aligned(round_, event)
     others = sorted(x for other, x in known.items() if other != island)
     if island not in known or not others:

@@ -1,8 +1,9 @@
-"""`archipelago replay`: rebuild a run from its tape, and compare to the last bit.
+"""The replay command: rebuild a run from its tape, and compare it to the last bit.
 
-The tape alone gives every state of the rules again. With the contributions that the run kept
-(`durability.keep_contributions`), it gives the global fragments again too, on the same kind of
-processor and versions. The judge of the simulated runs looks at this one too, event by event.
+The tape alone restores every state of the rules. With the contributions that the run kept
+(`durability.keep_contributions`) it also restores the global fragments, on the same kind of
+processor and with the same library versions. The judge of the simulated runs checks this run too,
+event by event.
 """
 
 from __future__ import annotations
@@ -48,15 +49,27 @@ from coordinator.state import initial
 
 
 def replay(run_dir: Path) -> dict[str, object]:
-    """What the tape gives: `exact`, `events`, `merges`, `global_sha256`, and `compared` with what.
+    """Replay the run in `run_dir`, and return a report of how it compares.
 
-    `from_event`: it begins there, with the state that the run kept, since older segments of the
-    tape have gone (`durability.keep_segments`); 0: at the beginning of the run.
-    `exact` is true if everything that could be compared was equal, and something was. `differs`
-    says which event the rules answer otherwise than they did; what follows it is not looked at.
-    `violations` is 1 if an invariant was broken, and `violated` the first one, in words: what comes
-    after that may only follow from it; None: not judged, since the beginning has gone.
-    Errors: `UserMistake` if there is no run, `Damaged` if its files are not as they were written.
+    The report has these fields:
+
+    - `exact`: whether everything that could be compared was equal, something was compared, and the
+      tape is undamaged.
+    - `from_event`: the first event that was replayed; 0 is the beginning of the run. It is later
+      where older segments of the tape are gone (`durability.keep_segments`); the replay then starts
+      from the state that the run kept.
+    - `events`, `merges`: how many were replayed, and how many merges the final state counts.
+    - `global_sha256`: the fingerprint of the rebuilt model; None if no contributions were kept.
+    - `compared`: each comparison by name, and whether it was equal.
+    - `differs`: the first event that the rules now answer differently. Later events are not
+      checked.
+    - `damage`: the damage to the tape, if any.
+    - `violations`: 1 if an invariant was broken, else 0; None if the run was not judged, because
+      the beginning of the tape is gone.
+    - `violated`: the first broken invariant, in words. Later ones may only follow from it.
+
+    Errors: `UserMistake` if there is no run, or if it sums gradients; `Damaged` if its files are
+    corrupt.
     """
     config = load(run_dir / "config.toml")
     if (mode := config.run.mode).sums_gradients:
@@ -81,7 +94,7 @@ def replay(run_dir: Path) -> dict[str, object]:
                 checks["state"] = kept.state == state
             if arrays is not None:
                 arrays.follow(heard.event, heard.effects)
-            if first is None:  # it must have seen how everything began
+            if first is None:  # the judge must see the whole run
                 violated = violated or _violated(judge, heard)
             state, events = heard.after, events + 1
     except OtherRules as error:
@@ -108,7 +121,7 @@ def replay(run_dir: Path) -> dict[str, object]:
 
 
 def _violated(judge: InvariantJudge, heard: ReplayedEvent) -> str | None:
-    """Which invariant this event broke."""
+    """Return the invariant that this event broke, in words; None if all hold."""
     try:
         judge.saw(*heard)
     except Violation as error:
@@ -117,7 +130,7 @@ def _violated(judge: InvariantJudge, heard: ReplayedEvent) -> str | None:
 
 
 def _said(summary: Path) -> str:
-    """The fingerprint of the result, as the run has measured it."""
+    """Return the fingerprint of the final model that the run itself reported."""
     try:
         return json.loads(summary.read_text())["global_sha256"]
     except (ValueError, KeyError, TypeError) as error:
@@ -125,7 +138,7 @@ def _said(summary: Path) -> str:
 
 
 class _Arrays:
-    """The shard's side of a replay, from the first versions and the contributions kept."""
+    """The arrays of a replayed run, rebuilt from the first versions and the kept contributions."""
 
     def __init__(self, config: Config, layout: Layout, depot: Depot) -> None:
         self._depot, self._layout = depot, layout
@@ -137,7 +150,7 @@ class _Arrays:
         self._ordered: dict[Fragment, Merge] = {}
 
     def follow(self, event: Event, effects: tuple[Effect, ...]) -> None:
-        """Do what the shard did."""
+        """Repeat the shard's actions for this event and its effects."""
         if isinstance(event, Resume):
             versions = zip(self._fragments, event.versions, strict=True)
             self._shard.recover(dict(versions), event.generation)
@@ -147,12 +160,13 @@ class _Arrays:
         for effect in effects:
             if isinstance(effect, Merge):
                 self._ordered[effect.fragment] = effect
-            if isinstance(effect, Store):  # only now is it known that the merge was done
+            if isinstance(effect, Store):  # only now is the merge known to have succeeded
                 self._merge(self._ordered.pop(effect.fragment))
             if isinstance(effect, Publish):
                 self._shard.publish(effect)
 
     def _merge(self, order: Merge) -> None:
+        """Load the contributions of a merge, and merge them."""
         p = order.fragment
         self._files.before[p] = _copy(self._shard.arrays(p))
         for item in order.items:
@@ -162,17 +176,22 @@ class _Arrays:
         self._shard.merge(order)
 
     def sha256(self) -> str:
+        """Return the fingerprint of all public fragments."""
         return fingerprint([flat for _, flat in self._shard.whole(self._fragments)])
 
 
 class _Past(NoFiles):
-    """What a shard went back to, as it was before its last merge; nothing is written."""
+    """The files of a recovering shard: the state before its last merge. It writes nothing."""
 
     def __init__(self, store: FragmentStore) -> None:
         self._store = store
         self.before: dict[Fragment, Arrays] = {}
 
     def newest(self, p: Fragment, upto: Version) -> Arrays:
+        """Return the fragment's arrays at exactly the version `upto`.
+
+        Errors: `Damaged` if that version was not kept.
+        """
         before = self.before.get(p)
         if before is not None and before.version == upto:
             return before
@@ -183,6 +202,7 @@ class _Past(NoFiles):
 
 
 def _first(store: FragmentStore, p: Fragment) -> Arrays:
+    """Return the fragment's first version. Errors: `Damaged` if it is gone."""
     arrays = store.oldest(p)
     if arrays.version != Version(0, 0):
         raise Damaged(
@@ -193,5 +213,6 @@ def _first(store: FragmentStore, p: Fragment) -> Arrays:
 
 
 def _copy(arrays: Arrays) -> Arrays:
+    """Return a deep copy, so that later merges do not change it."""
     master, momentum = np.array(arrays.master), np.array(arrays.momentum)
     return replace(arrays, master=master, momentum=momentum, public=np.array(arrays.public))

@@ -42,7 +42,10 @@ def look(
     effects: Sequence[Effect],
     now_s: float,
 ) -> None:
-    """Versions grow by one with each publication and never otherwise; rounds open when due."""
+    """Check that versions grow by one with each publication only, and that rounds open when due.
+
+    Errors: `Violation`.
+    """
     if isinstance(event, Resume):
         _resumed(memory, before, event, after)
         return
@@ -82,7 +85,7 @@ def look(
 
 
 def _resumed(memory: JudgeMemory, before: State, event: Resume, after: State) -> None:
-    """No published version is lost; nobody is alive, no round is open that was not due."""
+    """Check that a new generation keeps all published versions, and forgets lives and hand-ins."""
     for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
         if new.version < memory.durable[p]:
             raise Violation("published is kept", f"f{p} from {old.version} to {new.version}")
@@ -93,9 +96,9 @@ def _resumed(memory: JudgeMemory, before: State, event: Resume, after: State) ->
 
 
 def _is_away(memory: JudgeMemory, p: int, before: State, after: State) -> None:
-    """Nothing is under way for a dead shard's fragment, and nothing of it counts as merged.
+    """Check that a dead shard's fragment has nothing under way, and that its tokens count as lost.
 
-    A silence may be noticed in the same moment: what those had not handed in is lost as well.
+    The same event may end silent lives; what those had not handed in is lost as well.
     """
     old, new = before.fragments[p], after.fragments[p]
     items = old.round.items if old.round else ()
@@ -110,6 +113,7 @@ def _is_away(memory: JudgeMemory, p: int, before: State, after: State) -> None:
 
 
 def _opens(memory: JudgeMemory, p: int, before: State, event: Event, after: State) -> None:
+    """Check that the round that was just opened was due, or that the run ends."""
     due = is_due(memory, p, before, after)
     ends = before.phase is Phase.RUNNING and after.phase is not Phase.RUNNING
     if ends and not isinstance(event, Stop) and after.t != memory.rule.steps:
@@ -122,7 +126,7 @@ def _opens(memory: JudgeMemory, p: int, before: State, event: Event, after: Stat
 
 
 def _stays_open(memory: JudgeMemory, p: int, after: State, round_: Round, now_s: float) -> None:
-    """A round with its quorum waits for somebody, and not past the grace."""
+    """Check that a round with its quorum waits for some learner, and not past the grace window."""
     fragment = after.fragments[p]
     if len(who_counts(memory, after, fragment, round_)) < memory.rule.min_quorum:
         return
@@ -137,7 +141,11 @@ def _stays_open(memory: JudgeMemory, p: int, after: State, round_: Round, now_s:
 def who_counts(
     memory: JudgeMemory, state: State, fragment: FragmentState, round_: Round
 ) -> AbstractSet[Island]:
-    """Who counts for the quorum; in a last round also whoever came too late before."""
+    """Return the islands that count for the quorum.
+
+    In an open last round these are all islands with a fresh contribution in the inbox, even one
+    that was late for an earlier round; islands on trial do not count.
+    """
     oldest = fragment.version.number - memory.rule.max_staleness
     fresh = [c.id.life.island for c in fragment.inbox if c.base.number >= oldest]
     held = {island for island in fresh if not state.members[island].trial}
@@ -147,7 +155,7 @@ def who_counts(
 def still_awaited(
     memory: JudgeMemory, state: State, fragment: FragmentState, round_: Round
 ) -> AbstractSet[Island]:
-    """Who was asked and has not answered; a last round waits for those that drain as well."""
+    """Return the islands asked and not yet heard; in a last round, also the draining ones."""
     drain = [i for i, m in state.members.items() if m.status is Status.DRAINING]
     return {*fragment.asked, *(drain if round_.last else ())} - round_.arrived
 
@@ -155,7 +163,13 @@ def still_awaited(
 def no_round_is_stuck(
     memory: JudgeMemory, state: State, now_s: float, since_s: float, patience_s: float
 ) -> None:
-    """Liveness, looked at from time to time: with K learners alive every round closes."""
+    """Check liveness: with K live learners every round closes within `patience_s`.
+
+    The time counts from `since_s`, or from when the last bar ends. This runs from time to time
+    only.
+
+    Errors: `Violation`.
+    """
     since_s = max(since_s, *(m.barred_s for m in state.members.values()), 0.0)
     for p, fragment in enumerate(state.fragments):
         if fragment.round is not None:
@@ -166,7 +180,7 @@ def no_round_is_stuck(
 
 
 def _grace_s(memory: JudgeMemory, after: State) -> float:
-    """The grace window as docs/protocol.md has it, from what was seen here."""
+    """Return the grace window in seconds, by docs/protocol.md, from what the judge observed."""
     if memory.rule.grace_s is not None:
         return memory.rule.grace_s
     slowest_s = _slowest_s(memory.rule.edition, after)
@@ -177,7 +191,7 @@ def _grace_s(memory: JudgeMemory, after: State) -> float:
 
 
 def _slowest_s(edition: int, state: State) -> float:
-    """A step of the slowest learner that keeps pace; 0 if nobody has stepped."""
+    """Return the step time of the slowest learner that keeps pace; 0 if none has stepped."""
     living = [m.step_s for m in state.members.values() if m.status is Status.LIVE]
     steps = sorted(step_s for step_s in living if step_s > 0)
     if not steps:
@@ -188,7 +202,7 @@ def _slowest_s(edition: int, state: State) -> float:
 
 
 def reached(memory: JudgeMemory, before: State, event: Reached) -> None:
-    """How long the way down takes to the last learner that keeps pace."""
+    """Record the seconds that a publication takes to the last learner that keeps pace."""
     slowest_s, last_s = _slowest_s(memory.rule.edition, before), -1.0
     for life, after_s in event.after_s:
         member = before.members.get(life.island)
@@ -201,7 +215,10 @@ def reached(memory: JudgeMemory, before: State, event: Reached) -> None:
 
 
 def closes(memory: JudgeMemory, p: Fragment, after: State, now_s: float) -> None:
-    """Not before the grace is over, unless all have delivered; and nobody starves."""
+    """Check that a round closes after its grace window or with every hand-in, and none starves.
+
+    Errors: `Violation`.
+    """
     fragment, round_ = after.fragments[p], after.fragments[p].round
     if round_ is None:
         raise Violation("what closes was open", f"f{p}")
@@ -230,5 +247,5 @@ def closes(memory: JudgeMemory, p: Fragment, after: State, now_s: float) -> None
 
 
 def waited_for_s(memory: JudgeMemory, round_: Round) -> float:
-    """Until then at least a last round waits for whoever was asked."""
+    """Return the earliest time at which a last round may stop waiting for those it asked."""
     return max(round_.opened_s, memory.ending_s) + SILENCE_S

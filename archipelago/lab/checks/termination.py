@@ -26,8 +26,13 @@ def look(
     effects: Sequence[Effect],
     now_s: float,
 ) -> None:
-    """Each fragment has a last round; it is merged, or was given up under the quorum when there
-    was nobody to wait for, or nobody who could be waited for any longer."""
+    """Check that each fragment has a last round, which is merged or rightly given up.
+
+    A last round may be given up under the quorum if there was no learner to wait for, or none that
+    could be waited for any longer.
+
+    Errors: `Violation`.
+    """
     live = [m.life for m in after.members.values() if m.status is Status.LIVE]
     for p, (old, new) in enumerate(zip(before.fragments, after.fragments, strict=True)):
         if new.round and new.round.stage is Stage.OPEN:
@@ -54,8 +59,10 @@ def look(
 def _does_not_wait_for_ever(
     memory: JudgeMemory, p: int, after: State, fragment: FragmentState, round_: Round, now_s: float
 ) -> None:
-    """A last round waits neither for ever for a straggler nor for nobody; one that had its quorum
-    has its usual grace."""
+    """Check that a last round waits for some learner, and not for ever for a straggler.
+
+    A last round that had its quorum also has its usual grace window.
+    """
     with_quorum = len(who_counts(memory, after, fragment, round_)) >= memory.rule.min_quorum
     if with_quorum and not round_.last:
         return
@@ -73,7 +80,10 @@ def _does_not_wait_for_ever(
 
 
 def ended(memory: JudgeMemory, after: State, effects: Sequence[Effect]) -> None:
-    """A run ends once, with nothing under way."""
+    """Check that the run ends once, with nothing under way.
+
+    Errors: `Violation`.
+    """
     if after.phase is not Phase.FINISHED:
         raise Violation("a run ends once", f"{after.phase}")
     if sum(isinstance(effect, Finish) for effect in effects) != 1:
