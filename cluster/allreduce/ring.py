@@ -102,7 +102,7 @@ class Ring:
     stopping: str | None = None
     """Why the run stops before its end; None if it does not."""
     broken: str | None = None
-    """Why the ring broke since it formed; None if it did not."""
+    """Why the current or last ring broke; None if it did not."""
     lost: int = 0
     """Tokens that were trained and are not in the model."""
 

@@ -41,8 +41,8 @@ class Machines(Table):
     hosts: Count = 1
     # Put each host on a node of its own; otherwise Ray packs them on as few nodes as possible.
     spread: bool = False
-    # Sizes of the mesh axes data, fsdp and tensor. A missing axis has size 1, a missing fsdp takes
-    # all devices that the other axes leave.
+    # Sizes of the mesh axes data, fsdp and tensor. A missing axis has size 1, but a missing fsdp
+    # takes all devices that the others leave, unless one of those is -1.
     mesh: Annotated[MeshConfig, BeforeValidator(with_the_rest)] = MeshConfig()
     # Ray resources of each host: {CPU = 0.5}, {GPU = 1} or {TPU = 4}.
     resources: dict[str, Amount] = Field(default={"CPU": 1.0})

@@ -39,14 +39,14 @@ class RunConfig(Table):
 
     # Name of the run and of its directory; the default is the file's name and the start time.
     name: Name | None = None
-    # Seed of the initial model, the order of the data and all other random choices.
+    # Seed of the initial model and of the order of the data.
     seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
     # How islands train together: "decoupled", "data-parallel", "elastic-data-parallel", "diloco" or
     # "streaming".
     mode: ModeName = Mode.DECOUPLED
     # T: the length of the run, in syncer steps.
     steps: Count = 300
-    # Directory in which the run directory is created.
+    # Directory in which the run directory is created; below ~/archipelago for a submitted run.
     dir: Annotated[str, Field(min_length=1)] = "runs"
 
 
@@ -157,13 +157,14 @@ class SyncConfig(Table):
     wire_up: WireName = Wire.BF16
     # Encoding of the differences that learners receive.
     wire_down: WireName = Wire.BF16
-    # First moments: each island keeps its own, or merges share their mean.
+    # First moments of the inner optimizer: each island keeps its "own", or merges share the "mean".
     moments: Literal["own", "mean"] = "own"
-    # Merges of a fragment from one that shares moments to the next, with moments = "mean".
+    # Interval at which moments = "mean" shares moments, in merges of a fragment.
     moments_every: Count = 1
     # Encoding of shared moments in both directions.
     wire_moments: WireName = Wire.INT8
-    # Reaction to an island whose deltas point against those of all others, merge after merge.
+    # Reaction to an island whose deltas point against all others, merge after merge: quarantine it,
+    # only report it, or "off", which does not even measure directions.
     direction: Literal["quarantine", "report", "off"] = "quarantine"
     # R: recent differences of a fragment to keep for lagging learners, at most; in bf16 only two
     # are kept and in f32 none, since more would be larger than the fragment.
