@@ -1,7 +1,7 @@
-"""The first module of the `archipelago` command: it checks whose packages it is about to import.
+"""The first module of the `archipelago` command, which checks the origin of the packages.
 
-Its name is one that no other project has. A foreign package `archipelago` or `cluster` in front of
-ours could not refuse itself, and would end the command with a traceback that explains nothing.
+No other project has a module of this name. If a foreign package `archipelago` or `cluster` comes
+first on the path, it cannot report that itself: the command would end with an unhelpful traceback.
 """
 
 import sys
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _foreign(name: str) -> str | None:
-    """Return what is wrong with the package that would be imported under this name."""
+    """Return why the package of this name that would be imported is not ours; None if it is."""
     expected = Path(__file__).resolve().parent / name
     spec = find_spec(name)
     if spec is None:

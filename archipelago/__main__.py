@@ -1,4 +1,4 @@
-"""Run the `archipelago` command; a cluster's own Python runs it, too, and may lack packages."""
+"""The entry point of `python -m archipelago`; a cluster's Python runs it and may lack packages."""
 
 import sys
 
@@ -7,7 +7,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - a job runs on whatever the clust
 
 
 def start() -> None:
-    """Run the command; exit with code 2 if a package is missing that it depends on."""
+    """Run the command; exit with code 2 if one of its dependencies is missing."""
     try:
         from archipelago.cli.main import main
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The functions of the Python API that judge runs, train studies, and plan clusters."""
+"""The functions of the Python API that replay runs, train studies, and plan clusters."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from coordinator.errors import RunFailed, UserMistake
 from coordinator.protocol import Island
 
 POLL_S = 0.5
-"""Seconds between two looks at a run that is waited for."""
+"""Seconds between two looks at a run, while `Run.wait` waits for it."""
 
 
 def connect(name: str | Path | None = None, *, address: str | None = None) -> Run:
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def live(self) -> bool:
-        """Whether the run goes on, as far as this machine can tell."""
+        """True if the run is live, as far as this machine can tell."""
         return self.run_dir is None or runs.live_of(self.run_dir) is not None
 
     def status(self) -> RunStatus:
@@ -69,7 +69,7 @@ class Run:
         scale(self._reached(), groups)
 
     def drain(self, island: str) -> None:
-        """Have one island hand in its work and leave."""
+        """Tell one island to hand in its work and leave."""
         from cluster.launch.client import drain
 
         drain(self._reached(), Island(island))
@@ -81,7 +81,7 @@ class Run:
         return save(self._reached(), Path(path).expanduser().absolute())
 
     def stop(self) -> None:
-        """Have all islands hand in their work, and the run end with its summary."""
+        """Stop the run gracefully: all islands hand in their work, and it ends with its summary."""
         from cluster.launch.client import stop
 
         stop(self._reached())

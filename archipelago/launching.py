@@ -136,7 +136,7 @@ class Submission:
 
 
 def _draft(config: ConfigLike, overrides: Overrides | None) -> tuple[Draft, Path]:
-    """Return the configuration with what is wrong with it, and the path that names the run."""
+    """Return the configuration with its problems, and the path that names the run."""
     match config:
         case str() | Path():
             return read(config, override_words(overrides)), Path(config)
@@ -148,7 +148,7 @@ def _draft(config: ConfigLike, overrides: Overrides | None) -> tuple[Draft, Path
 
 
 def override_words(overrides: Overrides | None) -> list[str]:
-    """Return overrides as `--set` takes them."""
+    """Return overrides in the notation of `--set`: `a.b=c`."""
     return [f"{path}={toml_value(value)}" for path, value in (overrides or {}).items()]
 
 

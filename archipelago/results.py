@@ -42,7 +42,7 @@ class ReplayResult:
     """The result of replaying a run from its log."""
 
     exact: bool
-    """Whether everything that could be compared was equal, and something could be."""
+    """True if everything that could be compared was equal, and something could be compared."""
     events: int
     """The number of events in the log."""
     figures: Mapping[str, object]

@@ -1,17 +1,17 @@
 """The command line: commands, live table, summary.
 
-Nobody imports this room. A command reads its arguments, hands over at once, and prints what comes
-back; nothing is decided here. Ray and JAX are imported by the commands that need them, when they
-do, so that `--help` and a refused configuration are there at once.
+No other package imports this one. A command reads its arguments, calls the code below and prints
+the result; it decides nothing. A command imports Ray and JAX only when it needs them, so that
+`--help` and the errors of a configuration appear at once.
 
     main             the console script: registers the commands, turns errors into exit codes
     start            init, demo, dashboards
-    train            run, submit, and the job that a submitted run is
+    train            run, submit, and the job of a submitted run
     control          scale, drain, chaos, save, stop
     watch            status and top
     replay           replay
     simulate         simulate
-    planning         plan, and what `simulate` says of clusters with no machines
+    planning         plan, and the parts of `simulate` about simulated clusters of chips
     planning_tables  the tables that both print
     study            study
     bench            the group of commands `bench`
@@ -19,10 +19,10 @@ do, so that `--help` and a refused configuration are there at once.
     bench_faults     bench recovery, bench faults, bench calibrate
     bench_costs      bench merge, scale, overhead, large, accelerator
     bench_output     the figures of a bench, as JSON or as tables
-    options          what several commands have in common
-    display          the display of a run that goes on
+    options          the application, and the options of several commands
+    display          the display of a live run
     live_table       the live table of a run
-    status_lines     how a run stands, and what has happened in it, as lines of text
-    tables           the tables that a run and a bench end with
-    formatting       figures in words: durations, amounts, shares
+    status_lines     the status and the events of a run, as lines of text
+    tables           the tables at the end of a run and of a bench
+    formatting       figures as text: durations, amounts, shares
 """

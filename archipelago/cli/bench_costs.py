@@ -1,4 +1,4 @@
-"""The commands `bench merge`, `scale`, `overhead`, `large` and `accelerator`: what parts cost."""
+"""The commands `bench merge`, `scale`, `overhead`, `large` and `accelerator`: costs of parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def merge(
     quick: Annotated[bool, typer.Option("--quick", help="A rough figure.")] = False,
     as_json: Json = False,
 ) -> None:
-    """How near does a merge come to the speed at which memory can be copied, and read?
+    """Measure the throughput of a merge, against that of copying and of reading memory.
 
     Example: archipelago bench merge --threads 2 --json
     """
@@ -35,7 +35,7 @@ def merge(
     from archipelago.lab.bench.merge_workload import Workload, threads_here
 
     talk = Console(file=sys.stderr if as_json else sys.stdout)
-    if quick:  # pieces of the same size, of fewer elements
+    if quick:  # fewer elements, in pieces of the same size
         elements, pieces, repeats = 2_000_000, -(-pieces * 2_000_000 // elements), 5
     workload = Workload(contributions, elements, wire, threads or threads_here(), pieces)
     figures = bench_merge.merge(workload, repeats=repeats, say=talk.print)
@@ -51,7 +51,7 @@ def scale(
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure the cost and the latency of one syncer, by number of learners.
+    """Measure the cost and the latency of one syncer, by the number of learners.
 
     Example: archipelago bench scale --learners 8,64,256 --json
     """
@@ -83,7 +83,7 @@ def overhead(
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure the overhead of the system beside training, in wall time and in CPU seconds.
+    """Measure the overhead of the system over plain training, in wall time and CPU seconds.
 
     Example: archipelago bench overhead --pairs 6 --for 20 --json
     """
@@ -107,12 +107,12 @@ def large(
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure the cost of length and size: a syncer killed after a million steps, and 16 learners
-    that join a model of a gigabyte over 200 Mbit/s.
+    """Measure the recovery of a long run, and simultaneous joins to a large model.
 
-    Before its first measurement it plays a tape of 100,000 steps, which takes half an hour and
-    0.5 GB in ~/.cache/archipelago/bench; later ones find it there. The link is one of two network
-    namespaces, which needs root; else the learners are paced.
+    The syncer is killed after a million steps, and 16 learners join a model of a gigabyte over
+    200 Mbit/s. The first measurement plays a tape of 100,000 steps. This takes half an hour and
+    0.5 GB in ~/.cache/archipelago/bench, where later measurements find it. The link connects two
+    network namespaces, which needs root; without root the learners are paced.
 
     Example: archipelago bench large --json
     """
@@ -143,9 +143,9 @@ def accelerator(
     quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, on the CPU.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure one accelerator: steps with our hooks and without, kernels, memory, a small study.
+    """Measure an accelerator: steps with our hooks and without, kernels, memory, a small study.
 
-    Without Ray: python -m archipelago.lab.bench.accelerator --json
+    To run it without Ray: python -m archipelago.lab.bench.accelerator --json
 
     Example: archipelago bench accelerator --out runs/accelerator --json
     """

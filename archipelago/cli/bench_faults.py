@@ -1,4 +1,4 @@
-"""The commands `bench recovery`, `faults` and `calibrate`: runs that are broken on purpose."""
+"""The commands `bench recovery`, `faults` and `calibrate`: runs with injected faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def recovery(
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """How long does it take until who was killed is back, and what do the others notice?
+    """Measure how long killed processes take to return, and how long merges pause meanwhile.
 
     Example: archipelago bench recovery --json
     """
@@ -47,7 +47,8 @@ def faults(
 ) -> None:
     """Measure how many merged tokens per second remain under regular kills.
 
-    First islands only, then syncer and shard too. The defaults take some 40 minutes.
+    The kills hit islands first, and then the syncer and the shard, too. The defaults take about
+    40 minutes.
 
     Example: archipelago bench faults --islands 8 --kill-every 15 --pairs 6 --for 100 --json
     """
@@ -73,7 +74,7 @@ def calibrate(
     quick: Annotated[bool, typer.Option("--quick", help="A toy, only to see it work.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Does the simulator say of this machine what real runs do? Three plans of faults, both ways.
+    """Compare the simulator with real runs on this machine, for three fault plans.
 
     Example: archipelago bench calibrate --for 60 --json
     """

@@ -1,4 +1,4 @@
-"""The commands `bench parity` and `bench wire`: how well islands learn."""
+"""The commands `bench parity` and `bench wire`: the quality of learning."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parity(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Does it learn as well as data-parallel at its best? Held-out loss of both at equal tokens.
+    """Compare the held-out loss with that of data-parallel at its best, at equal tokens.
 
     Example: archipelago bench parity --seeds 3 --json
     """

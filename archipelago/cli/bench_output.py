@@ -12,7 +12,7 @@ from cluster.storage.files import json_text
 
 
 def tell(bench: str, figures: Mapping[str, object], talk: Console, *, as_json: bool) -> None:
-    """Print figures as one JSON object, or for people on the console `talk`."""
+    """Print figures as one JSON object, or as tables with their goals on the console `talk`."""
     if as_json:
         print(json_text(figures))
         return

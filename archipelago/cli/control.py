@@ -1,4 +1,4 @@
-"""The commands that steer a run that goes on: scale, drain, chaos, save, stop."""
+"""The commands that steer a live run: scale, drain, chaos, save, stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def scale(
     counts: Annotated[list[str], typer.Argument(metavar="GROUP=N ...", help="Islands to have.")],
     address: Cluster = None,
 ) -> None:
-    """Set how many islands groups have, live; those that go hand in what they have first.
+    """Set the number of islands of groups in a live run; leaving islands hand in their work first.
 
     Example: archipelago scale runs/demo local=6
     """
@@ -49,7 +49,7 @@ def drain(
     island: Annotated[str, typer.Argument(metavar="ISLAND", help="Its name, such as local-0.")],
     address: Cluster = None,
 ) -> None:
-    """Let one island hand in what it has and leave; its group has one less from then on.
+    """Let one island hand in its work and leave; its group then has one island less.
 
     Example: archipelago drain runs/demo local-3
     """
@@ -78,7 +78,7 @@ def chaos(
     address: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Break a live run on purpose: islands, syncer, shard, disk; the kinds are in docs/clusters.md.
+    """Inject faults into a live run: islands, syncer, shard, disk; docs/clusters.md has the kinds.
 
     Example: archipelago chaos runs/demo --kill-every 15 --seed 7 --for 120
     """
@@ -121,10 +121,10 @@ def save(
     address: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Write the model of a live run, as it is now, to a path of its fleet's machine.
+    """Write the current model of a live run to a path of its fleet's machine.
 
-    A run that waits at its end, since neither its directory nor its depot takes the model, ends
-    once the model is saved.
+    A run waits at its end if it can write the model neither to its directory nor to its depot. It
+    ends once this command has saved the model.
 
     Example: archipelago save runs/demo /mnt/other/demo.safetensors
     """
@@ -140,7 +140,7 @@ def save(
 
 
 def stop(name: RunName = None, address: Cluster = None) -> None:
-    """Let all islands of a run hand in what they have, and end it with its summary.
+    """Stop a run gracefully: all islands hand in their work, and it ends with its summary.
 
     Example: archipelago stop runs/demo
     """

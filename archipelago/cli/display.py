@@ -1,4 +1,4 @@
-"""The display of a run that goes on: the live table on a terminal, plain lines elsewhere."""
+"""The display of a live run: the live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from archipelago.cli.live_table import render
 from archipelago.cli.status_lines import announce, line
 from cluster.status import RunStatus
 
-LINE_EVERY_S = 5.0  # between two plain lines, where there is no terminal
+LINE_EVERY_S = 5.0
+"""Seconds between two plain lines, without a terminal."""
 
 
 class Display:
-    """Shows each status that it is given: live on a terminal, else a plain line now and then."""
+    """A display of successive statuses: a live table on a terminal, else periodic plain lines."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -39,6 +40,7 @@ class Display:
             self._live.stop()
 
     def show(self, status: RunStatus) -> None:
+        """Show a status, and the events since the last one."""
         for text in announce(self._last, status):
             self._say(text)
         if self._live:

@@ -1,6 +1,6 @@
-"""The live table of a run: its islands and its fragments, as a person sees them.
+"""The live table of a run: its islands and its fragments.
 
-`render` is pure; `archipelago.cli.display` puts it on a console.
+`render` is a pure function; `archipelago.cli.display` puts its result on a console.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from archipelago.cli.formatting import GAP, WIDTH, amount, duration, number, spa
 from archipelago.cli.status_lines import damage_of, judging_progress, why_not_durable
 from cluster.status import FragmentStatus, IslandStatus, RunStatus
 
-BAR = 30  # columns of the bar of t
-ROWS_IN_FULL = 8  # fragments that get a line each; more of them share lines
+BAR = 30
+"""The width of the progress bar of t, in characters."""
+ROWS_IN_FULL = 8
+"""The most fragments that get a line each; more of them share lines."""
 STATE_STYLE = {
     "waiting": "yellow",
     "set aside": "bold red",
@@ -38,7 +40,7 @@ PHASE_STYLE = {
 
 
 def render(status: RunStatus) -> RenderableType:
-    """The live table: the run, its islands, its fragments; at most `WIDTH` columns."""
+    """Return the live table: the run, its islands, its fragments; at most `WIDTH` characters."""
     return Group(
         _header(status),
         _figures(status),
@@ -129,7 +131,7 @@ def _islands(islands: Sequence[IslandStatus]) -> Table:
 
 
 def _fragments(status: RunStatus) -> RenderableType:
-    """A line each, with the reasons; where there are many, only marks, several to a line."""
+    """Return a line for each fragment, with reasons; many fragments get marks and share lines."""
     fragments = status["fragments"]
     names = [island["island"] for island in status["islands"]]
     if len(fragments) <= ROWS_IN_FULL:
@@ -177,7 +179,7 @@ def _participants(fragment: FragmentStatus, names: Sequence[str]) -> Text:
 
 
 def _dots(fragment: FragmentStatus, names: Sequence[str]) -> Text:
-    """One mark per island, in the order of the table above: who took part in the last merge."""
+    """Return a mark for each island, in the order of the island table: its part in the merge."""
     took_part = set(fragment["participants"])
     return Text.assemble(*(("●", "green") if name in took_part else ("·", "dim") for name in names))
 

@@ -1,4 +1,4 @@
-"""The console script: errors become one clear message and an exit code."""
+"""The console script, which turns errors into one clear message and an exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ app.add_typer(bench, name="bench")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command that is given; end the process with its exit code."""
+    """Run the command with these arguments, and end the process with its exit code."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
     try:
         app(args=arguments, prog_name="archipelago", standalone_mode=True)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _deaf() -> None:
-    """Whoever goes on pressing Ctrl-C must not end the interpreter half-way through its end."""
+    """Ignore further Ctrl-C, which would interrupt the shutdown of the interpreter."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

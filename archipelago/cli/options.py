@@ -1,4 +1,4 @@
-"""What several commands have in common: the application, options, exit codes."""
+"""The application, and the options and exit codes of several commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.storage import runs
 from coordinator.errors import UserMistake
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
-"""Exit codes; 0 is success."""
+"""The exit codes of failures; 0 is success."""
 app = typer.Typer(
     name="archipelago",
     help="Train one model on many islands of compute that nobody has to keep in step.",
@@ -67,7 +67,10 @@ Cluster = Annotated[
 
 
 def live_run(name: str | None, address: str | None) -> runs.Live:
-    """A run that is going on, and this process ready to speak to its cluster."""
+    """Return a live run, after preparing this process to connect to its cluster.
+
+    Errors: `UserMistake` if the run is not live or cannot be reached.
+    """
     live = runs.reach(name, address)
     if isinstance(live, Path):
         raise UserMistake(f"run {live} is not live; there is nothing to do")

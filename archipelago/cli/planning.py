@@ -1,6 +1,6 @@
-"""The command `archipelago plan`, and what `simulate` says of clusters with no machines.
+"""The command `archipelago plan`, and the parts of `simulate` about simulated clusters of chips.
 
-The planner is imported by the functions that need it, when they do.
+Each function imports the planner only when it needs it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ PAPERS = parse_cluster(
     },
     "the paper's cluster",
 )
-"""1.2M chips, 5B parameters and 1T tokens, as table 2 of arXiv:2604.21428; the rest is ours."""
+"""The cluster of table 2 of arXiv:2604.21428: 1.2M chips, 5B parameters, 1T tokens.
+
+The other values are our own.
+"""
 COMPARED, COMPARED_FULL = (4, 4_000), (8, 40_000)
-"""Seeds, and failures of each trace at most."""
+"""Pairs of the number of seeds and the most failures of a trace, fast and with `--full`."""
 
 
 def plan(
@@ -36,7 +39,7 @@ def plan(
     seed: Annotated[int, typer.Option(min=0, help="Of all chance.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """How to train on a cluster, which need not be there: what to choose, what to expect, and why.
+    """Plan how to train on a cluster, which need not exist: settings, expected figures, reasons.
 
     Example: archipelago plan examples/cluster.toml
     """
@@ -52,7 +55,7 @@ def plan(
 
 
 def table1(seed: int, *, full: bool, as_json: bool) -> None:
-    """`simulate --table1`: both layers, and what they say."""
+    """Carry out `simulate --table1`: the paper's table 1, and the agreement of both layers."""
     from archipelago.cli.planning_tables import show_table1, show_windows
     from archipelago.lab.planner import layer_agreement as agreement
     from archipelago.lab.planner import table1 as paper_table
@@ -70,7 +73,7 @@ def table1(seed: int, *, full: bool, as_json: bool) -> None:
 
 
 def bandwidth(seed: int, *, as_json: bool) -> None:
-    """`simulate --bandwidth`: links for shares of computing, and published figures."""
+    """Carry out `simulate --bandwidth`: links for shares of computing, and published figures."""
     from archipelago.cli.planning_tables import show_bandwidth
     from archipelago.lab.planner import anchors
     from archipelago.lab.planner import bandwidth as links
@@ -92,7 +95,7 @@ def bandwidth(seed: int, *, as_json: bool) -> None:
 
 
 def simulated(path: Path, seed: int, *, full: bool, as_json: bool) -> None:
-    """`simulate CLUSTER.toml`: what each configuration makes of these chips."""
+    """Carry out `simulate CLUSTER.toml`: goodput and uptime of each configuration."""
     from archipelago.cli.planning_tables import show_compared
     from archipelago.lab.planner.compare import compare
 
@@ -105,7 +108,7 @@ def simulated(path: Path, seed: int, *, full: bool, as_json: bool) -> None:
 
 
 def draw(folder: Path, path: Path | None, seed: int, *, as_json: bool) -> None:
-    """`simulate --pictures DIR`: that of the plan is of this cluster, or of the paper's."""
+    """Carry out `simulate --pictures DIR`; the plan is of this cluster, or else of the paper's."""
     from archipelago.lab.planner import pictures
 
     cluster = PAPERS if path is None else load_cluster(path)

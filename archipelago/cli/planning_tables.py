@@ -1,4 +1,4 @@
-"""The tables that `simulate` and `plan` print of clusters with no machines."""
+"""The tables that `simulate` and `plan` print about simulated clusters of chips."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cluster.config.machines import ClusterFile
 
 
 def show_table1(made: Table1, console: Console) -> None:
-    """Print each cell as ours ± interval, the paper's, the closed form's; then its constants."""
+    """Print table 1: each cell as simulated, published and in closed form; then its constants."""
     console.print("goodput in per cent: ours ± 95 % interval, (paper's, closed form's); uptime")
     table = _grid("configuration", *(f"{amount(chips)} chips" for chips in paper.CHIPS))
     rows: dict[tuple[Configuration, int], list[Table1Cell]] = {}
@@ -71,7 +71,7 @@ def _goodput(cell: Table1Cell) -> str:
 
 
 def show_windows(windows: Sequence[ComparedWindow], rounds_each: int, console: Console) -> None:
-    """Print how far both layers of the planner agree."""
+    """Print how closely both layers of the planner agree."""
     off = [window.difference for window in windows]
     console.print(
         f"the rules were played in {len(windows)} windows of {rounds_each} rounds, "
@@ -86,7 +86,7 @@ def show_windows(windows: Sequence[ComparedWindow], rounds_each: int, console: C
 def show_bandwidth(
     rows: Sequence[NeededLink], found: Sequence[PublishedFigure], console: Console
 ) -> None:
-    """Print the links that each method needs, and published figures beside ours."""
+    """Print the links that each method needs, and published figures next to ours."""
     console.print(
         f"Gbit/s that an island needs, each way, to compute for so much of the time "
         f"(M = {anchors.ISLANDS}, H = {anchors.H}, P = {anchors.P}, τ = {anchors.TAU})"
@@ -146,11 +146,11 @@ PLANNED = (
     ("hours", "hours", "{:,.1f}"),
     ("USD", "usd", "{:,.0f}"),
 )
-"""The labels of a setting: its name, its key, its form."""
+"""The rows of a plan: label, key in the figures, format."""
 
 
 def show_plan(made: TrainingPlan, cluster: ClusterFile, console: Console) -> None:
-    """Print what to choose beside the runner-up, why, and the tables to paste."""
+    """Print the best setting beside the runner-up, the reasons, and the TOML tables to paste."""
     best = made.best
     setting, moving = best.setting, best.moving
     wanted = cluster.objective.minimise

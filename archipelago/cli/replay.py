@@ -1,4 +1,4 @@
-"""The command `archipelago replay`: rebuild a run from its tape, and judge it."""
+"""The command `archipelago replay`, which rebuilds a run from its tape and checks it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def replay(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")],
     as_json: Json = False,
 ) -> None:
-    """Rebuild a run from its tape, compare with what it left to the last bit, and judge it: every
-    invariant after every event.
+    """Rebuild a run from its tape, compare it bit for bit, and check every invariant.
+
+    The comparison is with the files that the run left. The invariants are checked after every
+    event.
 
     Example: archipelago replay runs/demo
     """

@@ -1,4 +1,4 @@
-"""The command `archipelago simulate`: a run in virtual time, many at random, or a cluster."""
+"""The command `archipelago simulate`: a run in virtual time, many random runs, or a cluster."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ def simulate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """A run in virtual time, or many that are broken at random, every invariant after every event;
-    or clusters of millions of chips.
+    """Simulate a run in virtual time, many runs with random faults, or clusters of chips.
+
+    A run, and each random run, checks every invariant after every event. Clusters may have millions
+    of chips.
 
     Example: archipelago simulate examples/demo.toml --set sync.quorum=2
     """
@@ -113,8 +115,10 @@ def simulate(
 def _fuzz(
     schedules: int | None, for_s: float | None, schedule: str | None, seed: int | None, jobs: int
 ) -> dict[str, object]:
-    """Random schedules; which seed they are of, and how to repeat those that fail, is said at once
-    on standard error."""
+    """Run random schedules, and print the seed and each failure at once on standard error.
+
+    A failure is printed with the command that repeats it.
+    """
     from archipelago.lab.simulation import fuzz
     from archipelago.lab.simulation.fuzz_failures import FuzzFailure, keep
 

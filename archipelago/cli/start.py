@@ -1,4 +1,4 @@
-"""The commands for a first start: `init` writes files to begin with, `demo` runs the example."""
+"""The commands for a first start: `init` writes files to start from, `demo` runs the example."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def demo(
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
-    """Train a small model on four islands of this machine; one of them is killed half-way.
+    """Train a small model on four islands of this machine; one of them is killed on the way.
 
     Example: archipelago demo
     """
@@ -84,7 +84,7 @@ def dashboards(
 
 
 def copied(source: str, folder: Path) -> list[str]:
-    """Copy the files of a folder of this package; return where they are.
+    """Copy the files of a folder of this package, and return the paths of the copies.
 
     Errors: `UserMistake` if `folder` cannot be written.
     """
@@ -102,7 +102,7 @@ def copied(source: str, folder: Path) -> list[str]:
 
 
 def problems(summary: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the summary of a demo; empty if it went well."""
+    """Return the problems in the summary of a demo; empty if it went well."""
     found: list[str] = []
     before, after = summary["initial_heldout_loss"], summary["heldout_loss"]
     if after is None or not math.isfinite(after) or not after < 0.8 * before:

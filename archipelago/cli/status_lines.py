@@ -1,4 +1,4 @@
-"""The lines of text that say how a run stands, and what has happened in it.
+"""The status of a run and its events, as lines of text.
 
 All functions are pure.
 """
@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from archipelago.cli.formatting import amount, duration, number
 from cluster.status import IslandStatus, PhaseName, RunStatus
 
-NAMES = 3  # islands named in one announcement before they are only counted
+NAMES = 3
+"""The most islands that an announcement names; more are only counted."""
 
 
 def line(status: RunStatus) -> str:
-    """Return how a run stands, in one line of ASCII for a log."""
+    """Return the status of a run, in one line of ASCII for a log."""
     heldout = status["heldout"]
     parts = [
         duration(status["elapsed_s"]),
@@ -36,7 +37,7 @@ def line(status: RunStatus) -> str:
 
 
 def announce(before: RunStatus | None, after: RunStatus) -> list[str]:
-    """Return one line for each event between two looks, stamped with the time of the run."""
+    """Return one line for each event between two statuses, with the elapsed time of the run."""
     stamp = duration(after["elapsed_s"])
     happened = [*_of_the_run(before, after), *_of_the_islands(before, after)]
     return [f"{stamp}  {text}" for text in happened]
@@ -64,7 +65,7 @@ def _of_the_run(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
 
 
 def _end(status: RunStatus) -> str:
-    """How the run ended: by itself, or because somebody asked for it."""
+    """Return how the run ended: by itself, or on request."""
     where = f"at t {status['t']} after {status['merges']} merges"
     if (asked := status.get("asked")) is None:
         return f"finished {where}"
@@ -72,7 +73,7 @@ def _end(status: RunStatus) -> str:
 
 
 def _of_the_alerts(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
-    """Return one line for each alert that has begun or ended."""
+    """Yield a line for each alert that has begun, and one if no alert is left."""
     was, now = (before or {}).get("alerts", []), after.get("alerts", [])
     for alert in now:
         if alert not in was:
@@ -82,12 +83,12 @@ def _of_the_alerts(before: RunStatus | None, after: RunStatus) -> Iterator[str]:
 
 
 def why_not_durable(status: RunStatus | None) -> str:
-    """Return why nothing can be made durable at present; empty if it can."""
+    """Return why nothing can be made durable now; empty if it can."""
     return status["figures"]["not_durable"] if status and status["figures"] else ""
 
 
 def damage_of(status: RunStatus | None) -> str:
-    """Return what was damaged when the run came back; empty if nothing was."""
+    """Return the damage that the last restart found in the run's files; empty if none."""
     return status["figures"].get("damage", "") if status and status["figures"] else ""
 
 
@@ -130,7 +131,7 @@ def _changes(was: IslandStatus | None, now: IslandStatus) -> Iterator[str]:
 
 
 def judging_progress(status: RunStatus) -> str:
-    """Return how far the last model is judged; empty before that."""
+    """Return the progress of evaluating the final model; empty if that has not begun."""
     told = status.get("evaluation")
     if told is None or told["wanted"] == 0:
         return ""

@@ -1,4 +1,4 @@
-"""The command line's `study`: a grid of runs in virtual time."""
+"""The command `archipelago study`: a grid of runs in virtual time."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def study(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """A grid of configurations and seeds, trained in virtual time on all cores, paired by seed.
+    """Train a grid of configurations and seeds in virtual time on all cores, paired by seed.
 
-    Every cell is a file, with its command; what is there is not trained again. Table, curves and
-    pictures lie beside the cells. Ctrl-C drops the cells under way and sums up those that are
-    there; the same command goes on from them.
+    Every cell is a file, which names the command that trains it. Existing cells are not trained
+    again. The table, curves and pictures are next to the cells. Ctrl-C drops the unfinished cells
+    and sums up the others; the same command continues from there.
 
     Example: archipelago study examples/studies/modes.toml
     """

@@ -1,4 +1,4 @@
-"""The tables that a run and a bench end with."""
+"""The tables at the end of a run and of a bench."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from rich.text import Text
 
 from archipelago.cli.formatting import GAP, duration_or_dash, number, percent, seconds_or_dash
 
-SHARE_BAR = 6  # columns of a bar that shows a share
+SHARE_BAR = 6
+"""The width of a bar that shows a share, in characters."""
 FATES = (
     ("merged", "in the model", "green"),
     ("discarded", "overwritten, stale", "yellow"),
     ("outstanding", "not handed in", "cyan"),
     ("lost", "died with a learner", "red"),
 )
-"""What becomes of a token, with what that means; they add up to those trained."""
+"""The fates of a token, each with its meaning and color; they add up to the tokens trained."""
 Summary: TypeAlias = Mapping[str, Any]
-"""`summary.json`: plain JSON; null for what was not measured."""
+"""The content of `summary.json`: plain JSON, null for a figure that was not measured."""
 FigureRow: TypeAlias = tuple[str, RenderableType, RenderableType]
-"""What it is called, the figure, what the figure means."""
+"""A row: the label, the figure, the meaning of the figure."""
 
 
 def summary_table(summary: Summary) -> RenderableType:
-    """The figures that a run ends with, grouped; what was not measured has a dash."""
+    """Return the figures of a summary, grouped; a figure that was not measured has a dash."""
     table = Table.grid(
         Column(style="bold", width=8, no_wrap=True),
         Column(width=16, no_wrap=True),
@@ -111,7 +112,7 @@ def _wire(summary: Summary) -> Iterator[FigureRow]:
 
 
 def figures_table(figures: Mapping[str, Any]) -> RenderableType:
-    """What a bench prints for people: each figure, with its interval where it has one."""
+    """Return the figures of a bench, each with its interval if it has one."""
     table = Table.grid(padding=(0, GAP, 0, 0))
     for name, value in figures.items():
         if name.endswith(("_low", "_high")):
@@ -125,7 +126,7 @@ def figures_table(figures: Mapping[str, Any]) -> RenderableType:
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """What a bench prints of several cases, one to a column."""
+    """Return the figures of several cases of a bench, one case in each column."""
     table = Table.grid(padding=(0, GAP, 0, 0))
     for name in rows[0]:
         shown = [f"{v:.4g}" if isinstance(v := row[name], float) else str(v) for row in rows]

@@ -1,4 +1,4 @@
-"""The commands that train: run, submit, and the job that a submitted run is."""
+"""The commands that train: run, submit, and the job of a submitted run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
-    """Train to the end, here; the first Ctrl-C ends it gracefully, a second one at once.
+    """Train to the end in this terminal; one Ctrl-C ends it gracefully, a second one at once.
 
     Example: archipelago run run.toml --set sync.quorum=2
     """
@@ -80,13 +80,13 @@ def train(
     verbose: bool = False,
     as_json: bool = False,
 ) -> Mapping[str, object]:
-    """Run a configuration on this terminal to its end, and return the summary.
+    """Run a configuration in this terminal to its end, and return the summary.
 
     With `check`, start nothing and return what would run.
 
     Errors: `UserMistake`, `RunFailed`; `typer.Exit` if a signal has ended it.
     """
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the terminal's process takes no accelerator
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the accelerators belong to the islands
     from cluster.config.load import read
     from cluster.launch.preflight import enter
 
@@ -163,7 +163,10 @@ def _say_header(
 
 
 def import_from_here() -> None:
-    """Let this process import the user's task from the current folder, as Ray's workers do."""
+    """Let this process import the user's task from the current folder, as Ray's workers do.
+
+    Errors: `UserMistake` if that folder is gone.
+    """
     try:
         here = os.getcwd()
     except FileNotFoundError as error:
@@ -189,7 +192,7 @@ def submit(
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Train as a job of a Ray cluster; the run goes on when this terminal goes.
+    """Train as a job of a Ray cluster; the run goes on when this terminal closes.
 
     Example: archipelago submit run.toml --address http://head:8265 --no-wait
     """
@@ -220,12 +223,12 @@ def submit(
 
 
 def _last_json(said: str) -> str:
-    """The summary that a job prints as its last object; `null` if it got to none."""
+    """Return the summary, the last JSON object in the output of a job; `null` if there is none."""
     return next((line for line in reversed(said.splitlines()) if line.startswith("{")), "null")
 
 
 def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B006 - see above
-    """What `submit` has the cluster run: the run's configuration is in the job's folder."""
+    """Run a submitted configuration on the cluster; it is in the folder of the job."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from cluster.config.load import read
     from cluster.launch.preflight import enter
@@ -251,6 +254,6 @@ def job(config_path: ConfigPath, overrides: Overrides = []) -> None:  # noqa: B0
 
 
 def _say_what_is_missing(outcome: Outcome) -> None:
-    """The run has ended well, with its model, and a figure of its summary is null."""
+    """Print why a figure of the summary is null, although the run has ended with its model."""
     if outcome.missing is not None:
         print(f"archipelago: {outcome.missing}; the model is whole", file=sys.stderr)

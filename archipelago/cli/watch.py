@@ -1,4 +1,4 @@
-"""The commands that look at a run: status, once; top, again and again."""
+"""The commands that show a run: `status` once, `top` continuously."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cluster.storage.files import json_text
 
 
 def status(name: RunName = None, address: Cluster = None, as_json: Json = False) -> None:
-    """Islands and fragments of a run, once.
+    """Show the islands and fragments of a run once.
 
     Example: archipelago status runs/demo --json
     """
@@ -35,9 +35,9 @@ def top(
         float, typer.Option("--every", min=0.1, metavar="S", help="Seconds between two looks.")
     ] = 1.0,
 ) -> None:
-    """Islands and fragments of a run, refreshed until it ends; Ctrl-C leaves the run alone.
+    """Show the islands and fragments of a run until it ends; Ctrl-C does not stop the run.
 
-    Where there is no terminal, a line now and then.
+    Without a terminal it prints a line now and then.
 
     Example: archipelago top runs/demo --every 2
     """

@@ -1,29 +1,29 @@
-"""Data-parallel islands: they sum their gradients at every step, in a ring that forms anew when one
-of them dies, returns, joins or leaves.
+"""Data-parallel islands, which sum their gradients at every step in a ring.
 
-`actors` and `checks` come in. Who is in the ring, from which step it turns and when it pauses is
-decided by `ring` alone, as the rules of `coordinator` decide for islands that are decoupled.
+The ring forms again when an island dies, returns, joins or leaves. `actors` and `checks` import
+from here. `ring` alone decides the members of the ring, its first step and its pauses, as the rules
+of `coordinator` do for decoupled islands.
 
-    ring            who sums with whom, from where, and when all pause: a pure state
+    ring            the rules: the members of a ring, its first step, its pauses; pure functions
     ring_messages   the events that the rules of `ring` take in, and the effects that they return
-    shell           the conductor's shell: events in, nothing of Ray
-    ring_effects    the effects of the rules, carried out
-    ring_places     the places in rings that islands wait for
-    ring_lives      the lives of islands: granted, and watched until they end
-    meeting_point   opens the meeting point of a ring, in several attempts
-    ports           what a conductor reaches
-    final_state     how the result is fetched from the islands that have it
-    records         its memory and its snapshots: the newest of each, one at a time
-    store           its depot, away from its event loop
+    shell           the conductor's shell, which feeds events to the rules; free of Ray
+    ring_effects    carries out the effects of the rules
+    ring_places     the islands that wait for a place in a ring
+    ring_lives      grants the lives of islands and watches them until they end
+    meeting_point   opens the meeting point of a ring, with retries
+    ports           the conductor's interface to islands and meeting points
+    final_state     fetches the result from the islands that have it
+    records         writes the conductor's memory and snapshots: the newest of each, one at a time
+    store           the conductor's depot, off its event loop
     accounts        bytes, merges and gaps of rings, for the measures
     step            the compiled step: gradients, their mean over the ring, the update
-    wire            in which pieces gradients travel, and how many bytes that is
-    rendezvous      where the processes of a ring find each other (JAX's coordination service)
-    member          one island in rings, one after another: state, data, time
-    member_batches  the share that a member has of each batch
-    member_reports  what a member reports of its progress and its time
-    pace            slows an island that is to be slow
-    saved_state     snapshots of a ring's state in the depot, and what the conductor must remember
-    journal         the journal of events, as it is written
-    report          status and summary of such a run, with the same keys as any other's
+    wire            the buckets in which gradients travel, and their size in bytes
+    rendezvous      the meeting point of a ring's processes (JAX's coordination service)
+    member          one island in a sequence of rings: state, data, time
+    member_batches  the share of each batch that a member trains on
+    member_reports  a member's reports of its progress and its time
+    pace            slows an island down on purpose
+    saved_state     snapshots of a ring's state in the depot, and the conductor's durable memory
+    journal         the writer of the log of events
+    report          status and summary of such a run, with the same keys as in other modes
 """

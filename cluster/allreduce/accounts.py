@@ -1,4 +1,4 @@
-"""What a ring costs: bytes, merges and gaps, added to the measures of a run."""
+"""The costs of a ring: bytes, merges and gaps, added to the measures of a run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from coordinator.protocol import Life
 
 
 class RingAccounts:
-    """Adds what the rings of a run do to its measures."""
+    """The accounts of all rings of a run; they add to its measures."""
 
     def __init__(self, measures: Measures, layout: Layout, wire: Wire) -> None:
-        """`wire`: in which gradients travel."""
+        """Begin the accounts. `wire`: the encoding of gradients."""
         self._measures, self._wire = measures, wire
         self._sizes = [math.prod(leaf.shape) for leaf in layout.leaves]
 
     def stepped(self, members: Sequence[Life], steps: int, now_s: float) -> None:
-        """Count so many more steps of a ring with these members."""
+        """Count `steps` more steps of a ring with these members."""
         counts = self._measures.counts
         sent = wire_bytes(self._sizes, len(members), self._wire) * len(members) * steps
         counts.up_bytes += sent
@@ -38,8 +38,10 @@ class RingAccounts:
         counts.merged_s = now_s
 
     def formed(self, before: Ring, form: Form) -> None:
-        """Count the steps that are done again, and the states that donors send; a state is the
-        parameters and two moments."""
+        """Count the steps to be repeated, and the bytes of the states that donors send.
+
+        A state is the parameters and two moments, in f32.
+        """
         counts = self._measures.counts
         counts.merges_lost += max(0, before.held.step - form.held.step)
         if form.donor is None:

@@ -1,4 +1,4 @@
-"""How the final state of a run is fetched from the islands that have it."""
+"""The retrieval of a run's final state from the islands that have it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from coordinator.protocol import Life
 
 log = logging.getLogger("archipelago.conductor")
 AGAIN_S = 1.0
-"""Between two attempts."""
+"""Seconds between two attempts."""
 FINAL_S = 60.0
-"""An island that has the final state, and cannot send it, is asked again for so long."""
+"""Seconds for which an island that has the final state but cannot send it is asked again."""
 
 
 async def final_state(
     ports: RingPorts, lives: Sequence[Life], wanted: TrainingPosition, now_s: Callable[[], float]
 ) -> RingState | str:
-    """Return the state that these lives have, from the first that gives it; else why none does.
+    """Return the state from the first of these lives that gives it, or the reason why none does.
 
-    An island is asked again while it may give it, and the next one is asked in between.
+    An island that may give it later is asked again, after the other ones.
     """
     asked = deque(lives)
     end_s, why = now_s() + FINAL_S, "no island has it"

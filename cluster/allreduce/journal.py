@@ -1,4 +1,4 @@
-"""The journal of a ring: its events, one line each, and its memory now and then."""
+"""The journal of a ring: a log of its events, one line each, and a periodic memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cluster.storage.depot import Depot
 from cluster.storage.files import json_text
 
 MEMORY_S = 1.0
-"""Between two times that the memory is kept: what is younger dies with the process."""
+"""Seconds between two writes of the memory; younger events are lost if the process dies."""
 KINDS: Mapping[type[object], str] = {
     RingMemberReady: "Ready",
     StepsFinished: "Turned",
@@ -44,14 +44,14 @@ KINDS: Mapping[type[object], str] = {
     RingRelease: "Release",
     RingFinish: "Finish",
 }
-"""The kind that the journal has for each event and effect; it does not change with a class name."""
+"""The journal's name of each event and effect; it stays when a class is renamed."""
 
 
 class Journal:
-    """The tape of a run, and its memory, as they are written."""
+    """The writer of a run's tape and memory."""
 
     def __init__(self, depot: Depot, events: int, check: Callable[[], None]) -> None:
-        """`check`: is the run ours still?"""
+        """Open the tape. `events`: on it so far. `check`: raises if the run has another owner."""
         self._depot, self._check, self.events = depot, check, events
         self._lines = depot.lines(TAPE)
 
@@ -75,5 +75,9 @@ class Journal:
         save_memory(self._depot, memory)
 
     def close(self) -> None:
+        """Make all lines durable and close the tape.
+
+        Errors: `OSError`.
+        """
         self._lines.flush()
         self._lines.close()

@@ -1,4 +1,4 @@
-"""The meeting point of a ring, for which several attempts are made."""
+"""The opening of a ring's meeting point, with retries."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from cluster.allreduce.ring_messages import Form
 
 log = logging.getLogger("archipelago.conductor")
 AGAIN_S = 1.0
-"""Between two attempts to open a meeting point."""
+"""Seconds between two attempts to open a meeting point."""
 MEETINGS = 5
-"""Attempts to open a meeting point; after the last one the conductor's process starts over."""
+"""Attempts to open a meeting point; after the last one the conductor's process restarts."""
 
 
 async def open_meeting_point(
     ports: RingPorts, form: Form, is_off: Callable[[], bool]
 ) -> str | None:
-    """Return where the members of this ring meet; None if the ring is called off before that.
+    """Return the address where the members of this ring meet; None if it is called off first.
 
-    `is_off`: whether the ring is called off. Errors: `OSError` of the last attempt.
+    `is_off`: returns whether the ring is called off.
+
+    Errors: `OSError` of the last attempt.
     """
     attempt = 0
     while not is_off():

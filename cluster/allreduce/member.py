@@ -1,7 +1,7 @@
-"""One island that sums gradients: in rings, one after another, for as long as it is asked to.
+"""An island that sums gradients, in a sequence of rings.
 
-One thread trains and owns the arrays. Between two rings it has its state on the host, since what
-was on the devices goes with a ring. Others call `pause`, `peek` and `state_of`.
+One thread trains and owns the arrays. Between two rings its state is on the host, since the arrays
+on the devices are lost with a ring. Other threads call `pause`, `peek` and `state_of`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from cluster.workers.assembly import optimizer_of, task_of
 from coordinator.errors import ArchipelagoError
 from coordinator.protocol import Island, Life, Report, Vitals
 
-if TYPE_CHECKING:  # JAX compiles nothing before there is a ring
+if TYPE_CHECKING:  # `_turn` imports the step late: JAX compiles nothing before there is a ring
     from cluster.allreduce.step import RingStep, StepTotals
     from islands.inner import InnerState
 
 log = logging.getLogger("archipelago.ring")
 TELL_S = 0.5
-"""Between two times that the first member of a ring says how far the ring is."""
+"""Seconds between two reports of the ring's position by its first member."""
 
 
 class NotFinite(ArchipelagoError):
-    """An island's gradients are not to be summed: the mean would be spoiled for all, and for good.
-    Its process begins anew, and the others take it for a death."""
+    """An island has gradients that are not finite, which would spoil the mean of all for good.
+
+    The process of the island restarts, which the other members see as a death.
+    """
 
     def __init__(self, step: int, loss: float) -> None:
         super().__init__(step, loss)
@@ -50,26 +52,46 @@ class NotFinite(ArchipelagoError):
 
 
 class RingLink(Protocol):
-    """An island's way to the conductor and to the other islands."""
+    """An island's connection to the conductor and to the other islands."""
 
     def enter(self, island: Island) -> Life:
-        """Errors: `Rejected`."""
+        """Ask for a new life.
+
+        Errors: `Rejected`.
+        """
         ...
 
     def ready(self, life: Life, held: TrainingPosition | None, wasted: int) -> RingDecision | None:
-        """Wait for a place in a ring; None: there is none any more."""
+        """Wait for a place in a ring, and return it; None if this life gets no more places."""
         ...
 
-    def turned(self, life: Life, ring: int, held: TrainingPosition) -> None: ...
-    def report(self, report: Report, vitals: Vitals) -> None: ...
-    def keep(self, life: Life, state: RingState) -> None: ...
-    def snapshot(self) -> RingState: ...
-    def state_of(self, donor: Life) -> RingState | None: ...
+    def turned(self, life: Life, ring: int, held: TrainingPosition) -> None:
+        """Report the position of the ring."""
+        ...
+
+    def report(self, report: Report, vitals: Vitals) -> None:
+        """Report the island's own progress and time."""
+        ...
+
+    def keep(self, life: Life, state: RingState) -> None:
+        """Send a snapshot to be stored."""
+        ...
+
+    def snapshot(self) -> RingState:
+        """Return the newest snapshot of the conductor."""
+        ...
+
+    def state_of(self, donor: Life) -> RingState | None:
+        """Return the state of another island; None if it cannot be had."""
+        ...
 
 
 class RingMember:
-    """`drag`, `spoil`: a fault plan's: its steps take so many times as long, its gradients are so
-    many times too large."""
+    """An island in a sequence of rings.
+
+    Two attributes carry out a fault plan: a step takes `drag` times as long, and gradients are
+    multiplied by `spoil`.
+    """
 
     def __init__(self, config: Config, island: Island, link: RingLink) -> None:
         self._config, self._link = config, link
@@ -77,9 +99,9 @@ class RingMember:
         self._island, self._task = island, task_of(config)
         self.drag = self.spoil = 1.0
         self._lock = threading.Lock()
-        self._host: RingState | None = None  # between two rings
-        self._pausing = 0  # number of the ring that it shall leave
-        self._ring = 0  # that it is in; 0: in none
+        self._host: RingState | None = None  # the state between two rings
+        self._pausing = 0  # number of the newest ring that it has been told to leave
+        self._ring = 0  # number of the ring that it is in; 0: none
         self._peeks: list[Future[RingState]] = []
         self._life: Life
         self._reports, self._pace = MemberReports(link.report), StepPace(self._group)
@@ -87,9 +109,9 @@ class RingMember:
         self._wires = frozenset[int]()  # connections to the members of its ring
 
     def run(self) -> None:
-        """Be in rings until the run is over or this island is let go.
+        """Train in rings until the run is over or this island is released.
 
-        Errors: `Rejected`; whatever the task raises.
+        Errors: `Rejected`, `NotFinite`, or any exception of the task.
         """
         self._life, wasted = self._link.enter(self._island), 0
         while True:
@@ -109,12 +131,15 @@ class RingMember:
     # --- called by others -------------------------------------------------------------------------
 
     def pause(self, ring: int) -> None:
-        """Have its ring end after the step that is under way."""
+        """Leave this ring after the current step, and so end it for all members."""
         with self._lock:
             self._pausing = max(self._pausing, ring)
 
     def peek(self, within_s: float) -> RingState | None:
-        """Its parameters, as of the next step boundary; None if that takes too long."""
+        """Return the parameters as of the next step boundary; None if that takes over `within_s`.
+
+        Between two rings this is the whole state on the host, if there is one.
+        """
         with self._lock:
             if self._ring == 0:
                 return self._host
@@ -126,14 +151,14 @@ class RingMember:
             return None
 
     def state_of(self) -> RingState | None:
-        """All that it has, while it is in no ring."""
+        """Return the whole state on the host, as of the end of the last ring; None if none yet."""
         with self._lock:
             return self._host
 
     # --- a ring -----------------------------------------------------------------------------------
 
     def _turn(self, turn: RingDecision, host: RingState, began_s: float) -> int:
-        """Be in this ring until it ends; tokens of the step that it broke in, 0 if it did not."""
+        """Train in this ring until it ends; return the tokens of a step that broke, else 0."""
         from cluster.allreduce.step import RingStep
 
         if turn.members > 1:
@@ -164,7 +189,7 @@ class RingMember:
     def _steps(
         self, turn: RingDecision, step: RingStep, state: InnerState
     ) -> tuple[InnerState, TrainingPosition, int]:
-        """Step after step; the state at the end, and tokens of the step that broke."""
+        """Take steps until the ring ends; return the last state, and tokens of a broken step."""
         held, windows = turn.held, turn.members * self._group.batch_size
         lease_windows = self._config.data.lease_windows
         batches = member_batches(self._task, turn, windows, lease_windows)
@@ -186,7 +211,7 @@ class RingMember:
             others = meeting.connections() if first else frozenset[int]()
             try:
                 buckets, told = step.mean(loss, buckets, tokens, leaving)
-                if first:  # the library connects when it has something to send
+                if first:  # the library connects only when it has something to send
                     self._wires = meeting.connections() - others
             except jax.errors.JaxRuntimeError as error:
                 log.warning("ring %d broke in step %d: %s", turn.ring, held.step + 1, error)
@@ -204,7 +229,7 @@ class RingMember:
             )
             ended_s = time.perf_counter()
             self._reports.stepped(tokens)
-            if not first:  # which has waited for all to be there
+            if not first:  # the first step also waited for all members to arrive
                 self._reports.took(ended_s - before_s)
             self._reports.spent(
                 loss=told.loss,
@@ -221,7 +246,7 @@ class RingMember:
     def _tell(
         self, turn: RingDecision, told: StepTotals, held: TrainingPosition, state: InnerState
     ) -> None:
-        """Say how far it is, and give away what is asked for; the first one speaks for all."""
+        """Report, and answer requests for parameters; rank 0 reports the position of the ring."""
         began_s = time.perf_counter()
         last = told.leaving > 0 or held.step >= self._config.run.steps
         if turn.rank == 0:
@@ -242,7 +267,7 @@ class RingMember:
 
 
 def _on_host(held: TrainingPosition, state: InnerState, *, moments: bool) -> RingState:
-    """A copy: what is on the devices is used up by the next step."""
+    """Return a copy of the state on the host; the next step donates the arrays on the devices."""
 
     def copied(tree: Any) -> list[NDArray[Any]]:
         return [np.array(leaf.addressable_data(0)) for leaf in jax.tree.leaves(tree)]

@@ -1,4 +1,4 @@
-"""The share that one member of a ring has of each batch."""
+"""The share of each batch that a member of a ring trains on."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def member_batches(
 ) -> Callable[[], Any]:
     """Return a function that returns this member's share of the next batch of the ring.
 
-    All members read one order of the data, from the position of the training state on. So a batch
-    is what one process would have trained on. `windows`: of a batch of the whole ring.
+    All members read the same sequence of data, from the position of the training state on. So the
+    ring trains on the batches that a single process would. `windows`: in a batch of the whole ring.
     """
     stream = task.stream(windows)
     number, start = divmod(turn.held.windows, lease_windows)

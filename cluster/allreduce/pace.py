@@ -1,4 +1,4 @@
-"""The pace of an island that is slowed on purpose."""
+"""The pace of an island that is slowed down on purpose."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 from cluster.config.schema import IslandGroup
 
 PACE_DRIFT = 1.01
-"""As a decoupled learner that is slowed forgets its quickest step (`islands.trainer`)."""
+"""The growth of the quickest step time per step, as in a decoupled learner (`islands.trainer`)."""
 
 
 class StepPace:
-    """Idles, so that the steps of an island are as slow as its configuration or a fault has it."""
+    """The idling that makes an island's steps as slow as its configuration or a fault demands."""
 
     def __init__(self, group: IslandGroup) -> None:
         self._group = group
         self._quickest_s = float("inf")
 
     def idle(self, computed_s: float, before_s: float, drag: float) -> float:
-        """Idle before a step ends, and return for how many seconds.
+        """Idle before a step ends, and return the seconds spent.
 
-        `computed_s`: seconds that the step has computed. `before_s`: when it began. `drag`: how
-        many times as long a fault plan has it take.
+        `computed_s`: seconds that the step has computed. `before_s`: when it began. `drag`: the
+        factor by which a fault plan slows the step.
         """
         self._quickest_s = min(computed_s, PACE_DRIFT * self._quickest_s)
         slowed = drag / self._group.speed

@@ -1,4 +1,7 @@
-"""What a conductor reaches, whatever carries it: islands, and the meeting points of rings."""
+"""The conductor's interface to islands and to the meeting points of rings.
+
+Ray and the tests each implement it.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +14,36 @@ from coordinator.protocol import Life
 
 @dataclass(frozen=True, slots=True)
 class StateUnavailable:
-    """Why an island does not give its state. `again`: it may, if it is asked again."""
+    """The answer of an island that does not give its state."""
 
     why: str
+    """The reason."""
     again: bool
+    """True if a retry may succeed."""
 
 
 class RingPorts(Protocol):
-    """What a conductor reaches: islands, and the meeting points of rings."""
+    """The conductor's interface to islands and to the meeting points of rings."""
 
     async def meet(self, ring: int, members: int) -> str:
-        """Close the meeting point of the ring before, and open one for this ring; return where it
-        is, which is empty for a single member.
+        """Close the previous ring's meeting point, open one for this ring and return its address.
+
+        The address is empty for a single member.
 
         Errors: `OSError`.
         """
         ...
 
     async def part(self, ring: int) -> None:
-        """Close the meeting point of this ring, if it is open: members that wait there end."""
+        """Close the meeting point of this ring, if it is open; members that wait there end."""
         ...
 
     async def watch(self, life: Life) -> str:
-        """Return when this life is over, with the reason."""
+        """Wait until this life is over, and return the reason."""
         ...
 
     async def pause(self, life: Life, ring: int) -> None:
-        """Have a member leave this ring after its step; one that is dead need not hear it."""
+        """Tell a member to leave this ring after its current step; a no-op if it is dead."""
         ...
 
     async def end(self, life: Life) -> None:
@@ -45,5 +51,5 @@ class RingPorts(Protocol):
         ...
 
     async def state_of(self, life: Life) -> RingState | StateUnavailable:
-        """Return the state that this life has on its host."""
+        """Return the state that this life has on its host, or why it cannot."""
         ...

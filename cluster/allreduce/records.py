@@ -1,5 +1,7 @@
-"""What a conductor writes down: its memory and its snapshots, of each the newest and one at a time.
-A depot that does not take them is the run's trouble, and not its end."""
+"""The durable records of a conductor: the newest memory and the newest snapshot.
+
+Each is written one at a time. A depot that fails is reported as trouble and does not end the run.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,15 @@ from cluster.tasks import Tasks
 from coordinator.frozen import replace
 
 AGAIN_S = 1.0
-"""Between two attempts to store what has to be stored."""
+"""Seconds between two attempts to store the final records."""
 
 
 def come_back(memory: RingMemory | None, snapshot: RingState) -> tuple[Ring, RingResume | None]:
-    """Return the state to begin with, and the event that a restart begins with; None if nothing has
-    been trained yet. The snapshot may be newer than the memory, which may be missing."""
+    """Return the state to begin with, and the first event of a restart.
+
+    The event is None if nothing was trained before. The snapshot may be newer than the memory, and
+    the memory may be missing.
+    """
     ring = Ring() if memory is None else memory.ring
     restart = memory is not None or snapshot.held > START
     resume = RingResume(ring.generation + 1) if restart else None
@@ -39,42 +44,44 @@ class Records:
         memory: Callable[[], RingMemory],
         kept: Callable[[RingState, int], None],
     ) -> None:
-        """`tasks`: of the owner. `memory`: returns it as of now. `kept`: called with a snapshot and
-        its ring once it is durable."""
+        """Begin with nothing to write.
+
+        `tasks`: of the owner. `memory`: returns the current memory. `kept`: called with a snapshot
+        and its ring once the snapshot is durable.
+        """
         self._store, self._measures, self._memory, self._kept = store, measures, memory, kept
         self._memories = Coalesced(self._write_memory, tasks, now_s)
         self._snapshots = Coalesced(self._write_snapshot, tasks, now_s)
-        self._to_keep: tuple[RingState, int] | None = None  # with the ring that it is of
+        self._to_keep: tuple[RingState, int] | None = None  # the next snapshot, and its ring
         self._taken, self._stored = False, START
         self.final = asyncio.Event()
-        """Set once the final state is durable, and the memory that says that it is final."""
+        """Set once the final state is durable, and the memory that marks it as final."""
 
     def remember(self) -> asyncio.Task[None]:
-        """Have the memory written, and return a task that ends when it is, or is not taken."""
+        """Write the memory; return a task that ends when the write has succeeded or failed."""
         return self._memories.ask()
 
     def keep(self, state: RingState, ring: int) -> asyncio.Task[None]:
-        """Have a snapshot of this ring stored in place of one that waits; as `remember`."""
+        """Store a snapshot of this ring, in place of a waiting one; return a task as `remember`."""
         self._to_keep = state, ring
         return self._snapshots.ask()
 
     async def _remember_surely(self) -> None:
-        """Return when the memory as of now is durable."""
+        """Write the current memory, with retries, and return when it is durable."""
         await asyncio.wait({self.remember()})
         while not self._taken:
             await asyncio.sleep(AGAIN_S)
             await asyncio.wait({self.remember()})
 
     async def _keep_surely(self, state: RingState, ring: int) -> None:
-        """Return when this snapshot, or a newer one, is durable."""
+        """Store this snapshot, with retries, and return when it or a newer one is durable."""
         await asyncio.wait({self.keep(state, ring)})
         while self._stored < state.held:
             await asyncio.sleep(AGAIN_S)
             await asyncio.wait({self.keep(state, ring)})
 
     async def make_final(self, state: RingState, ring: int, *, stored: bool) -> None:
-        """Store the final state, and the memory that says that it is final, however long the depot
-        does not take them.
+        """Store the final state and the memory that marks it as final, with retries without limit.
 
         `stored`: the state is durable already.
         """
@@ -88,7 +95,7 @@ class Records:
         return self._snapshots.ask()
 
     def late(self) -> Iterator[tuple[str, float]]:
-        """What is being written, and for how many seconds."""
+        """Yield each kind of record with the seconds for which it is being written, 0 if not."""
         yield "memory", self._memories.late_s
         yield "snapshot", self._snapshots.late_s
 

@@ -1,8 +1,8 @@
-"""Where the processes of a ring meet: JAX's coordination service, in a process of its own.
+"""The meeting point of a ring's processes: JAX's coordination service, in a process of its own.
 
-JAX ends every process whose coordination service is gone, so it must not live in a member of the
-ring that may be killed. It is hosted by process 0 of `jax.distributed`, and this is what process 0
-is here: it hosts, has no part in the sums, and ends when nobody holds its input any more.
+JAX ends every process whose coordination service is gone, so the service must not run in a member
+of the ring, which may be killed. Process 0 of `jax.distributed` hosts it. Here process 0 is a
+process that only hosts: it takes no part in the sums, and exits when its standard input is closed.
 
 `python -m cluster.allreduce.rendezvous` imports JAX, then reads one line, "HOST PORT COUNT".
 """
@@ -25,20 +25,20 @@ log = logging.getLogger("archipelago.ring")
 COMMAND = (sys.executable, "-m", "cluster.allreduce.rendezvous")
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 JOIN_S = 60
-"""So long the members of a ring wait for each other when it forms."""
+"""Seconds that the members of a ring wait for each other when it forms."""
 HEARTBEAT_S = 100
-"""JAX's own default: a member that hangs for longer is taken for dead."""
+"""Seconds without a heartbeat after which a member counts as dead; the default of JAX."""
 
 
 class Rendezvous:
-    """A meeting point that is being prepared, and then open for one ring."""
+    """A meeting point: a process that is prepared first, and then opened for one ring."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         """Start its process.
 
         Errors: `OSError`.
         """
-        self._port: HeldPort | None = None  # while the service may begin there
+        self._port: HeldPort | None = None  # reserved for the service, once it is open
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -53,11 +53,11 @@ class Rendezvous:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs."""
+        """True if its process runs."""
         return self._process.poll() is None
 
     def open(self, host: str, members: int) -> str:
-        """Open it for so many members, and return where it is.
+        """Open it for this number of members, and return its address.
 
         Errors: `OSError` if its process has died.
         """
@@ -68,31 +68,32 @@ class Rendezvous:
         return f"{host}:{self._port.port}"
 
     def close(self) -> None:
-        """It is over; members that are still there end with it."""
+        """Kill its process; members that are still connected end with it."""
         self._process.kill()
         self._process.wait()
         if self._port is not None:
             self._port.close()
         if self._process.stdin is not None:
-            with suppress(OSError):  # what was not written yet has no reader any more
+            with suppress(OSError):  # buffered input has no reader any more
                 self._process.stdin.close()
 
 
 class Meetings:
-    """The meeting point of the ring that turns, and one prepared for the next."""
+    """The meeting point of the running ring, and one that is prepared for the next ring."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
-        """Prepare the first one. `command`: what the process of a meeting point runs."""
+        """Prepare the first one. `command`: the command of a meeting point's process."""
         self._command = command
         self._open: Rendezvous | None = None
         self.prepared = self._prepare()
 
     def next(self, host: str, members: int) -> str:
-        """Close the one that was, and open another; where it is, empty for one member alone.
+        """Close the current meeting point, open another and return its address.
 
-        A prepared one may have died meanwhile, for want of memory: then a new one is used.
+        The address is empty for a single member. If the prepared process has died, for example for
+        lack of memory, this starts a new one.
 
-        Errors: `OSError` if that cannot be had either.
+        Errors: `OSError` if the new one fails, too.
         """
         self.end_ring()
         if members == 1:
@@ -103,11 +104,11 @@ class Meetings:
             prepared = Rendezvous(self._command)
             address = prepared.open(host, members)
         self._open = prepared
-        self.prepared = self._prepare()  # it imports what it needs while this one is in use
+        self.prepared = self._prepare()  # it imports JAX while the current one is in use
         return address
 
     def _prepare(self) -> Rendezvous | None:
-        """Return a meeting point that starts, None if no process can be had at present."""
+        """Start the process of a meeting point; return None if that fails."""
         try:
             return Rendezvous(self._command)
         except OSError as error:
@@ -115,12 +116,13 @@ class Meetings:
             return None
 
     def end_ring(self) -> None:
-        """Members that are still there end with it."""
+        """Close the meeting point of the running ring; members that are still connected end."""
         if self._open is not None:
             self._open.close()
             self._open = None
 
     def close(self) -> None:
+        """Close both meeting points."""
         self.end_ring()
         if self.prepared is not None:
             self.prepared.close()
@@ -128,8 +130,10 @@ class Meetings:
 
 
 def _opened(prepared: Rendezvous, host: str, members: int) -> str | None:
-    """Return where this prepared meeting point is open; None if its process has died, and then it
-    is closed."""
+    """Open a prepared meeting point and return its address.
+
+    If its process has died, close it and return None.
+    """
     try:
         if prepared.is_alive:
             return prepared.open(host, members)
@@ -141,9 +145,9 @@ def _opened(prepared: Rendezvous, host: str, members: int) -> str | None:
 
 
 def join(address: str, members: int, rank: int) -> None:
-    """Have this process be one of a ring: from here on `jax.devices()` are those of all.
+    """Make this process a member of a ring; `jax.devices()` then returns the devices of all.
 
-    Errors: `RuntimeError` if the others do not come.
+    Errors: `RuntimeError` if the other members do not come.
     """
     import jax
     from jax._src.distributed import global_state
@@ -156,28 +160,27 @@ def join(address: str, members: int, rank: int) -> None:
         heartbeat_timeout_seconds=HEARTBEAT_S,
         shutdown_timeout_seconds=1,
     )
-    jax.devices()  # the backend knows by now which process it is
-    # JAX 0.10 lets process 0 alone write to its compilation cache, and ours compiles nothing: every
-    # ring would compile everything anew, for 10 s and more.
+    jax.devices()  # starts the backend, which reads the process id
+    # JAX 0.10 lets only process 0 write to its compilation cache. Our process 0 compiles nothing,
+    # so without this line every ring would compile everything again, for 10 s and more.
     global_state.process_id = 0
 
 
 def connections() -> frozenset[int]:
-    """The sockets of this process, by the kernel's numbers; none where it has no /proc."""
+    """Return the inode numbers of this process's sockets; none on a system without /proc."""
     found: set[int] = set()
     for each in Path("/proc/self/fd").glob("*"):
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # the file was closed in the meantime
             if (named := SOCKET.fullmatch(os.readlink(each))) is not None:
                 found.add(int(named[1]))
     return frozenset(found)
 
 
 def hang_up(mine: frozenset[int]) -> None:
-    """Shut these connections, which the library has opened.
+    """Shut down these connections, which the collective library has opened.
 
-    It keeps those of a ring that has broken, and whoever waits at the other end, and was no
-    neighbour of the one that died, would wait for ever. Nothing is closed under the library's
-    hands.
+    The library keeps the connections of a broken ring open. A member at the other end that was no
+    neighbour of the dead one would wait forever. This does not close the library's own descriptors.
     """
     for each in Path("/proc/self/fd").glob("*"):
         with suppress(OSError):
@@ -189,9 +192,9 @@ def hang_up(mine: frozenset[int]) -> None:
 
 
 def leave(mine: frozenset[int]) -> None:
-    """Be alone again. Arrays on the devices, and what was compiled, are gone.
+    """Leave the ring; arrays on the devices and compiled functions are lost.
 
-    `mine`: the connections to the others.
+    `mine`: the connections to the other members.
     """
     import jax
     from jax.extend.backend import clear_backends
@@ -204,9 +207,10 @@ def leave(mine: frozenset[int]) -> None:
 
 
 def main() -> None:
+    """Host the coordination service of one ring until standard input is closed."""
     import jax
 
-    jax.config.update("jax_enable_recoverability", True)  # a death is the ring's affair, not ours
+    jax.config.update("jax_enable_recoverability", True)  # a member's death must not end the host
     line = sys.stdin.readline().split()
     if len(line) == 3:
         host, port, count = line
@@ -217,7 +221,7 @@ def main() -> None:
             initialization_timeout=JOIN_S,
             heartbeat_timeout_seconds=HEARTBEAT_S,
         )
-        jax.devices()  # the others learn whose devices there are, and wait for ours
+        jax.devices()  # every member waits until all processes have announced their devices
         sys.stdin.read()
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Status and summary of a run that sums gradients, with the same keys as any other's."""
+"""The status and the summary of a run that sums gradients, with the keys of all other modes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from coordinator.state import Phase
 
 
 def phase_of(ring: Ring) -> Phase:
+    """Return the phase of the run."""
     if ring.stage is RingStage.OVER:
         return Phase.FINISHED
     ending = ring.stopping is not None or ring.stage is RingStage.ENDING
@@ -21,7 +22,7 @@ def phase_of(ring: Ring) -> Phase:
 
 
 def _standing(ring: Ring, island: Island, lives: int) -> IslandState:
-    """Whoever has been in the ring and is not there is lost, or has left."""
+    """Return the state of an island; one without a member that had a life is lost or has left."""
     member = ring.members.get(island)
     if member is not None:
         if island in ring.leaving:
@@ -33,7 +34,7 @@ def _standing(ring: Ring, island: Island, lives: int) -> IslandState:
 
 
 def view_of(ring: Ring, counts: Counts) -> View:
-    """The run for the fleet to decide from."""
+    """Return the view of the run from which the fleet decides."""
     islands: dict[Island, IslandView] = {}
     for island, watched in counts.islands.items():
         member = ring.members.get(island)
@@ -48,12 +49,12 @@ def view_of(ring: Ring, counts: Counts) -> View:
 def status_of(
     run: str, rules: Rules, ring: Ring, counts: Counts, fragments: int, now_s: float
 ) -> RunStatus:
-    """The run as it is now. Its version is the number of steps, of each fragment alike."""
+    """Return the current status of the run; the version of every fragment is the ring's step."""
     phase, turning = phase_of(ring), [life.island for life in ring.turning]
     tokens_per_s = sum(counts.islands[island].tokens_per_s for island in turning)
     left_s = None
     if ring.held.step > 0 and phase is Phase.RUNNING and tokens_per_s > 0:
-        each = ring.held.tokens / ring.held.step  # not of the time passed: a ring goes back
+        each = ring.held.tokens / ring.held.step  # elapsed time would mislead: a ring goes back
         left_s = (rules.steps - ring.held.step) * each / tokens_per_s
     starting = math.isnan(counts.first_s) and phase is Phase.RUNNING
     return RunStatus(
@@ -140,10 +141,10 @@ def _why(ring: Ring, member: RingMemberState | None, failed: str) -> str:
 
 
 def summary_of(ring: Ring, counts: Counts, now_s: float) -> dict[str, object]:
-    """The figures that a run ends with, of those that are measured here.
+    """Return the figures of a run's summary that are measured here.
 
-    Every step of the ring is a merge, and its members are the participants. `merges_lost` and
-    `tokens_lost` are of steps that went with a death.
+    Every step of the ring is a merge, and its members are the participants. `tokens_lost` counts
+    the tokens of steps that were lost with a death.
     """
     ended_s = now_s if math.isnan(counts.ended_s) else counts.ended_s
     tokens, merges = max(1, ring.trained), ring.held.step
@@ -164,12 +165,12 @@ def summary_of(ring: Ring, counts: Counts, now_s: float) -> dict[str, object]:
         "up_bytes_per_token": counts.up_bytes / tokens,
         "down_bytes_per_token": counts.down_bytes / tokens,
         "rejected_contributions": 0,
-        "effective_overlap": 0.0,  # all wait for each step's mean
+        "effective_overlap": 0.0,  # all members wait for the mean of each step
     }
 
 
 def _mean_participants(counts: Counts, merges: int) -> float:
-    """Also of steps that were done again: each is one that its members took part in."""
+    """Return the mean number of members of a step; repeated steps count each time."""
     done = sum(watched.contributions for watched in counts.islands.values())
     steps = merges + counts.merges_lost
     return done / steps if steps else 0.0

@@ -1,9 +1,9 @@
-"""The rules for rings: who sums gradients with whom, from which step, and when all pause.
+"""The rules for rings: the members that sum gradients, the first step, and the pauses.
 
-`advance` takes the state and an event and returns the state after it and effects, in order; the
-conductor (`actors.conductor`) carries them out. A *ring* is one formation of islands; it turns a
-step at a time, all its members together. It ends when a member dies, or after a step at which all
-agree to pause. Nothing here knows a clock, a process or an array.
+`advance` takes the state and an event and returns the next state and the effects, in order; the
+conductor (`actors.ring.conductor`) carries them out. A *ring* is one formation of islands, whose
+members take each step together. A ring ends when a member dies, or after a step at which all agree
+to pause. The rules know no clock, no process and no array.
 """
 
 from __future__ import annotations
@@ -38,62 +38,82 @@ from coordinator.protocol import Island, Life
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`count`: islands that the run begins with; `steps`: T. `elastic`: the ring goes on with fewer
-    and grows again; else it needs all of them, and begins again from the last snapshot."""
+    """The parameters of the rules."""
 
     elastic: bool
+    """True if the ring goes on with fewer islands and grows again.
+
+    Otherwise it needs all of them, and starts again from the last snapshot.
+    """
     count: int
+    """The number of islands that the run begins with."""
     steps: int
+    """T: the length of the run in steps."""
 
 
 class RingStage(StrEnum):
-    GATHERING = "gathering"  # islands come, and no ring turns
+    """The stage of a run that sums gradients."""
+
+    GATHERING = "gathering"
+    """Islands arrive, and no ring runs."""
     TURNING = "turning"
-    PAUSING = "pausing"  # its members were told to leave after their step
-    ENDING = "ending"  # the conductor fetches the final state; its members wait
+    """A ring takes steps."""
+    PAUSING = "pausing"
+    """The members of the ring were told to leave after their step."""
+    ENDING = "ending"
+    """The conductor fetches the final state, and the members wait."""
     OVER = "over"
+    """The run is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingMemberState:
-    """One island's present life. `held`: what it had when it was last ready; `turns`: it is in the
-    ring."""
+    """The state of an island's current life."""
 
     life: Life
     held: TrainingPosition | None
+    """The position of its training state when it was last ready; None if it had no state."""
     turns: bool = False
+    """True if it is in the ring."""
 
     @property
     def is_new(self) -> bool:
-        """It waits, and has been in no ring."""
+        """True if it waits and has not been in a ring."""
         return self.held is None and not self.turns
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """All that is known. `ring`: number of the one that turns, or turned last; `held`: what its
-    members have at least; `kept`: the last snapshot. `leaving`: islands that are drained.
-    `broken`: a member has died since the ring formed. `lost`: tokens trained and not in the model.
-    """
+    """The whole state of the rules."""
 
     stage: RingStage = RingStage.GATHERING
     ring: int = 0
+    """The number of the current or last ring; 0 before the first."""
     generation: int = 0
+    """The number of restarts of the conductor."""
     members: Mapping[Island, RingMemberState] = field(default_factory=dict[Island, RingMemberState])
+    """The islands that are in the ring or wait for one."""
     held: TrainingPosition = START
+    """The position that all members of the ring have reached at least."""
     kept: TrainingPosition = START
+    """The position of the last durable snapshot."""
     leaving: frozenset[Island] = frozenset()
+    """The islands that drain or have drained."""
     stopping: str | None = None
+    """Why the run stops before its end; None if it does not."""
     broken: str | None = None
+    """Why the current or last ring broke; None if it did not."""
     lost: int = 0
+    """Tokens that were trained and are not in the model."""
 
     @property
     def turning(self) -> tuple[Life, ...]:
+        """The lives that are in the ring."""
         return tuple(each.life for each in self.members.values() if each.turns)
 
     @property
     def trained(self) -> int:
-        """Tokens, whatever has become of them."""
+        """Tokens that were trained, whether or not they are in the model."""
         return self.held.tokens + self.lost
 
 
@@ -101,7 +121,7 @@ Outcome = tuple[Ring, tuple[Effect, ...]]
 
 
 def advance(rules: Rules, ring: Ring, event: Event) -> Outcome:
-    """The state after this event, and what follows from it."""
+    """Return the state after this event, and the effects that follow from it."""
     return _settle(rules, _hear(ring, event))
 
 
@@ -117,7 +137,7 @@ def _hear(ring: Ring, event: Event) -> Ring:
             ends = ring.stage in (
                 RingStage.ENDING,
                 RingStage.OVER,
-            )  # with a state that is decided on
+            )  # the final state is already decided
             if held is not None and held > ring.held and not ends:
                 ring = replace(ring, held=held)
             return _with(ring, RingMemberState(life, held))
@@ -150,10 +170,10 @@ def _hear(ring: Ring, event: Event) -> Ring:
         case RingResume(generation):
             return replace(
                 ring,
-                stage=RingStage.GATHERING,  # whether the run is over is decided anew: see `_settle`
+                stage=RingStage.GATHERING,  # `_settle` decides again whether the run is over
                 generation=generation,
                 members={},
-                held=max(ring.held, ring.kept),  # what it remembers may be older than the snapshot
+                held=max(ring.held, ring.kept),  # the memory may be older than the snapshot
                 broken="the conductor is back",
             )
         case _:
@@ -161,7 +181,7 @@ def _hear(ring: Ring, event: Event) -> Ring:
 
 
 def _settle(rules: Rules, ring: Ring) -> Outcome:
-    """What follows, whatever has happened."""
+    """Return the state and the effects that now follow, after any event."""
     if ring.stage is RingStage.OVER:
         return _release(ring, ring.members, "the run is over")
     if ring.stage is RingStage.ENDING:
@@ -173,7 +193,7 @@ def _settle(rules: Rules, ring: Ring) -> Outcome:
     if ring.stopping is not None or ring.held.step >= rules.steps:
         donor = _donor(ring, ring.held)
         if donor is None and ring.held != ring.kept and ring.stopping is None:
-            return _form(rules, _back(ring, ring.kept))  # who had the end is gone
+            return _form(rules, _back(ring, ring.kept))  # no island has the last step any more
         ring = ring if donor is not None else _back(ring, ring.kept)
         return replace(ring, stage=RingStage.ENDING), (RingFinish(donor),)
     gone = {i: each for i, each in ring.members.items() if i in ring.leaving}
@@ -183,7 +203,7 @@ def _settle(rules: Rules, ring: Ring) -> Outcome:
 
 
 def _pause(rules: Rules, ring: Ring) -> Outcome:
-    """A ring turns: should its members leave it?"""
+    """Pause the running ring if the run stops, a member leaves or a new island joins."""
     if ring.stage is RingStage.PAUSING or ring.broken is not None:
         return ring, ()
     why = None
@@ -199,7 +219,7 @@ def _pause(rules: Rules, ring: Ring) -> Outcome:
 
 
 def _form(rules: Rules, ring: Ring) -> Outcome:
-    """Nobody turns: can they begin?"""
+    """Form a ring if enough islands wait; no ring runs now."""
     there = [ring.members[island] for island in sorted(ring.members)]
     first = ring.held.step == 0 and ring.ring == 0
     needed = rules.count - len(ring.leaving) if first or not rules.elastic else 1
@@ -220,12 +240,12 @@ def _form(rules: Rules, ring: Ring) -> Outcome:
 
 
 def _back(ring: Ring, held: TrainingPosition) -> Ring:
-    """Go on from there; what was trained since then is lost."""
+    """Return to this position; the tokens trained since then are lost."""
     return replace(ring, held=held, lost=ring.lost + ring.held.tokens - held.tokens)
 
 
 def _donor(ring: Ring, held: TrainingPosition) -> Life | None:
-    """Who has this state; nobody need have the initial one."""
+    """Return a life that has this state; None if there is none, or it is the initial state."""
     if held.step == 0:
         return None
     for island in sorted(ring.members):

@@ -1,6 +1,6 @@
-"""The effects of a ring's rules, carried out: rings form, pause and end, and islands are let go.
+"""The execution of the rules' effects: rings form, pause and end, and islands are released.
 
-What takes long is a task of the owner that ends in an event.
+Long operations are tasks of the owner that end in an event.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ from coordinator.protocol import Life
 
 log = logging.getLogger("archipelago.conductor")
 STUCK_S = 15.0
-"""After a death the others leave their ring at once; one that has not by then does not hear of it,
-and its process is ended."""
+"""Seconds after a death until the processes of members that are still in the ring are ended.
+
+The other members leave a broken ring at once; one that has not by then will not notice the death.
+"""
 END_S = 30.0
-"""For so long the end of the run waits for the depot; storing the final state goes on after it."""
+"""Seconds that the end of the run waits for the depot; storing the final state goes on after it."""
 
 
 class RingRun(Protocol):
-    """The run whose effects are carried out."""
+    """The run that the effects belong to."""
 
     ring: Ring
     """The state of the rules."""
@@ -53,12 +55,12 @@ class RingRun(Protocol):
     """The newest snapshot, and in the end the result."""
 
     def feed(self, event: Event) -> None:
-        """Let the rules take in an event."""
+        """Pass an event to the rules."""
         ...
 
 
 class RingEffects:
-    """Carries out the effects of one run; for one event loop."""
+    """The executor of one run's effects; for one event loop."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class RingEffects:
         tasks: Tasks,
         now_s: Callable[[], float],
     ) -> None:
-        """`tasks`: of the owner, who hears what they raise."""
+        """Begin without a ring. `tasks`: of the owner, which gets their exceptions."""
         self._run, self._ports, self._places, self._records = run, ports, places, records
         self._measures, self._accounts, self._tasks = measures, accounts, tasks
         self._now_s = now_s
@@ -79,7 +81,7 @@ class RingEffects:
         """The ring that formed last."""
 
     def carry_out(self, before: Ring, effect: Effect) -> None:
-        """Carry an effect out, or start a task that does. `before`: the state that led to it."""
+        """Carry out an effect, or start a task that does. `before`: the state before the event."""
         match effect:
             case Form():
                 self.formed = effect
@@ -103,10 +105,10 @@ class RingEffects:
                 assert_never(effect)
 
     def forget(self, lost: RingMemberLost, before: Ring) -> None:
-        """Forget a member that has died; one that was only out of reach asks again, and is back.
+        """Forget a member that has died; one that was only unreachable asks again and rejoins.
 
-        The others of a ring that has not turned yet wait for each other inside the library, which
-        only ends with their meeting point.
+        If the ring has not taken a step yet, the other members wait for each other inside the
+        collective library. Only closing their meeting point ends that.
         """
         log.warning("%s is gone: %s", lost.life, lost.why)
         self._places.forget(lost.life)
@@ -115,12 +117,14 @@ class RingEffects:
             self._tasks.spawn(self._ports.part(ring.ring))
 
     def end_stuck_members(self) -> None:
-        """End the processes of a ring that has broken that have not noticed it after a while."""
+        """End the processes that are still in a broken ring after `STUCK_S`, again and again."""
         self._tasks.spawn(self._end_stuck_members(self._run.ring.ring))
 
     async def _form(self, form: Form) -> None:
-        """Open a meeting point, and tell the members their places. A ring that breaks before that
-        has not begun: its members, which still wait, are ready for another one."""
+        """Open a meeting point, and tell the members their places.
+
+        If the ring breaks before that, its members still wait and are ready for another ring.
+        """
         address = await open_meeting_point(self._ports, form, lambda: self._is_off(form))
         if address is not None:
             self._places.assign(form, address)
@@ -135,8 +139,10 @@ class RingEffects:
         return self._run.ring.ring != form.ring or self._run.ring.broken is not None
 
     async def _finish(self, donor: Life | None, wanted: TrainingPosition) -> None:
-        """Fetch the final state, which is the result, from any island that has it; without a donor
-        it is the last snapshot."""
+        """Fetch the final state, the result, from any island that has it, and store it.
+
+        Without a donor the result is the last snapshot.
+        """
         run = self._run
         ring, state = run.ring.ring, run.snapshot
         if donor is not None and state.held != wanted:
@@ -151,13 +157,15 @@ class RingEffects:
         stored = run.ring.kept >= state.held
         durable = self._tasks.spawn(self._records.make_final(state, ring, stored=stored))
         await asyncio.wait({durable}, timeout=END_S)
-        run.snapshot = state  # also if the depot does not take it
+        run.snapshot = state  # even if the depot has not stored it
         self._measures.counts.ended_s = self._now_s()
         run.feed(Ended(state.held))
 
     async def _let_go(self, life: Life) -> None:
-        """Tell an island that the run is over, once a conductor that comes back knows it: until
-        then the island may be the only one that has the final state."""
+        """Tell an island that the run is over, once the final state is durable.
+
+        Until then the island may be the only one that has the final state.
+        """
         await self._records.final.wait()
         self._places.answer(life, None)
 

@@ -1,4 +1,4 @@
-"""The lives of the islands in rings: granted, and watched until they end."""
+"""The lives of islands in rings, which the conductor grants and watches until they end."""
 
 from __future__ import annotations
 
@@ -23,27 +23,30 @@ class RingLives:
         lost: Callable[[Life, str], None],
         granted: int,
     ) -> None:
-        """`tasks`: of the owner. `lost`: called with each life that is over, and why. `granted`:
-        incarnations granted so far."""
+        """Begin without lives.
+
+        `tasks`: of the owner. `lost`: called with each life that is over, and the reason.
+        `granted`: incarnations granted so far.
+        """
         self._ports, self._measures, self._tasks, self._lost = ports, measures, tasks, lost
         self.granted = granted
-        """Incarnations granted so far."""
+        """The number of incarnations granted so far, which is the newest incarnation."""
         self._watched: set[Life] = set()
 
     def grant(self, island: Island) -> Life:
-        """Return a new life for a process of this island."""
+        """Grant a new life to a process of this island, and return it."""
         self.granted += 1
         counts = self._counts_of(island)
         counts.lives, counts.refused, counts.rejected = counts.lives + 1, "", False
         return Life(island, Incarnation(self.granted))
 
     def recognize(self, life: Life) -> None:
-        """Take over a life that an earlier conductor may have granted."""
+        """Accept a life that an earlier conductor may have granted."""
         self.granted = max(self.granted, life.incarnation)
         self._counts_of(life.island)
 
     def watch_over(self, life: Life) -> None:
-        """Watch a life, unless it is watched already."""
+        """Watch a life; idempotent."""
         if life not in self._watched:
             self._watched.add(life)
             self._tasks.spawn(self._watch(life))

@@ -1,6 +1,6 @@
 """The messages of a ring: events that the rules take in, and effects that they return.
 
-The journal of a run has their fields, and the kinds that `journal.KINDS` names.
+The journal of a run stores their fields, and their names in `journal.KINDS`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from coordinator.protocol import Island, Life
 
 @dataclass(frozen=True, slots=True, order=True)
 class TrainingPosition:
-    """How far a training state has come. A later position is greater."""
+    """The position of a training state in the run; a later position is greater."""
 
     step: int
     """Steps that were taken."""
@@ -31,20 +31,22 @@ START = TrainingPosition(0)
 
 @dataclass(frozen=True, slots=True)
 class RingMemberReady:
-    """An island waits to be in a ring. `held`: the state that it has, None if it has none;
-    `wasted`: tokens of a step that it has not finished, since the ring broke."""
+    """An island waits for a place in a ring."""
 
     life: Life
     held: TrainingPosition | None = None
+    """The position of its training state; None if it has none."""
     wasted: int = 0
+    """Tokens of the step that it could not finish because the ring broke."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepsFinished:
-    """The ring has finished steps; `held`: what all its members have now."""
+    """The ring has finished one or more steps."""
 
     ring: int
     held: TrainingPosition
+    """The position that all members have now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class SnapshotStored:
 
 @dataclass(frozen=True, slots=True)
 class RingDrain:
-    """An island shall leave, and the others go on."""
+    """An island shall leave, while the others go on."""
 
     island: Island
     why: str
@@ -72,7 +74,7 @@ class RingDrain:
 
 @dataclass(frozen=True, slots=True)
 class RingStop:
-    """The run shall end after the step that is under way."""
+    """The run shall end after the current step."""
 
     why: str
 
@@ -86,7 +88,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class FinalStateLost:
-    """No island can give this state any more, though some had it."""
+    """No island can give the final state any more, though some had it."""
 
     held: TrainingPosition
     why: str
@@ -94,7 +96,7 @@ class FinalStateLost:
 
 @dataclass(frozen=True, slots=True)
 class RingResume:
-    """The conductor is back: it knows of no process, and has the last snapshot."""
+    """The conductor has restarted: it knows no process, and has the last snapshot."""
 
     generation: int
 
@@ -117,19 +119,21 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Have these be a ring, in order of their ranks, from this state on. `donor`: who has it, for
-    those that do not; None: it is the last snapshot."""
+    """Form a ring."""
 
     ring: int
     members: tuple[Life, ...]
+    """The members, in order of their ranks."""
     held: TrainingPosition
+    """The position of the state that the ring begins with."""
     donor: Life | None
+    """A life that has that state, for the others to copy; None if it is the last snapshot."""
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Tell the members of this ring to leave it after their step."""
+    """Tell the members of this ring to leave it after their current step."""
 
     ring: int
     why: str
@@ -137,7 +141,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class RingRelease:
-    """This life is over: nothing is asked of it any more."""
+    """Release a life: it is over, and gets no more places."""
 
     life: Life
     why: str
@@ -145,10 +149,10 @@ class RingRelease:
 
 @dataclass(frozen=True, slots=True)
 class RingFinish:
-    """Fetch the final state, and answer with `Ended` or `FinalStateLost`. `donor`: an island that
-    has it; None: it is the last snapshot."""
+    """Fetch the final state, and answer with `Ended` or `FinalStateLost`."""
 
     donor: Life | None
+    """A life that has the final state; None if it is the last snapshot."""
 
 
 Effect = Form | Pause | RingRelease | RingFinish
@@ -156,12 +160,15 @@ Effect = Form | Pause | RingRelease | RingFinish
 
 @dataclass(frozen=True, slots=True)
 class RingDecision:
-    """A place in a ring. `address`: where its members meet, empty for one that is alone; `held`:
-    the state that it begins with; `donor`: who has that, None: it is the last snapshot."""
+    """A place in a ring."""
 
     ring: int
     address: str
+    """The address of the meeting point; empty for a single member."""
     rank: int
     members: int
+    """The number of members."""
     held: TrainingPosition
+    """The position of the state that the ring begins with."""
     donor: Life | None
+    """A life that has that state; None if it is the last snapshot."""

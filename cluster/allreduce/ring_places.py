@@ -1,4 +1,4 @@
-"""The places in rings for which the processes of islands wait."""
+"""The places in rings that the processes of islands wait for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cluster.allreduce.ring_messages import Form, RingDecision
 from coordinator.protocol import Life
 
 WAIT_S = 10.0
-"""An island that waits for a place is answered by then, and asks again."""
+"""Seconds after which an island that waits for a place is answered, so that it asks again."""
 
 
 class RingPlaces:
@@ -41,11 +41,11 @@ class RingPlaces:
             self.answer(life, turn)
 
     def answer(self, life: Life, turn: RingDecision | None) -> None:
-        """Answer a life that waits, with its place or with None. Else do nothing."""
+        """Answer a waiting life with its place or with None; a no-op if it does not wait."""
         place = self._waiting.get(life)
         if place is not None and not place.done():
             place.set_result(turn)
 
     def forget(self, life: Life) -> None:
-        """Forget that this life waits, and leave it without an answer."""
+        """Forget that this life waits, without an answer."""
         self._waiting.pop(life, None)

@@ -1,11 +1,11 @@
-"""What a ring comes back from: snapshots of its state in the depot, and the conductor's memory.
+"""The durable state of a ring: snapshots in the depot, and the conductor's memory.
 
 ring/state-00000025.safetensors   parameters and moments after 25 steps, leaf by leaf
-ring.json                         the rules' state and the measures, of a second ago at most
-ring.jsonl                        the tape: one line an event, with what followed from it
+ring.json                         the rules' state and the measures, at most a second old
+ring.jsonl                        the tape: one line an event, with its effects
 
-States and memory carry a checksum. A state that is damaged is passed over for the one before; a
-memory that is damaged is made anew from the state.
+States and memory carry a checksum. If a state is damaged, the one before it is used; if the memory
+is damaged, it is made again from the state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("archipelago.store")
 FOLDER = "ring"
 _STATE = re.compile(r"state-[0-9]{8,}\.safetensors")
 UNNAMED = ""
-"""The layout that states name: they have the leaves of the trees as they are."""
+"""The layout in the states' metadata: none, since they hold the leaves of the trees as they are."""
 MEMORY = "ring.json"
 TAPE = "ring.jsonl"
 Leaves = Sequence[NDArray[Any]]
@@ -42,24 +42,28 @@ Leaves = Sequence[NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class RingState:
-    """A training state on the host: leaves of the parameters and of the optimizer's moments, in the
-    order of their trees; no moments: they are zero."""
+    """A training state on the host."""
 
     held: TrainingPosition
+    """The position of the state."""
     params: Leaves
+    """The leaves of the parameters, in the order of their tree."""
     moments: Leaves | None
+    """The leaves of the optimizer's moments, in the order of their tree; None if they are zero."""
 
     @property
     def bytes(self) -> int:
+        """The size of all leaves in bytes."""
         return sum(leaf.nbytes for leaf in (*self.params, *(self.moments or ())))
 
 
 def name_of(held: TrainingPosition) -> str:
+    """Return the name of a state's file in the depot."""
     return f"{FOLDER}/state-{held.step:08d}{SUFFIX}"
 
 
 def save_state(depot: Depot, state: RingState, keep: int) -> None:
-    """Keep it, and let go of all but the newest `keep` ones.
+    """Store a state, and remove all but the newest `keep` states.
 
     Errors: `OSError`.
     """
@@ -72,15 +76,18 @@ def save_state(depot: Depot, state: RingState, keep: int) -> None:
 
 
 def load_state(depot: Depot) -> RingState | None:
-    """Return the newest state that is as it was written; None if there is no state at all.
+    """Return the newest undamaged state; None if there is no state at all.
 
-    Errors: `Damaged` if there are states, and none can be used.
+    Errors: `Damaged` if there are states and all are damaged.
     """
     return _newest(depot, [])
 
 
 def _newest(depot: Depot, damaged: list[str]) -> RingState | None:
-    """The newest good state; why those after it cannot be used goes to `damaged`."""
+    """Return the newest undamaged state; add the errors of newer ones to `damaged`.
+
+    Errors: `Damaged` if there are states and all are damaged.
+    """
     for name in reversed(_states(depot)):
         try:
             return _load(depot, name)
@@ -93,19 +100,22 @@ def _newest(depot: Depot, damaged: list[str]) -> RingState | None:
 
 
 def _states(depot: Depot) -> list[str]:
-    """Names of the states, oldest first; files of other names are ignored."""
+    """Return the names of the states, oldest first; ignore files with other names."""
     return sorted(f"{FOLDER}/{name}" for name in depot.names(FOLDER) if _STATE.fullmatch(name))
 
 
 def _load(depot: Depot, name: str) -> RingState:
-    """Errors: `Damaged`."""
+    """Read a state and check it.
+
+    Errors: `Damaged`.
+    """
     try:
         content = depot.read(name)
         length = int.from_bytes(content[:LENGTH], "little")
         told = json.loads(content[LENGTH : LENGTH + length])["__metadata__"]
         if "sha256" in told:
             arrays, told = unseal_all(depot, name, UNNAMED)
-        else:  # before states had a checksum
+        else:  # an old file, from before states had a checksum
             arrays = load(content)
         held = TrainingPosition(**json.loads(told["held"]))
         has_moments = told["moments"] == "True"
@@ -122,20 +132,28 @@ def _load(depot: Depot, name: str) -> RingState:
 
 @dataclass(frozen=True, slots=True)
 class RingMemory:
-    """What outlasts the conductor's process. `now_s`: when it was written; `measures`: their own
-    memory, None if that is gone; `lives`: incarnations granted so far; `events`: on the tape."""
+    """The durable memory of a conductor, which survives its process."""
 
     ring: Ring
+    """The state of the rules."""
     now_s: float
+    """The time at which it was written, in seconds on the conductor's clock."""
     measures: Any
+    """The memory of the measures, as plain data; None if it is lost."""
     lives: int
+    """The number of incarnations granted so far."""
     events: int
+    """The number of events on the tape."""
 
 
 _RING = TypeAdapter(Ring)
 
 
 def save_memory(depot: Depot, memory: RingMemory) -> None:
+    """Replace the conductor's memory in the depot.
+
+    Errors: `OSError`.
+    """
     plain = {f.name: getattr(memory, f.name) for f in fields(memory)}
     plain["ring"] = _RING.dump_python(memory.ring, mode="json")
     plain = json.loads(json.dumps(plain))
@@ -147,13 +165,13 @@ def _digest(plain: dict[str, Any]) -> str:
 
 
 def load_memory(depot: Depot) -> RingMemory | None:
-    """None if there is none.
+    """Return the conductor's memory; None if there is none.
 
     Errors: `Damaged`.
     """
     try:
         plain: dict[str, Any] = json.loads(depot.read(MEMORY))
-        digest = plain.pop("sha256", None)  # which earlier versions did not write
+        digest = plain.pop("sha256", None)  # earlier versions wrote none
         if digest not in (None, _digest(plain)):
             raise ValueError("it is not as it was written")
         return RingMemory(ring=_RING.validate_python(plain.pop("ring")), **plain)
@@ -164,16 +182,18 @@ def load_memory(depot: Depot) -> RingMemory | None:
 
 
 class RingComeback(NamedTuple):
-    """What a conductor goes on from. `memory`: None if the run begins; `state`: None if it has no
-    model yet. `damage`: the files that could not be used, None if all could."""
+    """The durable state from which a conductor restarts."""
 
     memory: RingMemory | None
+    """The memory; None at the beginning of a run."""
     state: RingState | None
+    """The newest undamaged state; None if the run has no model yet."""
     damage: str | None
+    """The files that could not be used, in words; None if all could."""
 
 
 def read_back(depot: Depot) -> RingComeback:
-    """Read what a conductor comes back from: the newest good state, and a memory that fits it.
+    """Read the newest undamaged state, and a memory that fits it.
 
     Errors: `Damaged` if there has been a state and none can be used.
     """
@@ -202,8 +222,11 @@ def read_back(depot: Depot) -> RingComeback:
 
 
 def _anew(depot: Depot, state: RingState) -> RingMemory:
-    """A memory that knows no more than the state. Each life has left an event, so that no
-    incarnation is granted twice."""
+    """Return a memory that is made from the state alone.
+
+    Every life has left an event on the tape. So the number of events is at least the newest
+    incarnation, and no incarnation is granted twice.
+    """
     try:
         events = depot.grown(TAPE).content.count(b"\n")
     except FileNotFoundError:
@@ -214,7 +237,7 @@ def _anew(depot: Depot, state: RingState) -> RingMemory:
 
 
 def _fitting(ring: Ring, kept: TrainingPosition) -> Ring:
-    """The rules' state with this newest snapshot. A run whose end is gone is not over."""
+    """Return the rules' state with this newest snapshot; a run that lost its end is not over."""
     over = ring.stage is RingStage.OVER and ring.held <= kept
     stage = ring.stage if over or ring.stage is not RingStage.OVER else RingStage.GATHERING
     return replace(ring, kept=kept, stage=stage)

@@ -1,8 +1,8 @@
-"""The conductor's shell: it feeds events to the rules of `ring` and has their effects carried out.
+"""The conductor's shell, which feeds events to the rules of `ring` and carries out their effects.
 
-It runs on one event loop and knows neither Ray nor a disk: `RingPorts` and `RingStore` are its ways
-out. An exception of a task, or of the rules, is
-the failure of the shell, and its owner is told.
+The shell runs on one event loop and knows neither Ray nor a disk: it reaches them through
+`RingPorts` and `RingStore`. An exception of a task or of the rules is a failure of the shell, which
+it reports to its owner.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RingShell:
         lives: int = 0,
         failed: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
-        """`lives`: incarnations granted so far. `failed`: the conductor cannot go on."""
+        """Begin. `lives`: incarnations granted so far. `failed`: called if it cannot go on."""
         self.ring, self.snapshot, self.measures = ring, snapshot, measures
         self.failure: BaseException | None = None
         self.rules, self._store, self._accounts = rules, store, accounts
@@ -69,10 +69,10 @@ class RingShell:
             self, ports, self._places, self.records, measures, accounts, self._tasks, now_s
         )
 
-    # --- what islands say -------------------------------------------------------------------------
+    # --- calls of islands -------------------------------------------------------------------------
 
     def enter(self, island: Island) -> Life:
-        """Grant a life to a process of this island."""
+        """Grant a life to a new process of this island; its former life is lost."""
         life = self._lives.grant(island)
         known = self.ring.members.get(island)
         if known is not None:
@@ -83,10 +83,10 @@ class RingShell:
     async def ready(
         self, life: Life, held: TrainingPosition | None, wasted: int
     ) -> tuple[bool, RingDecision | None]:
-        """Wait for a place in a ring: whether to ask again, and the place; None if this life gets
-        none any more.
+        """Wait for a place in a ring; return whether to ask again, and the place.
 
-        The life may be one that a conductor before this one has granted.
+        The place is None if this life gets no more places. An earlier conductor may have granted
+        the life.
         """
         known = self.ring.members.get(life.island)
         if known is not None and known.life.incarnation > life.incarnation:
@@ -99,21 +99,21 @@ class RingShell:
         return await self._places.wait(life)
 
     def turned(self, life: Life, ring: int, held: TrainingPosition) -> None:
-        """Take in how far a ring is; what is said of another ring is passed over."""
+        """Take in the position of the current ring; a no-op for another ring."""
         if ring == self.ring.ring and life in self._effects.formed.members:
             self.feed(StepsFinished(ring, held))
 
     def keep(self, state: RingState) -> None:
-        """Keep a snapshot, unless a newer one is kept."""
+        """Store a snapshot, unless a newer one is stored."""
         if state.held > self.ring.kept:
             self.records.keep(state, self.ring.ring)
 
-    # --- deciding and doing -----------------------------------------------------------------------
+    # --- events and effects -----------------------------------------------------------------------
 
     def feed(self, event: Event) -> None:
-        """Let the rules take in an event, and start everything that follows from it.
+        """Pass an event to the rules, and start all their effects.
 
-        What goes wrong in here is the failure of the conductor, whoever has spoken.
+        An exception in here is a failure of the conductor, not of the caller; it is raised again.
         """
         try:
             self._take_in(event)
@@ -122,12 +122,12 @@ class RingShell:
             raise
 
     def remember(self) -> asyncio.Task[None]:
-        """Have the memory written, and return a task that ends when it is."""
+        """Write the memory; return a task that ends when the write has succeeded or failed."""
         self._remembered_s = self._now_s()
         return self.records.remember()
 
     def close(self) -> None:
-        """End all tasks, such as watching over lives."""
+        """Cancel all tasks, for example those that watch lives."""
         self._tasks.cancel()
 
     def _take_in(self, event: Event) -> None:
@@ -159,8 +159,10 @@ class RingShell:
         return RingMemory(self.ring, self._now_s(), measures, self._lives.granted, events)
 
     def _kept(self, state: RingState, ring: int) -> None:
-        """A snapshot of this ring is durable; one of a ring that has gone back behind it since is
-        not gone on from."""
+        """Take in that a snapshot of this ring is durable.
+
+        Ignore it if a later ring has begun before its position: the run then goes on without it.
+        """
         passed = ring == self.ring.ring or state.held <= self._effects.formed.held
         if passed and state.held > self.ring.kept:
             self.snapshot = max(self.snapshot, state, key=lambda each: each.held)

@@ -1,7 +1,7 @@
-"""One step of a ring: gradients of this process's batch, their mean over all, one update.
+"""The step of a ring: gradients of this process's batch, their mean over all members, one update.
 
-Collectives are JAX's own (`shard_map` with `psum`, `all_to_all`, `all_gather`): gloo between CPUs,
-NCCL or ICI between accelerators. Parameters are on every device of every member.
+The collectives are those of JAX (`shard_map` with `psum`, `all_to_all`, `all_gather`): gloo between
+CPUs, NCCL or ICI between accelerators. Parameters are replicated on every device of every member.
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ Tree: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """What a step says of all members: mean `loss` before it (nats per token), their `tokens`, and
-    how many of them are `leaving` the ring after it."""
+    """The totals of a step over all members."""
 
     loss: float
+    """The mean loss before the step, in nats per token."""
     tokens: int
+    """The tokens of all members."""
     leaving: int
+    """The number of members that leave the ring after the step."""
 
 
 class RingStep:
-    """Compiled for one ring; every member has one and calls it at the same time as the others.
+    """The compiled step of one ring; all members call theirs at the same time.
 
-    A member that dies has the others' `mean` raise; then what they had before it is whole, since
-    parameters and moments are used up by `update` only, which is each member's own affair.
+    If a member dies, `mean` raises at the others. Their state before the step is then intact: only
+    `update` donates parameters and moments, and each member calls it alone.
     """
 
     def __init__(self, task: Task, spec: OptimizerSpec, wire: Wire, members: int) -> None:
-        """`members`: of the ring; their devices are the last ones of `jax.devices()`."""
+        """Prepare the step. `members`: number; their devices come last in `jax.devices()`."""
         self._task, self._spec, self._wire, self._members = task, spec, wire, members
         local = jax.local_devices()
         self.platform = local[0].platform
@@ -76,7 +78,7 @@ class RingStep:
     # --- state ------------------------------------------------------------------------------------
 
     def start(self, params: Params, moments: Sequence[Any] | None) -> InnerState:
-        """A state on this member's devices; `moments`: leaves on the host, None: zero."""
+        """Return a state on this member's devices. `moments`: leaves on the host; None for zero."""
         placed = self._place(params)
         if moments is None:
             return InnerState(placed, self._fresh(placed))
@@ -88,7 +90,7 @@ class RingStep:
         return jax.tree.map(lambda x: jax.device_put(np.array(x), self._here), tree)
 
     def compile(self, state: InnerState, batch: Batch) -> None:
-        """Compile what each member does by itself; the sums are when there are others to meet."""
+        """Compile the local functions; the sums compile at the first `mean`, with the others."""
         loss, buckets = self.gradients(state, batch)
         self._sound = self._sound.lower(loss, buckets).compile()
         self._update = self._update.lower(state, buckets, np.int32(0)).compile()
@@ -97,17 +99,17 @@ class RingStep:
     # --- a step -----------------------------------------------------------------------------------
 
     def gradients(self, state: InnerState, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
-        """The mean loss of this member's batch, and its gradient in buckets."""
+        """Return the mean loss of this member's batch, and its gradient in buckets."""
         return self._grads(state.params, jax.device_put(batch, self._split))
 
     def sound(self, loss: jax.Array, buckets: list[jax.Array]) -> bool:
-        """Is all of it finite? Waits for it."""
+        """Return whether loss and gradients are all finite; wait for them."""
         return bool(self._sound(loss, buckets))
 
     def mean(
         self, loss: jax.Array, buckets: list[jax.Array], tokens: int, leaving: bool
     ) -> tuple[list[jax.Array], StepTotals]:
-        """The buckets' mean over all members, the same bits for each of them; waits for them.
+        """Return the mean of the buckets over all members, equal bit for bit; wait for it.
 
         Errors: `jax.errors.JaxRuntimeError` if a member is gone.
         """
@@ -123,7 +125,7 @@ class RingStep:
         return buckets, told
 
     def update(self, state: InnerState, buckets: list[jax.Array], clock: int) -> InnerState:
-        """One step of the optimizer at the learning rate of `clock`; `state` is used up."""
+        """Take a step of the optimizer at the learning rate of `clock`; it donates `state`."""
         return self._update(state, buckets, np.int32(clock))
 
     def _gradients(self, params: Params, batch: Batch) -> tuple[jax.Array, list[jax.Array]]:
@@ -136,16 +138,16 @@ class RingStep:
     def _summed(
         self, buckets: list[jax.Array], words: jax.Array
     ) -> tuple[list[jax.Array], jax.Array]:
-        """Inside the ring: means of the buckets, one collective after the other, and the words."""
+        """Return the means of the buckets and the sums of the words; runs inside `shard_map`."""
         return [self._bucket_mean(each) for each in buckets], lax.psum(words, AXIS)
 
     def _bucket_mean(self, bucket: jax.Array) -> jax.Array:
         ways = self._mesh.size
         if self._wire is Wire.F32:
             return lax.psum(bucket, AXIS) / ways
-        # XLA turns a bf16 psum between CPUs into one of f32 before it is sent. So the sum is made
-        # of two halves that only move bits: each member gets one part from all, sums it in f32, and
-        # gives the sum to all.
+        # XLA turns a bf16 psum between CPUs into an f32 one before it sends it. So the sum consists
+        # of two collectives that only move bits: each member gets one part from all (all-to-all),
+        # sums it in f32, and sends the mean to all (all-gather).
         filled = jnp.pad(bucket, (0, padded(bucket.size, ways) - bucket.size))
         parts = lax.all_to_all(_bits(filled).reshape(ways, -1), AXIS, 0, 0)
         mine = _floats(parts).sum(0) / ways
@@ -177,7 +179,7 @@ def _floats(bits: jax.Array) -> jax.Array:
 
 
 def _shared(x: jax.Array, everywhere: NamedSharding) -> jax.Array:
-    """This member's array as its own part of what all have: nothing is copied or sent."""
+    """Return this member's array as its shard of the replicated global array, without a copy."""
     shards = [shard.data for shard in x.addressable_shards]
     return jax.make_array_from_single_device_arrays(x.shape, everywhere, shards)
 

@@ -1,4 +1,4 @@
-"""The conductor's depot, away from its event loop: a depot that hangs holds up no answer."""
+"""The conductor's depot, off its event loop, so that a depot that hangs delays no answer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ T = TypeVar("T")
 
 
 class RingStore(Protocol):
-    """Where a conductor writes what outlasts it. Every coroutine raises `OSError` if the depot does
-    not take it, and `RunFailed` if the run belongs to another owner now."""
+    """The durable store of a conductor.
+
+    Errors of every coroutine: `OSError` if the depot fails, `RunFailed` if the run now belongs to
+    another owner.
+    """
 
     @property
     def events(self) -> int:
@@ -26,11 +29,11 @@ class RingStore(Protocol):
         ...
 
     def note(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
-        """Add an event to the tape; this costs nothing that an event loop would notice."""
+        """Add an event to the tape; quick enough for an event loop."""
         ...
 
     async def remember(self, memory: RingMemory) -> None:
-        """Make the tape durable so far, and replace the conductor's memory."""
+        """Make the tape durable up to now, and replace the conductor's memory."""
         ...
 
     async def keep(self, state: RingState) -> None:
@@ -38,17 +41,17 @@ class RingStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the tape."""
+        """Close the tape."""
         ...
 
 
 class DepotStore(RingStore):
-    """A `RingStore` in a depot. The memory and the snapshots have a thread each."""
+    """A `RingStore` in a depot, with one thread for the memory and one for snapshots."""
 
     def __init__(
         self, depot: Depot, events: int, check: Callable[[], None], keep_snapshots: int
     ) -> None:
-        """`events`: on the tape so far. `check`: raises if the run belongs to another owner."""
+        """Open the journal. `events`: on the tape so far. `check`: raises if the owner changed."""
         self._depot, self._check, self._keep_snapshots = depot, check, keep_snapshots
         self._journal = Journal(depot, events, check)
         self._memory_thread = ThreadPoolExecutor(1, "memory")
@@ -56,15 +59,20 @@ class DepotStore(RingStore):
 
     @property
     def events(self) -> int:
+        """The number of events on the tape."""
         return self._journal.events
 
     def note(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        """Add an event to the tape; `remember` makes it durable."""
         self._journal.note(now_s, event, effects)
 
     async def remember(self, memory: RingMemory) -> None:
+        """Make the tape durable up to now, and replace the conductor's memory."""
         await _on(self._memory_thread, lambda: self._journal.remember(memory))
 
     async def keep(self, state: RingState) -> None:
+        """Make a snapshot durable, and remove the oldest ones."""
+
         def keep() -> None:
             self._check()
             save_state(self._depot, state, self._keep_snapshots)
@@ -72,12 +80,15 @@ class DepotStore(RingStore):
         await _on(self._snapshot_thread, keep)
 
     async def close(self) -> None:
+        """Close the tape."""
         await _on(self._memory_thread, self._journal.close)
 
 
 class Coalesced:
-    """Work that is done again for each request, one at a time; requests that arrive while it runs
-    are served together by one more time."""
+    """Work that runs once for each request, one run at a time.
+
+    One further run serves all requests that arrive during a run.
+    """
 
     def __init__(
         self,
@@ -85,14 +96,14 @@ class Coalesced:
         tasks: Tasks,
         now_s: Callable[[], float],
     ) -> None:
-        """`tasks`: of the owner, who hears what `work` raises. `now_s`: a steady clock."""
+        """Begin idle. `tasks`: of the owner, which gets exceptions. `now_s`: a steady clock."""
         self._work, self._tasks, self._now_s = work, tasks, now_s
         self._wanted = False
         self._running: asyncio.Task[None] | None = None
         self._began_s = 0.0
 
     def ask(self) -> asyncio.Task[None]:
-        """Request the work, and return a task that ends when all that was requested is done."""
+        """Request a run; return a task that ends when no request is left."""
         self._wanted = True
         if self._running is None or self._running.done():
             self._running = self._tasks.spawn(self._until_done())
@@ -100,7 +111,7 @@ class Coalesced:
 
     @property
     def late_s(self) -> float:
-        """Seconds for which the work has been running; 0 if it is not."""
+        """Seconds for which the current run has lasted; 0 if none is under way."""
         runs = self._running is not None and not self._running.done()
         return self._now_s() - self._began_s if runs else 0.0
 

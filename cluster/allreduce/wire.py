@@ -1,4 +1,4 @@
-"""How gradients travel in a ring: in which pieces, and how many bytes that is."""
+"""The buckets in which gradients travel in a ring, and their size in bytes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from coordinator.codec import Wire
 
 BUCKET_BYTES = 4 * 2**20
-"""Gradients are summed in pieces of about so many bytes of f32."""
+"""The target size of a bucket, in bytes of f32."""
 WORDS = 3
-"""Beside the gradients, summed in f32: the loss, tokens, and who wants to leave."""
+"""The f32 values that are summed beside the gradients: loss, tokens, number of leaving members."""
 
 
 def buckets_of(sizes: Sequence[int], limit: int = BUCKET_BYTES // 4) -> list[list[int]]:
-    """Which leaves go together, by index, last first: the backward pass ends with the first ones.
+    """Return the leaves of each bucket, by index, last leaves first, as the backward pass has them.
 
-    A leaf that is larger than a bucket is a bucket of its own.
+    A leaf that is larger than a bucket is a bucket of its own. `limit`: elements of a bucket.
     """
     buckets: list[list[int]] = []
     room = 0
@@ -30,8 +30,11 @@ def buckets_of(sizes: Sequence[int], limit: int = BUCKET_BYTES // 4) -> list[lis
 
 
 def wire_bytes(sizes: Sequence[int], members: int, wire: Wire) -> int:
-    """Bytes that each member sends in one step, and receives: 2 (M - 1) / M of the gradients and of
-    the words beside them, as a ring or a scatter and a gather takes."""
+    """Return the bytes that each member sends in one step, and also receives.
+
+    They are 2 (M - 1) / M of the gradients and of the words beside them, as in a ring all-reduce or
+    a reduce-scatter with an all-gather.
+    """
     if members == 1:
         return 0
     gradients = sum(padded(sum(sizes[i] for i in each), members) for each in buckets_of(sizes))
@@ -40,5 +43,5 @@ def wire_bytes(sizes: Sequence[int], members: int, wire: Wire) -> int:
 
 
 def padded(size: int, members: int) -> int:
-    """Elements of a bucket that can be shared out evenly."""
+    """Return the size of a bucket, padded to a multiple of `members`."""
     return math.ceil(size / members) * members

@@ -1,4 +1,4 @@
-"""Who may be an island of a run, by its name and its group."""
+"""Admission of islands to a run, by name and group."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from cluster.config.schema import Config
 from coordinator.protocol import Join
 
 ISLAND = re.compile(r"(?P<group>[a-z0-9-]{1,40})-(0|[1-9][0-9]{0,5})(\.[0-9]{1,6})?", re.ASCII)
-"""`eu-3`; `crew-3.7` is a light learner's (`names.seat_of`)."""
+"""The pattern of an island's name: `eu-3`; `crew-3.7` is a light learner (`names.seat_of`)."""
 LONGEST_TOLD = 60
-"""Characters of a name that may be anything."""
+"""The most characters of an unchecked name that a message shows."""
 
 
 def stranger(config: Config, who: Join) -> str | None:
-    """Why nobody like this can be of the run, whatever islands were added to it; None if it may.
+    """Return why this learner may not join the run, even after a scale-up; None if it may.
 
-    Files and actors are called after islands: what is let in here need not be checked there.
+    Files and actors are named after islands, so this check makes every admitted name safe for them.
     """
     if (named := ISLAND.fullmatch(who.island)) is None:
         return f"{who.island[:LONGEST_TOLD]!r} is no island's name, such as eu-3"

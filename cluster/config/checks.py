@@ -1,4 +1,4 @@
-"""All checks between fields, and those that belong to no other module."""
+"""The list of all checks between fields, and the checks that belong to no other module."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from cluster.config.problem_text import Problem
 from cluster.config.schema import Config
 
 BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
-"""What pyarrow reaches where an object is replaced as a whole."""
+"""The schemes of the stores that pyarrow supports and that replace an object as a whole."""
 SECRET = re.compile("key|secret|token|password", re.IGNORECASE)
+"""The names of URL parameters that may hold credentials."""
 
 
 @reads("task.preset", "task.target")
 def one_task(config: Config) -> Iterator[Problem]:
+    """Check that exactly one of `preset` and `target` is given."""
     if config.task.preset is None and config.task.target is None:
         yield Problem("task", 'says not what to learn; give preset = "byte-1m", or a target')
     if config.task.preset is not None and config.task.target is not None:
@@ -27,13 +29,17 @@ def one_task(config: Config) -> Iterator[Problem]:
 
 @reads("data.tokens", "data.column")
 def tokens_have_column(config: Config) -> Iterator[Problem]:
+    """Check that token ids have a Parquet column to come from."""
     if config.data.tokens and config.data.column is None:
         yield Problem("data.column", "is needed by tokens = true: the Parquet column to read")
 
 
 @reads("durability.dir")
 def durable_everywhere(config: Config) -> Iterator[Problem]:
-    """What may be a secret is not shown."""
+    """Check that the durable store is an absolute path or a bucket, without credentials.
+
+    The messages do not show the URL, which may hold a secret.
+    """
     if (given := config.durability.dir) is None or given.startswith("/"):
         return
     parts, where = urlsplit(given), "durability.dir"
@@ -52,6 +58,7 @@ def durable_everywhere(config: Config) -> Iterator[Problem]:
 
 @reads("durability.keep_segments", "durability.keep_contributions")
 def whole_tape_is_kept(config: Config) -> Iterator[Problem]:
+    """Check that contributions are kept only together with the whole tape."""
     if config.durability.keep_segments and config.durability.keep_contributions:
         yield Problem(
             "durability.keep_segments",
@@ -62,6 +69,7 @@ def whole_tape_is_kept(config: Config) -> Iterator[Problem]:
 
 @reads("optimizer.kind", "optimizer.adamw_share")
 def some_leaves_go_by_adamw(config: Config) -> Iterator[Problem]:
+    """Check that `adamw_share` is set only for Muon, where it has an effect."""
     if config.optimizer.kind == "adamw" and config.optimizer.adamw_share != 1:
         yield Problem(
             "optimizer.adamw_share",
@@ -72,12 +80,14 @@ def some_leaves_go_by_adamw(config: Config) -> Iterator[Problem]:
 
 @reads("islands")
 def some_islands(config: Config) -> Iterator[Problem]:
+    """Check that the run has an island."""
     if not config.islands:
         yield Problem("islands", "there are none; add an [[islands]] table with group and count")
 
 
 @reads("islands.*.group")
 def groups_differ(config: Config) -> Iterator[Problem]:
+    """Check that no two groups have the same name."""
     names = [group.group for group in config.islands]
     for name in sorted({name for name in names if names.count(name) > 1}):
         places = ", ".join(f"islands.{i}" for i, other in enumerate(names) if other == name)
@@ -86,6 +96,7 @@ def groups_differ(config: Config) -> Iterator[Problem]:
 
 @reads("islands.*.group", "islands.*.count", "run.mode")
 def faults_hit(config: Config) -> Iterator[Problem]:
+    """Check that each planned fault names a target that can have it in this mode."""
     for fault in config.faults.plan:
         why = fault.misfit(config.island_names) or misfit(config, fault)
         if why is not None:
@@ -94,6 +105,7 @@ def faults_hit(config: Config) -> Iterator[Problem]:
 
 @reads("run.steps")
 def faults_happen(config: Config) -> Iterator[Problem]:
+    """Check that no planned fault comes after the end of the run."""
     for fault in config.faults.plan:
         if fault.at_step > config.run.steps:
             yield Problem(
@@ -130,4 +142,4 @@ CHECKS: tuple[FieldCheck, ...] = (
     faults_hit,
     faults_happen,
 )
-"""All checks, in the order in which their problems are reported."""
+"""All checks, in the order in which the loader reports their problems."""

@@ -1,6 +1,6 @@
-"""The one table of what can be broken on purpose: who can have it, who does it, how it is played.
+"""The table of all kinds of fault injection: the possible targets, the executor, the simulation.
 
-A new kind is a row here and, if no process can do it to itself yet, a method where `doer` says.
+To add a kind, add a row here and, if the process named by `doer` cannot do it yet, a method there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cluster.names import EVALUATOR, FLEET, SHARD, SYNCER
 
 
 class FaultKind(StrEnum):
-    """What happens to somebody."""
+    """A kind of fault; `FAULTS` describes each one."""
 
     KILL = "kill"
     STOP = "stop"
@@ -28,35 +28,38 @@ class FaultKind(StrEnum):
 
 
 class Doer(StrEnum):
-    """Who carries it out."""
+    """The process that carries out a fault."""
 
-    PROCESS = "process"  # the victim's own, by `method` of its actor
-    FLEET = "fleet"  # as people ask for it
+    PROCESS = "process"
+    """The target itself, by the method `FaultRow.method` of its actor."""
+    FLEET = "fleet"
+    """The fleet, in the same way as on a user's request."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """One kind of fault.
-
-    `what`: in a line, for people. `services`: which of a run that are no islands can have it;
-    `islands`: can islands? `method`: of the victim's actor; `takes`: which fields of the fault are
-    its arguments, or a number itself. `simulated`: the trouble that stands for it with an island in
-    the simulator (`sim.plan.Trouble`); empty: it has none.
-    """
+    """The description of one kind of fault."""
 
     what: str
+    """A line that explains the fault to users."""
     islands: bool
+    """True if an island can have the fault."""
     services: frozenset[str]
+    """The services of a run, that is processes other than islands, that can have the fault."""
     method: str = ""
+    """The method of the target's actor that carries it out; empty if the fleet does."""
     takes: tuple[str | float, ...] = ()
+    """The method's arguments: names of fields of the fault, or constants."""
     simulated: str = ""
+    """The simulator's counterpart for an island (`simulation.plan.Trouble`); empty if none."""
     doer: Doer = Doer.PROCESS
+    """The process that carries it out."""
 
 
 SHARD_PREFIX = "shard-"
 NOBODY: frozenset[str] = frozenset()
 SERVICES = (SYNCER, SHARD, EVALUATOR, FLEET)
-"""What of a run is no island and can be broken."""
+"""The targets of faults that are not islands."""
 FAULTS: Mapping[FaultKind, FaultRow] = {
     FaultKind.KILL: FaultRow(
         "SIGKILL, as the kernel does it to whoever takes too much memory",
@@ -98,7 +101,7 @@ FAULTS: Mapping[FaultKind, FaultRow] = {
 
 
 def possible(victim: str) -> frozenset[FaultKind]:
-    """What this service can have; for any other name, what an island can."""
+    """Return the faults that this service can have; for any other name, those of an island."""
     if victim in SERVICES:
         return frozenset(kind for kind, row in FAULTS.items() if victim in row.services)
     return frozenset(kind for kind, row in FAULTS.items() if row.islands)

@@ -17,11 +17,11 @@ class FieldCheck:
     """A check between fields."""
 
     reads: tuple[str, ...]
-    """The fields that it reads. The check is left out if one of them is unsound already."""
+    """The fields that it reads. The loader skips the check if one of them is already invalid."""
     problems: Finder
-    """Finds what is wrong with the configuration."""
+    """A function that yields the problems of a configuration."""
 
 
 def reads(*fields: str) -> Callable[[Finder], FieldCheck]:
-    """Make a function a check that reads these fields."""
+    """Return a decorator that turns a function into a check of these fields."""
     return lambda problems: FieldCheck(fields, problems)

@@ -1,8 +1,8 @@
-"""The configuration of a run: TOML, checked once at the door, printed and hashed.
+"""The loader of a run's configuration: TOML and `--set` overrides, validated once.
 
-`load` reads the file and the `--set` overrides and returns a `Config`, or one `UserMistake` with
-every problem in it. Everything behind the door may rely on what is checked here. Where a problem
-lies is said the way `--set` takes it: `sync.every`, `islands.0.count`.
+`load` returns a `Config`, or raises one `UserMistake` that lists every problem. All other code may
+rely on these checks. A problem names its place in the notation of `--set`: `sync.every`,
+`islands.0.count`.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from coordinator.errors import UserMistake
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A configuration as far as it is sound, and what is wrong with the rest of it.
-
-    `broken`: where that is; defaults stand there.
-    """
+    """The valid part of a configuration, and the problems of the rest."""
 
     config: Config
+    """The configuration, with defaults in place of the invalid fields."""
     origin: str
+    """The file, or another name for the source; it begins the message."""
     problems: tuple[Problem, ...]
+    """All problems."""
     broken: tuple[Location, ...]
+    """The places of the invalid fields."""
 
     def sound(self, *reads: str) -> bool:
-        """Whether these fields are as the user wrote them; `*` stands for any index."""
+        """Return whether these fields are as the user wrote them; `*` stands for any index."""
         return not any(_touches(location, read) for location in self.broken for read in reads)
 
     def accepted(self, more: Sequence[str] = ()) -> Config:
-        """The configuration, if nothing is wrong with it, and nothing more was found elsewhere.
+        """Return the configuration if it has no problem and the caller found no more of them.
 
-        Errors: `UserMistake` with every problem.
+        Errors: `UserMistake` with every problem, those in `more` included.
         """
         if not self.problems:
             if more:
@@ -57,13 +58,18 @@ class Draft:
 
 
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Config:
-    """Read, override (`a.b=c`), check. Refuses with every problem at once (`UserMistake`)."""
+    """Read the file, apply the overrides (`a.b=c`) and check.
+
+    Errors: `UserMistake` with every problem.
+    """
     return read(path, overrides).accepted()
 
 
 def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
-    """Read and override, for a caller that has more to check. Refuses only what is no TOML
-    (`UserMistake`)."""
+    """Read the file and apply the overrides, for a caller that has more to check.
+
+    Errors: `UserMistake` if the file cannot be read or is no TOML. The draft holds other problems.
+    """
     path = Path(path)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -83,7 +89,7 @@ def read(path: Path | str, overrides: Sequence[str] = ()) -> Draft:
 
 
 def _directory(path: Path) -> str:
-    """Return what to say where a configuration should be and a directory is."""
+    """Return the message for a directory that was given in place of a configuration file."""
     if not (path / "config.toml").exists():
         return f"{path} is a directory: a configuration is a file, such as run.toml"
     return (
@@ -95,15 +101,18 @@ def _directory(path: Path) -> str:
 def parse(
     tables: Mapping[str, Any], *, origin: str = "configuration", overrides: Sequence[str] = ()
 ) -> Config:
-    """Check tables as a TOML file holds them, with the overrides (`a.b=c`) applied."""
+    """Check tables in the form of a TOML file, with the overrides (`a.b=c`) applied.
+
+    Errors: `UserMistake` with every problem.
+    """
     return draft(tables, origin=origin, overrides=overrides).accepted()
 
 
 def draft(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = ()) -> Draft:
-    """Find what is sound of the tables, and all that is not.
+    """Return the valid part of the tables, and all problems.
 
-    What is wrong is reported, then taken out, so that the checks between fields still speak about
-    all fields that are sound.
+    Invalid fields are reported and then removed, so that the checks between fields still cover all
+    valid ones.
     """
     changed = copy.deepcopy(dict(tables))
     found = [problem for text in overrides for problem in override(changed, text)]
@@ -121,7 +130,7 @@ def draft(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = 
 
 
 def _salvage(tables: Mapping[str, Any]) -> tuple[Config, list[ErrorDetails]]:
-    """What is sound of the tables, and the mistakes that were in the rest."""
+    """Return the valid part of the tables, and pydantic's errors about the rest."""
     try:
         return Config.model_validate(tables), []
     except ValidationError as error:
@@ -132,14 +141,14 @@ def _salvage(tables: Mapping[str, Any]) -> tuple[Config, list[ErrorDetails]]:
 
 
 def _touches(location: Location, read: str) -> bool:
-    """Whether the one path is the other's beginning; `*` in `read` stands for any index."""
+    """Return whether one path is a prefix of the other; `*` in `read` stands for any index."""
     return all(
         part in ("*", str(found)) for found, part in zip(location, read.split("."), strict=False)
     )
 
 
 def _take_out(tables: dict[str, Any], locations: Sequence[Location]) -> None:
-    """Remove what is at these locations, or what should have held it if nothing is there."""
+    """Remove the values at these locations; where one is missing, remove the table around it."""
 
     def target(location: Location) -> Location:
         node: Any = tables

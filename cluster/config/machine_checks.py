@@ -1,4 +1,4 @@
-"""The checks between fields of machines: TPU slices, hosts and meshes."""
+"""Checks between fields of machines: TPU slices, hosts and meshes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.config.schema import Config, Machines
 
 
 def _machines(config: Config) -> Iterator[tuple[str, Machines]]:
-    """All machines that compute as one, and where they stand in the configuration."""
+    """Yield the machines of each group and of the evaluator, with their place in the tables."""
     for number, group in enumerate(config.islands):
         yield f"islands.{number}", group
     yield "monitor.evaluator", config.monitor.evaluator
@@ -25,6 +25,7 @@ def _machines(config: Config) -> Iterator[tuple[str, Machines]]:
     "monitor.evaluator.accelerator",
 )
 def slices_are_of_tpus(config: Config) -> Iterator[Problem]:
+    """Check that a topology comes with a TPU accelerator."""
     for where, given in _machines(config):
         if given.topology and not (given.accelerator or "").startswith("TPU-"):
             yield Problem(
@@ -41,6 +42,7 @@ def slices_are_of_tpus(config: Config) -> Iterator[Problem]:
     "monitor.evaluator",
 )
 def slices_have_as_many_hosts(config: Config) -> Iterator[Problem]:
+    """Check that `hosts` is the number of hosts of the TPU slice, with equal numbers of chips."""
     for where, machines in _machines(config):
         kind, given = machines.accelerator or "", machines.resources.get("TPU") or None
         if machines.topology is None or not kind.startswith("TPU-"):
@@ -65,6 +67,7 @@ def slices_have_as_many_hosts(config: Config) -> Iterator[Problem]:
 
 @reads("islands.*.hosts", "islands.*.encode", "monitor.evaluator.hosts", "run.mode")
 def several_hosts_are_built(config: Config) -> Iterator[Problem]:
+    """Check that several hosts are given only where the mode and `encode` support them."""
     for where, machines in _machines(config):
         if machines.hosts > 1 and config.run.mode.sums_gradients:
             mode = config.run.mode
@@ -81,6 +84,7 @@ def several_hosts_are_built(config: Config) -> Iterator[Problem]:
 
 @reads("islands.*.mesh", "islands.*.hosts", "monitor.evaluator.mesh", "monitor.evaluator.hosts")
 def meshes_can_be(config: Config) -> Iterator[Problem]:
+    """Check that at most one axis of a mesh is -1, and that CPU hosts share its devices evenly."""
     for where, machines in _machines(config):
         mesh, hosts = machines.mesh, machines.hosts
         sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
@@ -105,6 +109,7 @@ def meshes_can_be(config: Config) -> Iterator[Problem]:
 
 @reads("islands.*.mesh", "islands.*.batch_size")
 def batches_divide(config: Config) -> Iterator[Problem]:
+    """Check that a batch splits evenly over the data and fsdp axes of its mesh."""
     for number, group in enumerate(config.islands):
         ways = group.mesh.data * group.mesh.fsdp
         if group.mesh.devices is not None and group.batch_size % ways:

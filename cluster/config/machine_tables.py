@@ -1,4 +1,7 @@
-"""The tables of machines: an island's, the evaluator's, and the mesh of their devices."""
+"""The tables of machines: of islands, of the evaluator, and of their device meshes.
+
+The comment above a key is its documentation.
+"""
 
 from __future__ import annotations
 
@@ -15,74 +18,98 @@ from coordinator.protocol import Island
 
 
 class MeshConfig(Table):
-    """Along which axes an island's devices stand (islands/mesh.py); one may be -1, the rest."""
+    """The device mesh of an island (islands/mesh.py); one axis may be -1, for the other devices."""
 
-    data: MeshSize = 1  # parameters are repeated over these ...
-    fsdp: MeshSize = -1  # ... split over these, and gathered for each step ...
-    tensor: MeshSize = 1  # ... and over these the task splits its layers
+    # Devices along the axis over which parameters are replicated.
+    data: MeshSize = 1
+    # Devices along the axis over which parameters are split; each step gathers them.
+    fsdp: MeshSize = -1
+    # Devices along the axis over which the task splits its layers.
+    tensor: MeshSize = 1
 
     @property
     def devices(self) -> int | None:
-        """How many they are; None if that is left to the machine."""
+        """The number of devices; None if one axis is -1, so that the machine decides."""
         sizes = (self.data, self.fsdp, self.tensor)
         return None if -1 in sizes else math.prod(sizes)
 
 
 class Machines(Table):
-    """Hosts that compute as one, an island's or the evaluator's: what each has, and where it is."""
+    """The hosts that compute together as one island or as the evaluator, and their placement."""
 
+    # Hosts of one island, one process each.
     hosts: Count = 1
-    spread: bool = False  # each on a node of its own; else on as few nodes as there is room on
+    # Put each host on a node of its own; otherwise Ray packs them on as few nodes as possible.
+    spread: bool = False
+    # Sizes of the mesh axes data, fsdp and tensor. A missing axis has size 1, but a missing fsdp
+    # takes all devices that the others leave, unless one of those is -1.
     mesh: Annotated[MeshConfig, BeforeValidator(with_the_rest)] = MeshConfig()
-    resources: dict[str, Amount] = Field(default={"CPU": 1.0})  # of each host, in Ray's words
-    accelerator: Annotated[str, Field(min_length=1)] | None = None  # such as "H200", "TPU-V6E"
-    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None  # of a TPU slice
-    label_selector: dict[str, str] | None = None  # labels that each node must have
+    # Ray resources of each host: {CPU = 0.5}, {GPU = 1} or {TPU = 4}.
+    resources: dict[str, Amount] = Field(default={"CPU": 1.0})
+    # Accelerator type of the nodes, for example "H200" or "TPU-V6E".
+    accelerator: Annotated[str, Field(min_length=1)] | None = None
+    # Topology of the TPU slice, in chips along each side, for example "4x4".
+    topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None
+    # Ray labels that each node must have.
+    label_selector: dict[str, str] | None = None
 
     @property
     def on_cpu(self) -> bool:
-        """Do they compute on their CPUs? Then devices are as many as the mesh says, or one each."""
+        """True if they compute on CPUs: with as many devices as the mesh says, or one a host."""
         return not self.devices.get("GPU") and not self.devices.get("TPU")
 
     @property
     def devices(self) -> dict[str, float]:
-        """The resources of one host; a slice's chips are among them."""
+        """The Ray resources of one host, with its chips of the TPU slice."""
         if self.topology is None or self.resources.get("TPU"):
             return self.resources
         return {**self.resources, "TPU": slices.chips(self.topology) / self.hosts}
 
 
 class IslandGroup(Machines):
-    """Islands of one kind, each of such machines; they are named after their group."""
+    """A group of islands on equal machines; the islands are named after their group."""
 
+    # Name of the group; its islands are NAME-0, NAME-1 and so on.
     group: GroupName = "local"
+    # Islands at the start of the run; `archipelago scale` changes it.
     count: Count = 1
-    spares: Annotated[int, Field(ge=0)] = 0  # more processes, warm, on devices of their own
-    batch_size: Count = 8  # windows per inner step
-    region: GroupName | None = None  # its corpus: what is leased there is read there
-    speed: Annotated[float, Field(gt=0, le=1)] = 1.0  # below 1 the island is slowed on purpose
-    step_s: Amount = 0.0  # ... or idles so that no step takes less than this
-    encode: Literal["host", "device"] = "host"  # device: 8 bytes a parameter there, fewer to copy
-    opportunistic: bool = False  # may wait for devices that the cluster does not have yet
+    # Hot standbys of the whole group: warm processes on devices of their own.
+    spares: Annotated[int, Field(ge=0)] = 0
+    # Windows in one inner step of an island.
+    batch_size: Count = 8
+    # Region whose part of the corpus the group reads; its leases stay in the region.
+    region: GroupName | None = None
+    # Share of full speed. Below 1 the island idles after each step: a straggler on purpose.
+    speed: Annotated[float, Field(gt=0, le=1)] = 1.0
+    # Least time of a step, in seconds; the island idles for the rest of it.
+    step_s: Amount = 0.0
+    # Where to encode deltas. "device" copies fewer bytes to the host, but keeps 8 more bytes a
+    # parameter on the device.
+    encode: Literal["host", "device"] = "host"
+    # Allow the group to wait for devices that the cluster does not have yet.
+    opportunistic: bool = False
 
     @property
     def names(self) -> tuple[Island, ...]:
+        """The names of the islands that the group starts with."""
         return island_names(self.group, self.count)
 
     @property
     def processes(self) -> int:
-        """Of all its islands and spares: one on each host."""
+        """The number of processes of all islands and spares: one on each host."""
         return (self.count + self.spares) * self.hosts
 
 
 class EvaluatorConfig(Machines):
-    """Where the model is judged; a model that no host holds is judged by several."""
+    """The machines of the evaluator; several hosts evaluate a model that is too large for one."""
 
-    # of each host: {GPU = 1}; {}: one core, shared with others
+    # Ray resources of each host, for example {GPU = 1}. {} is one core that others may use, too.
     resources: dict[str, Amount] = Field(default={})
 
     @property
     def apart(self) -> bool:
-        """Are machines reserved for it, as for an island? Else it is one process on the fleet's
-        node, or wherever there is room."""
+        """True if it has reserved machines, like an island.
+
+        Otherwise it is one process on the fleet's node, or on any node that has room.
+        """
         return self.hosts > 1 or any((self.accelerator, self.topology, self.label_selector))

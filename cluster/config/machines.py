@@ -1,7 +1,8 @@
-"""A cluster file: chips, regions and their links, and what shall be trained on them.
+"""A cluster file: chips, regions and their links, and the training job that they shall run.
 
-`archipelago simulate`, `archipelago plan` and the WAN bench read the same file. Like a run's
-configuration it is checked once, and refused with every problem in it.
+`archipelago simulate`, `archipelago plan` and the WAN bench read the same file. As with a run's
+configuration, the loader checks it once and reports every problem. The comment above a key is its
+documentation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from coordinator.errors import UserMistake
 
 MOST_CHIPS, MOST_YEARS, MOST_LEARNERS = 10**7, 1000.0, 4096
 MOST_FAILURES_PER_S = 5.0
-"""Of all chips: with more than that no learner ever completes a step."""
+"""The most interruptions of all chips together in a second: beyond it no step ever completes."""
 YEAR_S = 365.25 * 86400.0
 Utilisation = Annotated[float, Field(gt=0, le=1)]
 Years = Annotated[float, Field(gt=0, le=MOST_YEARS)]
@@ -30,85 +31,129 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class RegionTable(Table):
-    """A place with a link to the others, full duplex; `latency_ms` one way."""
+    """A region, with one full-duplex link to all other regions."""
 
+    # Name of the region.
     name: GroupName
+    # Bandwidth of the link in each direction, in Gbit/s.
     gbit_s: Positive
+    # Latency of the link one way, in milliseconds.
     latency_ms: Amount = 0.0
-    usd_per_gb: Amount = 0.0  # of what leaves it
+    # Price of the traffic that leaves the region, in dollars per GB.
+    usd_per_gb: Amount = 0.0
 
 
 class GroupTable(Table):
-    """Chips of one kind in one region."""
+    """A group of equal chips in one region."""
 
+    # Name of the group.
     group: GroupName
+    # Name of the region that the chips are in.
     region: GroupName
+    # Number of chips.
     chips: Annotated[int, Field(ge=1, le=MOST_CHIPS)]
-    slice_chips: Count  # what fails, and comes back, together
-    mtbi_years: Years = 1.0  # between two interruptions of a chip
-    learners: Annotated[int, Field(ge=1, le=MOST_LEARNERS)] | None = None  # None: for plan to say
-    tflops: Positive = 200.0  # a chip's, peak, in the precision of training
-    utilisation: Utilisation = 0.4  # of that
-    usd_per_hour: Amount = 0.0  # of a chip
-    speed: Utilisation = 1.0  # of the group's steps, against the fastest
+    # Chips of one slice: they fail and return together.
+    slice_chips: Count
+    # Mean time between two interruptions of one chip, in years.
+    mtbi_years: Years = 1.0
+    # Number of learners on the group; if it is missing, `archipelago plan` chooses it.
+    learners: Annotated[int, Field(ge=1, le=MOST_LEARNERS)] | None = None
+    # Peak TFLOP/s of a chip in the precision of training.
+    tflops: Positive = 200.0
+    # Share of the peak that training reaches.
+    utilisation: Utilisation = 0.4
+    # Price of a chip, in dollars per hour.
+    usd_per_hour: Amount = 0.0
+    # Speed of the group's steps, as a share of that of the fastest group.
+    speed: Utilisation = 1.0
 
 
 class RecoveryTable(Table):
-    """What a failure costs; the defaults are what table 1 gives (docs/simulation.md)."""
+    """The costs of a failure; the defaults are fitted to table 1 (docs/simulation.md)."""
 
+    # Seconds that a learner takes to rebuild without a slice that it lost.
     shrink_s: Seconds = 17.1
+    # Seconds that a learner takes to rebuild with slices that are back.
     grow_s: Seconds = 11.7
+    # Mean time until a failed slice is back, in seconds.
     return_s: Seconds = 57.0
+    # Seconds that a job takes to restart if it cannot run with fewer chips.
     restart_s: Seconds = 76.7
+    # Spread of the return time: sigma of its logarithm (log-normal), or the inner shape of the
+    # exponentiated Weibull.
     spread: Annotated[float, Field(gt=0, le=5)] = 0.5
+    # Distribution of the return time about its mean.
     returns: Literal["log-normal", "exponentiated-weibull"] = "log-normal"
-    weibull_shape: Annotated[float, Field(ge=0.2, le=10)] = 1.0  # of chips' interruptions
+    # Weibull shape of the time between two interruptions of a chip. 1 is exponential; below 1
+    # interruptions come in bursts.
+    weibull_shape: Annotated[float, Field(ge=0.2, le=10)] = 1.0
 
 
 class TrainingTable(Table):
-    """What is trained. `step_s` is of all chips; else it follows from FLOP/s."""
+    """The training job."""
 
+    # Parameters of the model.
     parameters: Annotated[float, Field(ge=1e5, le=1e14)]
+    # Tokens to train on.
     tokens: Annotated[float, Field(ge=1e6, le=1e17)]
-    batch_tokens: Annotated[float, Field(ge=1, le=1e12)] = 8e6  # of all learners, in one step
+    # Tokens of all learners together in one step.
+    batch_tokens: Annotated[float, Field(ge=1, le=1e12)] = 8e6
+    # Time of a step on all chips, in seconds; if it is missing, it follows from the chips' FLOP/s.
     step_s: Seconds | None = None
-    target_loss: Positive | None = None  # None: that of data-parallel after `tokens`
-    days: Positive | None = None  # None: however long it takes
+    # Loss to reach, in nats per token; the default is that of data-parallel after `tokens`.
+    target_loss: Positive | None = None
+    # Longest acceptable training time, in days; the default is no limit.
+    days: Positive | None = None
 
 
 class SyncerTable(Table):
-    """Of the nodes that syncer and shards are on."""
+    """A node of the syncer and the shards."""
 
+    # Memory of a node, in GB.
     memory_gb: Positive = 256.0
+    # Bandwidth of a node's link in each direction, in Gbit/s.
     gbit_s: Positive = 100.0
+    # Write rate of a node's disk, in GB/s.
     disk_gb_s: Positive = 1.0
+    # Price of a node, in dollars per hour.
     usd_per_hour: Amount = 0.0
 
 
 class ObjectiveTable(Table):
+    """The objective of `archipelago plan`."""
+
+    # Quantity to minimise: the time of the training, or its cost.
     minimise: Literal["time", "cost"] = "time"
 
 
 class ClusterFile(Table):
     """A checked cluster file."""
 
+    # Regions, at least one: [[regions]].
     regions: Annotated[tuple[RegionTable, ...], Field(strict=False, min_length=1)]
+    # Groups of chips, at least one: [[groups]].
     groups: Annotated[tuple[GroupTable, ...], Field(strict=False, min_length=1)]
+    # The training job: [training].
     training: TrainingTable
+    # Costs of a failure: [recovery].
     recovery: RecoveryTable = RecoveryTable()
+    # Nodes of the syncer and the shards: [syncer].
     syncer: SyncerTable = SyncerTable()
+    # Objective of the plan: [objective].
     objective: ObjectiveTable = ObjectiveTable()
 
     def region(self, name: str) -> RegionTable:
+        """Return the region of this name; `_between` has checked that it exists."""
         return next(region for region in self.regions if region.name == name)
 
     @property
     def chips(self) -> int:
+        """The number of chips of all groups."""
         return sum(group.chips for group in self.groups)
 
 
 def is_cluster(path: Path) -> bool:
-    """Whether this file speaks of chips rather than of a run; what is no TOML does not."""
+    """Return whether this file describes a cluster, not a run; False if it cannot be read."""
     try:
         return "groups" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
@@ -116,7 +161,10 @@ def is_cluster(path: Path) -> bool:
 
 
 def load_cluster(path: Path) -> ClusterFile:
-    """Read and check; refuses with every problem at once (`UserMistake`)."""
+    """Read a cluster file and check it.
+
+    Errors: `UserMistake` with every problem.
+    """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -132,7 +180,10 @@ def load_cluster(path: Path) -> ClusterFile:
 
 
 def parse_cluster(tables: Mapping[str, Any], origin: str) -> ClusterFile:
-    """Check tables as a TOML file holds them."""
+    """Check tables in the form of a TOML file.
+
+    Errors: `UserMistake` with every problem.
+    """
     try:
         read = ClusterFile.model_validate(tables)
         found = list(_between(read))
@@ -178,7 +229,7 @@ TABLES: dict[str, type[Table]] = {
 
 
 def _between(cluster: ClusterFile) -> Iterator[Problem]:
-    """What fields say of each other."""
+    """Yield the problems between fields."""
     names = [region.name for region in cluster.regions]
     for kind, given in (("regions", names), ("groups", [g.group for g in cluster.groups])):
         for name in sorted({name for name in given if given.count(name) > 1}):
@@ -227,6 +278,6 @@ def _between(cluster: ClusterFile) -> Iterator[Problem]:
 
 
 def _divisor(whole: int, near: int) -> int:
-    """The divisor of `whole` that is nearest to `near`."""
+    """Return the divisor of `whole` that is nearest to `near`."""
     small = [n for n in range(1, int(whole**0.5) + 1) if whole % n == 0]
     return min({*small, *(whole // n for n in small)}, key=lambda n: (abs(n - near), n))

@@ -1,7 +1,7 @@
-"""What `run.mode` makes of a configuration: the values of `[sync]` that a mode fixes or proposes,
-and what it cannot do (docs/baselines.md).
+"""The effect of `run.mode` on a configuration (docs/baselines.md).
 
-A mode is resolved at the door, and nobody behind it need know that a value came from its mode.
+A mode fixes some values of `[sync]`, proposes others, and refuses what it cannot do. The loader
+resolves the mode, so that no other code needs to know that a value came from it.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ from cluster.config.values import Mode
 from coordinator.codec import Wire
 
 Said = Callable[[str], bool]
-"""Whether the user set the key at this path, such as "sync.overlap", for this mode."""
+"""A predicate: True if the user set the key at this path, such as "sync.overlap", for this mode."""
 RING_WIRES = (Wire.F32, Wire.BF16)
-"""What gradients can be sent as: the others need a residual, and a mean that is not a sum."""
+"""The wires of gradients: the others need error feedback, and a mean that is not a sum."""
 
 OF_ANY = ("wire_up", "wire_down", "fragments")
-"""Keys of `[sync]` that mean something where gradients are summed: `fragments` is how the result is
-cut, and one wire serves both ways."""
+"""The keys of `[sync]` that have an effect in a mode that sums gradients.
+
+`fragments` cuts the result, and one wire serves both directions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One mode's values of `[sync]`, with `outer.` before those of `[sync.outer]`.
-
-    `fixed`: what the mode is; another value is refused. `proposed`: what its authors use, unless
-    the user says otherwise. `why`: ends the sentence that refuses.
-    """
+    """The values of `[sync]` in one mode; keys of `[sync.outer]` begin with `outer.`."""
 
     why: str
+    """The reason, as the end of the sentence that refuses a value."""
     fixed: Mapping[str, object] = field(default_factory=dict[str, object])
+    """The values that define the mode; every other value is refused."""
     proposed: Mapping[str, object] = field(default_factory=dict[str, object])
+    """The values that the authors of the mode use; the user may change them."""
 
 
 NESTEROV: Mapping[str, object] = {"outer.learning_rate": 0.7, "outer.momentum": 0.9}
-"""Of DiLoCo (arXiv:2311.08105, table 5) and of Streaming DiLoCo (arXiv:2501.18512)."""
+"""The values of DiLoCo (arXiv:2311.08105, table 5) and Streaming DiLoCo (arXiv:2501.18512)."""
 
 
 def preset_of(config: Config) -> Preset | None:
-    """None of decoupled: it is what the keys of `[sync]` say."""
+    """Return the preset of the mode; None if decoupled, which takes the keys of `[sync]` as is."""
     everyone = max(1, len(config.island_names))
     lock_step = {"quorum": everyone, "merge": "mean", "anchor": "base"}
     match config.run.mode:
@@ -76,7 +77,7 @@ def preset_of(config: Config) -> Preset | None:
 
 
 def resolved(config: Config, said: Said) -> tuple[Config, list[Problem]]:
-    """The configuration with what its mode fixes and proposes, and what contradicts it."""
+    """Return the configuration with the values of its mode, and the keys that contradict them."""
     if (preset := preset_of(config)) is None:
         return config, []
     mode, values, problems = config.run.mode, dict(_values(config.sync)), list[Problem]()
@@ -96,10 +97,10 @@ def resolved(config: Config, said: Said) -> tuple[Config, list[Problem]]:
 
 
 def said_in(config: Config, tables: Mapping[str, Any], overrides: Sequence[str]) -> Said:
-    """What the user set for this mode.
+    """Return the predicate of the keys that the user set for this mode.
 
-    A configuration that was written out names every key. So where the mode is given beside a file,
-    what the file has at its default is not taken for a wish.
+    A configuration that a run has saved names every key. So if the mode is not the file's own,
+    keys that the file has at their defaults do not count as set.
     """
     values, named = (
         dict(_values(config.sync)),
@@ -119,7 +120,7 @@ def said_in(config: Config, tables: Mapping[str, Any], overrides: Sequence[str])
 
 
 def fixed_islands(config: Config) -> str | None:
-    """Why no island can be added to the run or taken from it; None if they can."""
+    """Return why islands can neither be added to the run nor removed from it; None if they can."""
     mode = config.run.mode
     if mode.lock_step or mode is Mode.DATA_PARALLEL:
         return (
@@ -131,7 +132,7 @@ def fixed_islands(config: Config) -> str | None:
 
 
 def misfit(config: Config, harm: Harm) -> str | None:
-    """Why this cannot be broken in this mode; None if it can."""
+    """Return why this fault cannot be injected in this mode; None if it can."""
     mode = config.run.mode
     if harm.kind is FaultKind.DRAIN and (why := fixed_islands(config)) is not None:
         return f"the drain of {harm.island}: {why}"
@@ -153,7 +154,7 @@ def misfit(config: Config, harm: Harm) -> str | None:
 
 
 def problems_of_ring(config: Config) -> Iterator[Problem]:
-    """What cannot be where gradients are summed."""
+    """Check that a mode that sums gradients gets only what it supports."""
     mode = config.run.mode
     if not mode.sums_gradients:
         return
@@ -194,6 +195,7 @@ def problems_of_ring(config: Config) -> Iterator[Problem]:
 
 
 def problems_of_streaming(config: Config) -> Iterator[Problem]:
+    """Check that the streaming mode has a fixed overlap of 1 or more, and several fragments."""
     if config.run.mode is not Mode.STREAMING:
         return
     if config.sync.overlap == "auto":
@@ -222,7 +224,7 @@ def _refusal(key: str, given: object, mode: Mode, why: str, remedy: str) -> Prob
 
 
 def _values(sync: SyncConfig) -> Iterator[tuple[str, Any]]:
-    """Each key of `[sync]` and `[sync.outer]` with its value."""
+    """Yield each key of `[sync]` and `[sync.outer]` with its value."""
     for key in SyncConfig.model_fields:
         if key != "outer":
             yield key, getattr(sync, key)
@@ -238,4 +240,4 @@ def _with(config: Config, values: Mapping[str, object]) -> Config:
 
 
 DEFAULTS: Mapping[str, object] = dict(_values(SyncConfig()))
-"""What `[sync]` has where nothing is said."""
+"""The default values of `[sync]` and `[sync.outer]`."""

@@ -1,4 +1,4 @@
-"""`--set a.b=c`, applied to the tables of a configuration."""
+"""The overrides of the command line: `--set a.b=c`, applied to the tables of a configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from cluster.config.problem_text import Problem, shown
 
 
 def override(tables: dict[str, Any], text: str) -> Iterator[Problem]:
-    """Apply one `a.b=c` to the tables, in place; groups of islands go by index or by name."""
+    """Apply one `a.b=c` to the tables, in place, and yield the problems.
+
+    The path may name a group of islands by its index or by its name.
+    """
     path, equals, value = text.partition("=")
     *parents, last = parts = [part.strip() for part in path.split(".")]
     where = f"--set {text}"
@@ -53,7 +56,7 @@ def _no_element(node: object, part: str) -> str:
 
 
 def _override_value(text: str) -> object:
-    """A TOML value; what is none is taken as plain text."""
+    """Return the TOML value, or the text itself if it is not one."""
     try:
         tables = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

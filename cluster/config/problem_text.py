@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words."""
+"""The wording of problems of a configuration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from cluster.config.toml import toml_value
 from cluster.config.values import GROUP, NAME, TARGET, TOPOLOGY, nearest
 
 Location: TypeAlias = tuple[int | str, ...]
-"""Where pydantic found something: keys and indexes from the root on."""
+"""The place of an error of pydantic: keys and indexes, from the root on."""
 
 
 class Problem(NamedTuple):
+    """A problem of a configuration."""
+
     where: str
+    """The place, in the notation of `--set`: `islands.0.count`."""
     what: str
+    """The problem and the remedy, as the rest of a sentence that begins with the place."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}"
@@ -41,16 +45,18 @@ PHRASES = {
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
 }
-"""What pydantic's kinds of mistakes are called here; its own words for any other kind."""
+"""The wording for pydantic's kinds of errors; other kinds keep pydantic's message."""
 PATTERNS = {
     TOPOLOGY: "must be chips along each side, such as 4x4",
     NAME: "must be of letters, digits, dots, dashes and underscores, a letter or digit first",
     GROUP: "must be of small letters and digits, with dashes only within",
     TARGET: "must look like module:attribute",
 }
+"""The wording for a value that does not match one of these patterns."""
 
 
 def problem_of(mistake: ErrorDetails) -> Problem:
+    """Convert an error of pydantic to a problem."""
     location, kind, context = mistake["loc"], mistake["type"], mistake.get("ctx", {})
     where = ".".join(str(part) for part in location)
     match kind:
@@ -66,11 +72,13 @@ def problem_of(mistake: ErrorDetails) -> Problem:
 
 
 def shown(value: object) -> str:
+    """Return a value in TOML notation, shortened to `LONGEST_SHOWN` characters."""
     text = toml_value(value)
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + " ..."
 
 
-LONGEST_SHOWN = 60  # characters of a refused value
+LONGEST_SHOWN = 60
+"""The most characters of a refused value that a message shows."""
 
 
 def _unknown(location: Location) -> str:
@@ -90,13 +98,13 @@ def _table_at(location: Location) -> type[Table]:
 
 
 def _inner(annotation: Any) -> type[Table] | None:
-    """The table that a field holds, by itself or in a list."""
+    """Return the table type of a field, by itself or in a list; None if the field has none."""
     kinds = (annotation, *get_args(annotation))
     return next((k for k in kinds if isinstance(k, type) and issubclass(k, Table)), None)
 
 
 def _homes(key: str, table: type[Table] = Config, path: str = "") -> list[str]:
-    """Every place in the file where a key of this name is known."""
+    """Return every path of the schema that ends with a key of this name."""
     found = [f"{path}{key}"] if key in table.model_fields else []
     for name, field in table.model_fields.items():
         if inner := _inner(field.annotation):

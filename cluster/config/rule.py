@@ -1,4 +1,4 @@
-"""The rules of a run, as its configuration has them."""
+"""The conversion of a configuration to the rules of a run (`coordinator.state.Rule`)."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from coordinator.state import EDITION, Rule
 
 
 def schedule_of(config: Config) -> Schedule:
+    """Return the schedule of merges: H by stretch, and P."""
     sync = config.sync
     before = [Before(upto, every) for (_, every), (upto, _) in pairwise(sync.stretches)]
     return Schedule(sync.lasting_every, sync.fragments, tuple(before))
 
 
 def wire_of_moments(config: Config) -> Wire | None:
-    """How first moments are written, either way; None if islands share none."""
+    """Return the wire of first moments in both directions; None if islands do not share them."""
     return config.sync.wire_moments if config.sync.moments == "mean" else None
 
 
 def group_of(config: Config, island: Island) -> IslandGroup:
-    """Also of an island that was added to its group later."""
+    """Return the group of an island, also of one that was added later."""
     return config.group(group_name(island))
 
 
 def rule_of(config: Config, layout: Layout, edition: int = EDITION) -> Rule:
-    """Make the rules of a run. `edition`: the one that its tape names (`edition_of`)."""
+    """Return the rules of a run. `edition`: the edition in its tape (`edition_of`)."""
     return rule_for(config, layout.fingerprint, edition)
 
 
 def rule_for(config: Config, fingerprint: str, edition: int = EDITION) -> Rule:
-    """Make the rules for a model of which only the layout's fingerprint matters.
+    """Return the rules for a model of which only the layout's fingerprint is known.
 
-    In lock-step learners wait for what is merged, with an overlap, too: to the rules it is 0.
+    In lock-step learners wait for each merge, even with an overlap, so the rules' overlap is 0.
     """
     sync = config.sync
     return Rule(
@@ -59,7 +60,10 @@ def rule_for(config: Config, fingerprint: str, edition: int = EDITION) -> Rule:
 
 
 def shards_come_back_alone(config: Config) -> bool:
-    """Can learners go on when a shard dies? Not if they wait for each adoption, nor if what they
-    hand in counts from public fragments of before, which nobody else has."""
+    """Return whether learners can go on while a shard is dead.
+
+    They cannot if they wait for each adoption, nor if their deltas count from older public
+    fragments, which only the dead shard had.
+    """
     waits = config.run.mode.lock_step or config.sync.least_overlap == 0
     return not waits and Anchor(config.sync.anchor) is Anchor.BASE

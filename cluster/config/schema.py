@@ -1,7 +1,7 @@
-"""The configuration as a whole, `Config`, with the tables of durability and monitoring.
+"""The whole configuration, `Config`, with the tables of durability and monitoring.
 
 The other tables are in modules by subject, and can be imported from here as well. A default value
-is written once, in the class of its table.
+is written once, in the class of its table. The comment above a key is its documentation.
 """
 
 from __future__ import annotations
@@ -53,67 +53,98 @@ __all__ = [
 
 
 class DurabilityConfig(Table):
-    """What is there when something dies, and where."""
+    """The durable state of a run: its place, its extent, and the reaction to hangs."""
 
-    # merges of a fragment from one stored version to the next; auto: 1, or as many as it takes
-    every: Annotated[Every, BeforeValidator(every_value)] = (
-        "auto"  # ... to spend a quarter of a shard's time on it
-    )
-    snapshot_steps: Count = 25  # between two snapshots, where gradients are summed
-    dir: Annotated[str, Field(min_length=1)] | None = None  # None: the run directory
-    keep_snapshots: Annotated[int, Field(ge=2)] = 2  # versions of each fragment
-    keep_segments: Annotated[int, Field(ge=0)] = 0  # sealed ones of the tape; 0: all, for replay
-    keep_contributions: bool = False  # what was merged, so that replay gives the same fragments
-    hang_s: Positive = 60.0  # syncer, shard or evaluator: killed after so long without a sign ...
-    restarts: Count = 10  # ... and the run ends after so many in a row without progress between
+    # Merges of a fragment from one stored version to the next. "auto": 1, or as many as keep
+    # storing to a quarter of a shard's time.
+    every: Annotated[Every, BeforeValidator(every_value)] = "auto"
+    # Steps between two snapshots, in the modes that sum gradients.
+    snapshot_steps: Count = 25
+    # Durable store: an absolute path that every node sees, or a bucket. Default: the run directory.
+    dir: Annotated[str, Field(min_length=1)] | None = None
+    # Stored versions to keep of each fragment; snapshots to keep, in the modes that sum gradients.
+    keep_snapshots: Annotated[int, Field(ge=2)] = 2
+    # Sealed segments of the tape to keep, at least 2; 0 keeps all of them, which replay needs.
+    keep_segments: Annotated[int, Field(ge=0)] = 0
+    # Keep merged contributions, so that a replay rebuilds the fragments bit for bit.
+    keep_contributions: bool = False
+    # Seconds without a heartbeat after which a syncer, shard or evaluator hangs and is restarted.
+    hang_s: Positive = 60.0
+    # Restarts of a hanging syncer or shard, without progress in between, until the run fails.
+    restarts: Count = 10
 
     @property
     def counted(self) -> int:
-        """Every so many versions of a fragment one may be stored, by their numbers."""
+        """The interval of the version numbers that may be stored: 1 if `every` is "auto"."""
         return 1 if self.every == "auto" else self.every
 
 
 class MonitorConfig(Table):
-    dashboard: bool = False  # Ray's own
+    """The table `[monitor]`: evaluation, metrics and status."""
+
+    # Start Ray's dashboard with a local cluster.
+    dashboard: bool = False
+    # Seconds between two evaluations of the global model.
     evaluate_every_s: Positive = 10.0
+    # Machines of the evaluator: table [monitor.evaluator].
     evaluator: EvaluatorConfig = EvaluatorConfig()
+    # Seconds between two looks at the status of the run.
     refresh_s: Positive = 0.5
-    metrics_mb: Count = 64  # metrics.jsonl at most: of what is older, looks are thinned out
-    metrics: bool = True  # a target for Prometheus
+    # Largest size of metrics.jsonl, in MB; when it is full, its older half is thinned out.
+    metrics_mb: Count = 64
+    # Serve metrics for Prometheus.
+    metrics: bool = True
+    # Address that the metrics server listens on.
     metrics_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: a free one
-    targets: Annotated[str, Field(min_length=1)] = "~/.archipelago/targets"  # where it is said
+    # Port that the metrics server listens on; 0 is any free port.
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    # Folder for the Prometheus target files, one for each live run of this machine.
+    targets: Annotated[str, Field(min_length=1)] = "~/.archipelago/targets"
 
 
 class Config(Table):
-    """A checked configuration: what `load` lets in."""
+    """A checked configuration, as `load` returns it."""
 
+    # The run: [run].
     run: RunConfig = RunConfig()
+    # The task to learn: [task].
     task: TaskConfig = TaskConfig()
+    # The corpus: [data].
     data: DataConfig = DataConfig()
+    # The inner optimizer: [optimizer].
     optimizer: Annotated[OptimizerConfig, BeforeValidator(with_a_rate)] = OptimizerConfig()
+    # Merging and communication: [sync].
     sync: SyncConfig = SyncConfig()
+    # Groups of islands, at least one: [[islands]].
     islands: Annotated[tuple[IslandGroup, ...], Field(strict=False)] = ()
+    # Durable state: [durability].
     durability: DurabilityConfig = DurabilityConfig()
+    # Fault injection, and the reaction to failures: [faults].
     faults: FaultsConfig = FaultsConfig()
+    # Evaluation, metrics and status: [monitor].
     monitor: MonitorConfig = MonitorConfig()
 
     def group(self, name: str) -> IslandGroup:
+        """Return the group of this name.
+
+        Errors: `StopIteration` if there is none.
+        """
         return next(group for group in self.islands if group.group == name)
 
     @property
     def island_names(self) -> tuple[Island, ...]:
+        """The names of all islands that the run starts with."""
         return tuple(name for group in self.islands for name in group.names)
 
     @property
     def sha256(self) -> str:
-        """Equal for two configurations that say the same, however their files are written."""
+        """A digest of all values; it does not depend on how the file is written."""
         plain = self.model_dump(mode="json")
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def toml(self) -> str:
-        """The whole configuration, defaults included, as a file that `load` reads back."""
+        """Return all values, defaults included, as a TOML file that `load` reads back."""
         tables = self.model_dump(mode="json", exclude_none=True)
         blocks = [
             block

@@ -1,7 +1,7 @@
-"""What a TPU topology means: how many chips, on how many hosts.
+"""The chips and hosts of a TPU topology.
 
-As Ray counts them (`ray._private.accelerators.tpu`, a test compares), so that a slice of several
-hosts is known before Ray is imported.
+The numbers are those of `ray._private.accelerators.tpu` (a test compares them), so that the hosts
+of a slice are known before Ray is imported.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ from __future__ import annotations
 import math
 
 CHIPS = 4
-"""On a host, in most generations."""
+"""Chips of a host, in most generations."""
 DENSE = ("TPU-V5LITEPOD", "TPU-V6E")
-"""Generations with hosts of up to `DENSE_CHIPS`, where a slice is no larger."""
+"""Generations where one host holds a whole slice of up to `DENSE_CHIPS` chips."""
 DENSE_CHIPS = 8
 FLAT = ("TPU-V2", "TPU-V3")
-"""Generations whose slices are planes, as those of the dense ones are."""
+"""Further generations with two-dimensional slices; those in `DENSE` are two-dimensional, too."""
 
 
 def chips(topology: str) -> int:
-    """`2x4` -> 8."""
+    """Return the number of chips: `2x4` -> 8."""
     return math.prod(int(side) for side in topology.split("x"))
 
 
 def chips_per_host(topology: str, accelerator: str) -> int:
-    """How many of a slice's chips one host has, where nothing else is said."""
+    """Return how many chips of a slice one host has by default."""
     all_of_it = chips(topology)
     return all_of_it if accelerator in DENSE and all_of_it <= DENSE_CHIPS else CHIPS
 
 
 def hosts(topology: str, accelerator: str, on_a_host: float | None = None) -> int:
-    """Over how many hosts a slice goes, with so many chips on each."""
+    """Return the number of hosts of a slice. `on_a_host`: chips of each; None for the default."""
     return math.ceil(chips(topology) / (on_a_host or chips_per_host(topology, accelerator)))
 
 
 def largest_of_one_host(accelerator: str) -> str:
-    """The largest topology that one host has."""
+    """Return the largest topology of a single host."""
     if accelerator in DENSE:
         return "2x4"
     return "2x2" if accelerator in FLAT else "2x2x1"

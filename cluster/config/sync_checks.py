@@ -1,4 +1,4 @@
-"""The checks between fields of `[sync]`, and between these and other tables."""
+"""Checks between fields of `[sync]`, and between these and other tables."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cluster.config.schema import Config, SyncConfig
 
 @reads("sync.fragments", "sync.every")
 def fragments_fit(config: Config) -> Iterator[Problem]:
+    """Check that P is at most H, so that no two fragments are due at one step."""
     given, every = config.sync.fragments, min(every for _, every in config.sync.stretches)
     if given > every:
         yield Problem(
@@ -25,9 +26,10 @@ def fragments_fit(config: Config) -> Iterator[Problem]:
 
 @reads("sync.overlap", "sync.every", "sync.fragments", "sync.adopt", "sync.anchor")
 def overlap_fits(config: Config) -> Iterator[Problem]:
+    """Check that the overlap ends before the next round of the fragment."""
     sync = config.sync
     given, least = sync.least_overlap, schedule_of(config).least
-    # who runs free and keeps its late hand-ins in place hands in again before it adopts
+    # A free-running learner that carries its late hand-ins may hand in again before it adopts.
     keeps = sync.adopt == "carry" and sync.anchor == "base" and not config.run.mode.lock_step
     most = least if keeps else least - 1
     if given > most:
@@ -41,6 +43,7 @@ def overlap_fits(config: Config) -> Iterator[Problem]:
 
 @reads("sync.outer")
 def one_outer_optimizer(config: Config) -> Iterator[Problem]:
+    """Check that the outer step is either our SGD or a target, and that options have a target."""
     outer = config.sync.outer
     own = {"learning_rate", "momentum", "nesterov"} & outer.model_fields_set
     if outer.target is None and outer.options:
@@ -52,12 +55,13 @@ def one_outer_optimizer(config: Config) -> Iterator[Problem]:
 
 
 def _changed(table: BaseModel, key: str) -> bool:
-    """Tell whether a key is not at its default: a resolved configuration names every key."""
+    """Return whether a key is not at its default: a resolved configuration names every key."""
     return getattr(table, key) != type(table).model_fields[key].default
 
 
 @reads("sync.shards", "sync.fragments")
 def shards_have_fragments(config: Config) -> Iterator[Problem]:
+    """Check that each shard has a fragment."""
     given, fragments = config.sync.shards, config.sync.fragments
     if given > fragments:
         yield Problem(
@@ -67,6 +71,7 @@ def shards_have_fragments(config: Config) -> Iterator[Problem]:
 
 @reads("sync.shard_labels", "durability.dir")
 def shards_elsewhere_are_durable_there(config: Config) -> Iterator[Problem]:
+    """Check that shards on other nodes have a durable store that they can reach."""
     if config.sync.shard_labels is not None and config.durability.dir is None:
         yield Problem(
             "sync.shard_labels",
@@ -77,6 +82,7 @@ def shards_elsewhere_are_durable_there(config: Config) -> Iterator[Problem]:
 
 @reads("sync.quorum", "islands.*.count")
 def quorum_exists(config: Config) -> Iterator[Problem]:
+    """Check that the quorum is not larger than the number of islands."""
     given, total = config.sync.quorum, len(config.island_names)
     if 0 < total < given:
         yield Problem(
@@ -88,6 +94,7 @@ def quorum_exists(config: Config) -> Iterator[Problem]:
 
 @reads("sync.adopt", "sync.blend")
 def blend_has_alpha(config: Config) -> Iterator[Problem]:
+    """Check that `blend` is given exactly if `adopt` is "blend"."""
     if config.sync.adopt == "blend" and config.sync.blend is None:
         yield Problem("sync.blend", 'is needed by adopt = "blend": a share between 0 and 1')
     if config.sync.adopt != "blend" and config.sync.blend is not None:
@@ -99,6 +106,7 @@ def blend_has_alpha(config: Config) -> Iterator[Problem]:
 
 @reads("sync.merge", "sync.kappa")
 def kappa_is_of_rda(config: Config) -> Iterator[Problem]:
+    """Check that `kappa` is given only for radial-directional averaging."""
     if config.sync.merge != "rda" and config.sync.kappa is not None:
         yield Problem(
             "sync.kappa",
@@ -108,7 +116,7 @@ def kappa_is_of_rda(config: Config) -> Iterator[Problem]:
 
 @reads("sync.moments", "sync.moments_every", "sync.wire_moments")
 def moments_are_shared(config: Config) -> Iterator[Problem]:
-    """What says how they are is of no use where they are not."""
+    """Check that the keys of shared moments are set only if moments are shared."""
     if config.sync.moments == "mean":
         return
     for key in ("moments_every", "wire_moments"):

@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Table(BaseModel):
-    """One table of the file: no unknown keys, no conversions between types, never changed."""
+    """A table of the file: it refuses unknown keys, converts no types and is immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

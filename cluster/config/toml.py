@@ -1,4 +1,4 @@
-"""Values and tables as TOML writes them."""
+"""Values and tables in TOML notation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import date, time
 
 
 def table_block(header: str, table: Mapping[str, object]) -> str:
+    """Return a table with its header, one key a line."""
     return "".join(
         f"{line}\n"
         for line in (header, *(f"{toml_key(key)} = {toml_value(v)}" for key, v in table.items()))
@@ -15,7 +16,7 @@ def table_block(header: str, table: Mapping[str, object]) -> str:
 
 
 def toml_value(value: object) -> str:
-    """One value as TOML writes it; tables and lists on one line."""
+    """Return a value in TOML notation; tables and lists are on one line."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -33,5 +34,6 @@ def toml_value(value: object) -> str:
 
 
 def toml_key(key: str) -> str:
+    """Return a key in TOML notation, in quotes if it needs them."""
     bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
     return key if bare else toml_value(key)

@@ -1,4 +1,4 @@
-"""What a field of the configuration may hold."""
+"""The types of the configuration's fields, and their validators."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 GroupName = Annotated[str, Field(pattern=GROUP, max_length=40)]
 RATES: Mapping[str, float] = {"muon": 16e-3, "adamw": 6e-3}
-"""The inner optimizer's learning rate, where none is given: measured (docs/ablations.md)."""
+"""The default learning rates of the inner optimizers, as measured (docs/ablations.md)."""
 
 
 class Mode(StrEnum):
-    """How islands train together (docs/baselines.md)."""
+    """The training strategy of a run (docs/baselines.md)."""
 
     DECOUPLED = "decoupled"
     DATA_PARALLEL = "data-parallel"
@@ -38,19 +38,21 @@ class Mode(StrEnum):
 
     @property
     def sums_gradients(self) -> bool:
-        """At every step, over all islands; the others merge what islands have learned."""
+        """True if islands sum their gradients at every step; other modes merge fragments."""
         return self in (Mode.DATA_PARALLEL, Mode.ELASTIC)
 
     @property
     def lock_step(self) -> bool:
-        """Islands merge what they have learned, and wait for each other to do so."""
+        """True if islands merge fragments and wait for each other at every merge."""
         return self in (Mode.DILOCO, Mode.STREAMING)
 
 
-LARGEST_SEED = 2**32 - 1  # what a JAX key takes without 64-bit mode
+LARGEST_SEED = 2**32 - 1
+"""The largest seed of a JAX key without the 64-bit mode."""
 
 
 def grace_value(value: object) -> object:
+    """Validate a grace window: "auto" or seconds, 0 or more."""
     if value == "auto":
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
@@ -60,6 +62,7 @@ def grace_value(value: object) -> object:
 
 
 def overlap_value(value: object) -> object:
+    """Validate an overlap: "auto" or a number of steps, 0 or more."""
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     why = 'must be "auto" or a number of steps, 0 or more'
@@ -67,6 +70,7 @@ def overlap_value(value: object) -> object:
 
 
 def rate_value(value: object) -> object:
+    """Validate an outer learning rate: "auto" or a finite number above 0."""
     if value == "auto":
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
@@ -76,6 +80,7 @@ def rate_value(value: object) -> object:
 
 
 def every_value(value: object) -> object:
+    """Validate an interval between stored versions: "auto" or a number of merges, 1 or more."""
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
     why = 'must be "auto" or a number of merges, 1 or more'
@@ -83,7 +88,7 @@ def every_value(value: object) -> object:
 
 
 def with_a_rate(optimizer: object) -> object:
-    """Whoever names the kind and no rate gets the one that suits it."""
+    """Add the default learning rate of the optimizer's kind to the table, if it has none."""
     if not isinstance(optimizer, dict):
         return optimizer
     given: dict[str, object] = optimizer
@@ -92,7 +97,7 @@ def with_a_rate(optimizer: object) -> object:
 
 
 def with_the_rest(mesh: object) -> object:
-    """Whoever leaves an axis out has it of 1, or fsdp of what the others leave, if they do."""
+    """Add the missing axes of a mesh: 1 each, but all other devices for fsdp if no axis is -1."""
     if not isinstance(mesh, dict):
         return mesh
     given: dict[str, object] = mesh
@@ -100,6 +105,7 @@ def with_the_rest(mesh: object) -> object:
 
 
 def mesh_size(value: int) -> int:
+    """Validate the size of a mesh axis: 1 or more, or -1 for all other devices."""
     if value == -1 or value >= 1:
         return value
     why = "must be 1 or more, or -1 for what the other axes leave"
@@ -107,13 +113,14 @@ def mesh_size(value: int) -> int:
 
 
 def option_value(value: object) -> object:
+    """Validate an option: a number, text or a boolean."""
     if not isinstance(value, bool | int | float | str):
         raise PydanticCustomError("option", "must be a number, text, true or false")
     return value
 
 
 def interval_value(value: object) -> object:
-    """H, or `[[from, H], ...]`: each from a syncer step on, the first from 0."""
+    """Validate H, or `[[from, H], ...]`: each from a syncer step on, the first from 0."""
     if _is_count(value):
         return value
     pairs = [_pair(each) for each in value] if isinstance(value, list | tuple) else []
@@ -161,6 +168,7 @@ WireName = Annotated[Wire, Field(strict=False)]
 
 
 def nearest(given: str, known: Sequence[str]) -> str:
+    """Return a hint for a wrong name: the most similar known one, or the list of all."""
     if close := get_close_matches(given, known, n=1):
         return f"did you mean {close[0]}?"
     return f"known are {', '.join(known)}" if known else "none is known"
