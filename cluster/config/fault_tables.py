@@ -18,14 +18,14 @@ from cluster.config.values import Count, Positive, nearest
 class Harm(Table):
     """A fault and its target; `fault_kinds.FAULTS` describes the kinds and their targets."""
 
-    # The kind of fault: kill, stop, nan, scale, slow, cut, node, drain or disk.
     kind: Annotated[FaultKind, Field(strict=False)]
-    # The target: the name of an island, or one of the services syncer, shard-0, evaluator, fleet.
+    """The kind of fault: kill, stop, nan, scale, slow, cut, node, drain or disk."""
     island: str
-    # The factor of "scale" (on contributions) and of "slow" (on the time of a step).
+    """The target: an island, or one of the services syncer, shard-0, evaluator and fleet."""
     factor: Annotated[float, Field(allow_inf_nan=False)] = 1000.0
-    # How long "stop", "slow", "cut" and "disk" last, in seconds.
+    """The factor of "scale" (on contributions) and of "slow" (on the time of a step)."""
     for_s: Positive = 20.0
+    """How long "stop", "slow", "cut" and "disk" last, in seconds."""
 
     def misfit(self, islands: Sequence[str]) -> str | None:
         """Return why this fault cannot hit a run with these islands; None if it can."""
@@ -45,44 +45,48 @@ class Harm(Table):
 class PlannedFault(Harm):
     """A planned fault; it fires once t >= `at_step` and its target, if an island, is live."""
 
-    # The syncer step t from which on the fault fires.
     at_step: Count
+    """The syncer step t from which on the fault fires."""
 
 
 class Attack(Harm):
     """A fault of `archipelago chaos`."""
 
-    # Seconds from the start of `archipelago chaos` to the fault.
     after_s: Annotated[float, Field(ge=0)]
+    """Seconds from the start of `archipelago chaos` to the fault."""
 
 
 class FailurePolicy(Table):
     """The reaction to failures of islands."""
 
-    # Deaths of an island's processes without a contribution in between, until the fleet gives up.
     deaths: Count = 5
-    # The same limit for deaths by an exception of the program.
+    """Deaths of an island without a contribution in between, until the fleet gives up."""
     exceptions: Count = 3
-    # What happens to an island at one of these limits: set aside (its devices are returned), or
-    # stop (the run stops).
+    """The same limit for deaths by an exception of the program."""
     then: Literal["set aside", "stop"] = "set aside"
-    # Delay before an island's second restart, in seconds. The first restart is immediate. Each
-    # further one waits twice as long (exponential back-off).
+    """Reaction to an island at one of these limits.
+
+    "set aside" returns its devices, "stop" ends the run.
+    """
     first_delay_s: Positive = 2.0
-    # The longest delay before a restart, in seconds.
+    """Delay before an island's second restart, in seconds.
+
+    The first restart is immediate. Each further one waits twice as long (exponential back-off).
+    """
     longest_delay_s: Positive = 60.0
-    # What to do with an island that is silent but not dead: replace its process, or wait.
+    """The longest delay before a restart, in seconds."""
     hang: Literal["replace", "wait"] = "replace"
-    # Seconds of silence after which an island hangs.
+    """What to do with an island that is silent but not dead: replace its process, or wait."""
     hang_s: Positive = 300.0
-    # Seconds that an island may take to drain. After that the fleet takes its devices back.
+    """Seconds of silence after which an island hangs."""
     drain_s: Positive = 60.0
+    """Seconds that an island may take to drain. After that the fleet takes its devices back."""
 
 
 class FaultsConfig(Table):
     """The table `[faults]`."""
 
-    # Faults to inject during the run, for example {at_step = 150, kind = "kill", island = "eu-2"}.
     plan: Annotated[tuple[PlannedFault, ...], Field(strict=False)] = ()
-    # The reaction to failures of islands: table [faults.policy].
+    """Faults to inject, for example {at_step = 150, kind = "kill", island = "eu-2"}."""
     policy: FailurePolicy = FailurePolicy()
+    """The reaction to failures of islands: table [faults.policy]."""

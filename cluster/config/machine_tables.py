@@ -20,12 +20,12 @@ from coordinator.protocol import Island
 class MeshConfig(Table):
     """The device mesh of an island (islands/mesh.py); one axis may be -1, for the other devices."""
 
-    # Devices along the axis over which parameters are replicated.
     data: MeshSize = 1
-    # Devices along the axis over which parameters are split; each step gathers them.
+    """Devices along the axis over which parameters are replicated."""
     fsdp: MeshSize = -1
-    # Devices along the axis over which the task splits its layers.
+    """Devices along the axis over which parameters are split; each step gathers them."""
     tensor: MeshSize = 1
+    """Devices along the axis over which the task splits its layers."""
 
     @property
     def devices(self) -> int | None:
@@ -37,21 +37,24 @@ class MeshConfig(Table):
 class Machines(Table):
     """The hosts that compute together as one island or as the evaluator, and their placement."""
 
-    # Hosts of one island, one process each.
     hosts: Count = 1
-    # Put each host on a node of its own; otherwise Ray packs them on as few nodes as possible.
+    """Hosts of one island, one process each."""
     spread: bool = False
-    # Sizes of the mesh axes data, fsdp and tensor. A missing axis has size 1, but a missing fsdp
-    # takes all devices that the others leave, unless one of those is -1.
+    """Put each host on a node of its own; otherwise Ray packs them on as few nodes as possible."""
     mesh: Annotated[MeshConfig, BeforeValidator(with_the_rest)] = MeshConfig()
-    # Ray resources of each host: {CPU = 0.5}, {GPU = 1} or {TPU = 4}.
+    """Sizes of the mesh axes data, fsdp and tensor.
+
+    A missing axis has size 1, but a missing fsdp takes all devices that the others leave, unless
+    one of those is -1.
+    """
     resources: dict[str, Amount] = Field(default={"CPU": 1.0})
-    # Accelerator type of the nodes, for example "H200" or "TPU-V6E".
+    """Ray resources of each host: {CPU = 0.5}, {GPU = 1} or {TPU = 4}."""
     accelerator: Annotated[str, Field(min_length=1)] | None = None
-    # Topology of the TPU slice, in chips along each side, for example "4x4".
+    """Accelerator type of the nodes, for example "H200" or "TPU-V6E"."""
     topology: Annotated[str, Field(pattern=TOPOLOGY)] | None = None
-    # Ray labels that each node must have.
+    """Topology of the TPU slice, in chips along each side, for example "4x4"."""
     label_selector: dict[str, str] | None = None
+    """Ray labels that each node must have."""
 
     @property
     def on_cpu(self) -> bool:
@@ -69,25 +72,27 @@ class Machines(Table):
 class IslandGroup(Machines):
     """A group of islands on equal machines; the islands are named after their group."""
 
-    # Name of the group; its islands are NAME-0, NAME-1 and so on.
     group: GroupName = "local"
-    # Islands at the start of the run; `archipelago scale` changes it.
+    """Name of the group; its islands are NAME-0, NAME-1 and so on."""
     count: Count = 1
-    # Hot standbys of the whole group: warm processes on devices of their own.
+    """Islands at the start of the run; `archipelago scale` changes it."""
     spares: Annotated[int, Field(ge=0)] = 0
-    # Windows in one inner step of an island.
+    """Hot standbys of the whole group: warm processes on devices of their own."""
     batch_size: Count = 8
-    # Region whose part of the corpus the group reads; its leases stay in the region.
+    """Windows in one inner step of an island."""
     region: GroupName | None = None
-    # Share of full speed. Below 1 the island idles after each step: a straggler on purpose.
+    """Region whose part of the corpus the group reads; its leases stay in the region."""
     speed: Annotated[float, Field(gt=0, le=1)] = 1.0
-    # Least time of a step, in seconds; the island idles for the rest of it.
+    """Share of full speed. Below 1 the island idles after each step: a straggler on purpose."""
     step_s: Amount = 0.0
-    # Where to encode deltas. "device" copies fewer bytes to the host, but keeps 8 more bytes a
-    # parameter on the device.
+    """Least time of a step, in seconds; the island idles for the rest of it."""
     encode: Literal["host", "device"] = "host"
-    # Allow the group to wait for devices that the cluster does not have yet.
+    """Where to encode deltas.
+
+    "device" copies fewer bytes to the host, but keeps 8 more bytes a parameter on the device.
+    """
     opportunistic: bool = False
+    """Allow the group to wait for devices that the cluster does not have yet."""
 
     @property
     def names(self) -> tuple[Island, ...]:
@@ -103,8 +108,11 @@ class IslandGroup(Machines):
 class EvaluatorConfig(Machines):
     """The machines of the evaluator; several hosts evaluate a model that is too large for one."""
 
-    # Ray resources of each host, for example {GPU = 1}. {} is one core that others may use, too.
     resources: dict[str, Amount] = Field(default={})
+    """Ray resources of each host, for example {GPU = 1}.
+
+    {} is one core that others may use, too.
+    """
 
     @property
     def apart(self) -> bool:

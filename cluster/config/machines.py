@@ -33,114 +33,121 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 class RegionTable(Table):
     """A region, with one full-duplex link to all other regions."""
 
-    # Name of the region.
     name: GroupName
-    # Bandwidth of the link in each direction, in Gbit/s.
+    """Name of the region."""
     gbit_s: Positive
-    # Latency of the link one way, in milliseconds.
+    """Bandwidth of the link in each direction, in Gbit/s."""
     latency_ms: Amount = 0.0
-    # Price of the traffic that leaves the region, in dollars per GB.
+    """Latency of the link one way, in milliseconds."""
     usd_per_gb: Amount = 0.0
+    """Price of the traffic that leaves the region, in dollars per GB."""
 
 
 class GroupTable(Table):
     """A group of equal chips in one region."""
 
-    # Name of the group.
     group: GroupName
-    # Name of the region that the chips are in.
+    """Name of the group."""
     region: GroupName
-    # Number of chips.
+    """Name of the region that the chips are in."""
     chips: Annotated[int, Field(ge=1, le=MOST_CHIPS)]
-    # Chips of one slice: they fail and return together.
+    """Number of chips."""
     slice_chips: Count
-    # Mean time between two interruptions of one chip, in years.
+    """Chips of one slice: they fail and return together."""
     mtbi_years: Years = 1.0
-    # Number of learners on the group; if it is missing, `archipelago plan` chooses it.
+    """Mean time between two interruptions of one chip, in years."""
     learners: Annotated[int, Field(ge=1, le=MOST_LEARNERS)] | None = None
-    # Peak TFLOP/s of a chip in the precision of training.
+    """Number of learners on the group; if it is missing, `archipelago plan` chooses it."""
     tflops: Positive = 200.0
-    # Share of the peak that training reaches.
+    """Peak TFLOP/s of a chip in the precision of training."""
     utilisation: Utilisation = 0.4
-    # Price of a chip, in dollars per hour.
+    """Share of the peak that training reaches."""
     usd_per_hour: Amount = 0.0
-    # Speed of the group's steps, as a share of that of the fastest group.
+    """Price of a chip, in dollars per hour."""
     speed: Utilisation = 1.0
+    """Speed of the group's steps, as a share of that of the fastest group."""
 
 
 class RecoveryTable(Table):
     """The costs of a failure; the defaults are fitted to table 1 (docs/simulation.md)."""
 
-    # Seconds that a learner takes to rebuild without a slice that it lost.
     shrink_s: Seconds = 17.1
-    # Seconds that a learner takes to rebuild with slices that are back.
+    """Seconds that a learner takes to rebuild without a slice that it lost."""
     grow_s: Seconds = 11.7
-    # Mean time until a failed slice is back, in seconds.
+    """Seconds that a learner takes to rebuild with slices that are back."""
     return_s: Seconds = 57.0
-    # Seconds that a job takes to restart if it cannot run with fewer chips.
+    """Mean time until a failed slice is back, in seconds."""
     restart_s: Seconds = 76.7
-    # Spread of the return time: sigma of its logarithm (log-normal), or the inner shape of the
-    # exponentiated Weibull.
+    """Seconds that a job takes to restart if it cannot run with fewer chips."""
     spread: Annotated[float, Field(gt=0, le=5)] = 0.5
-    # Distribution of the return time about its mean.
+    """Spread of the return time.
+
+    Sigma of its logarithm (log-normal), or the inner shape of the exponentiated Weibull.
+    """
     returns: Literal["log-normal", "exponentiated-weibull"] = "log-normal"
-    # Weibull shape of the time between two interruptions of a chip. 1 is exponential; below 1
-    # interruptions come in bursts.
+    """Distribution of the return time about its mean."""
     weibull_shape: Annotated[float, Field(ge=0.2, le=10)] = 1.0
+    """Weibull shape of the time between two interruptions of a chip.
+
+    1 is exponential; below 1 interruptions come in bursts.
+    """
 
 
 class TrainingTable(Table):
     """The training job."""
 
-    # Parameters of the model.
     parameters: Annotated[float, Field(ge=1e5, le=1e14)]
-    # Tokens to train on.
+    """Parameters of the model."""
     tokens: Annotated[float, Field(ge=1e6, le=1e17)]
-    # Tokens of all learners together in one step.
+    """Tokens to train on."""
     batch_tokens: Annotated[float, Field(ge=1, le=1e12)] = 8e6
-    # Time of a step on all chips, in seconds; if it is missing, it follows from the chips' FLOP/s.
+    """Tokens of all learners together in one step."""
     step_s: Seconds | None = None
-    # Loss to reach, in nats per token; the default is that of data-parallel after `tokens`.
+    """Time of a step on all chips, in seconds.
+
+    If it is missing, it follows from the chips' FLOP/s.
+    """
     target_loss: Positive | None = None
-    # Longest acceptable training time, in days; the default is no limit.
+    """Loss to reach, in nats per token; the default is that of data-parallel after `tokens`."""
     days: Positive | None = None
+    """Longest acceptable training time, in days; the default is no limit."""
 
 
 class SyncerTable(Table):
     """A node of the syncer and the shards."""
 
-    # Memory of a node, in GB.
     memory_gb: Positive = 256.0
-    # Bandwidth of a node's link in each direction, in Gbit/s.
+    """Memory of a node, in GB."""
     gbit_s: Positive = 100.0
-    # Write rate of a node's disk, in GB/s.
+    """Bandwidth of a node's link in each direction, in Gbit/s."""
     disk_gb_s: Positive = 1.0
-    # Price of a node, in dollars per hour.
+    """Write rate of a node's disk, in GB/s."""
     usd_per_hour: Amount = 0.0
+    """Price of a node, in dollars per hour."""
 
 
 class ObjectiveTable(Table):
     """The objective of `archipelago plan`."""
 
-    # Quantity to minimise: the time of the training, or its cost.
     minimise: Literal["time", "cost"] = "time"
+    """Quantity to minimise: the time of the training, or its cost."""
 
 
 class ClusterFile(Table):
     """A checked cluster file."""
 
-    # Regions, at least one: [[regions]].
     regions: Annotated[tuple[RegionTable, ...], Field(strict=False, min_length=1)]
-    # Groups of chips, at least one: [[groups]].
+    """Regions, at least one: [[regions]]."""
     groups: Annotated[tuple[GroupTable, ...], Field(strict=False, min_length=1)]
-    # The training job: [training].
+    """Groups of chips, at least one: [[groups]]."""
     training: TrainingTable
-    # Costs of a failure: [recovery].
+    """The training job: [training]."""
     recovery: RecoveryTable = RecoveryTable()
-    # Nodes of the syncer and the shards: [syncer].
+    """Costs of a failure: [recovery]."""
     syncer: SyncerTable = SyncerTable()
-    # Objective of the plan: [objective].
+    """Nodes of the syncer and the shards: [syncer]."""
     objective: ObjectiveTable = ObjectiveTable()
+    """Objective of the plan: [objective]."""
 
     def region(self, name: str) -> RegionTable:
         """Return the region of this name; `_between` has checked that it exists."""

@@ -55,23 +55,31 @@ __all__ = [
 class DurabilityConfig(Table):
     """The durable state of a run: its place, its extent, and the reaction to hangs."""
 
-    # Merges of a fragment from one stored version to the next. "auto": 1, or as many as keep
-    # storing to a quarter of a shard's time.
     every: Annotated[Every, BeforeValidator(every_value)] = "auto"
-    # Steps between two snapshots, in the modes that sum gradients.
+    """Merges of a fragment from one stored version to the next.
+
+    "auto": 1, or as many as keep storing to a quarter of a shard's time.
+    """
     snapshot_steps: Count = 25
-    # Durable store: an absolute path that every node sees, or a bucket. Default: the run directory.
+    """Steps between two snapshots, in the modes that sum gradients."""
     dir: Annotated[str, Field(min_length=1)] | None = None
-    # Stored versions to keep of each fragment; snapshots to keep, in the modes that sum gradients.
+    """Durable store.
+
+    An absolute path that every node sees, or a bucket. Default: the run directory.
+    """
     keep_snapshots: Annotated[int, Field(ge=2)] = 2
-    # Sealed segments of the tape to keep, at least 2; 0 keeps all of them, which replay needs.
+    """Stored versions to keep of each fragment.
+
+    In the modes that sum gradients: snapshots to keep.
+    """
     keep_segments: Annotated[int, Field(ge=0)] = 0
-    # Keep merged contributions, so that a replay rebuilds the fragments bit for bit.
+    """Sealed segments of the tape to keep, at least 2; 0 keeps all of them, which replay needs."""
     keep_contributions: bool = False
-    # Seconds without a heartbeat after which a syncer, shard or evaluator hangs and is restarted.
+    """Keep merged contributions, so that a replay rebuilds the fragments bit for bit."""
     hang_s: Positive = 60.0
-    # Restarts of a hanging syncer or shard, without progress in between, until the run fails.
+    """Seconds without a heartbeat after which a hung syncer, shard or evaluator is restarted."""
     restarts: Count = 10
+    """Restarts of a hanging syncer or shard, without progress in between, until the run fails."""
 
     @property
     def counted(self) -> int:
@@ -82,47 +90,47 @@ class DurabilityConfig(Table):
 class MonitorConfig(Table):
     """The table `[monitor]`: evaluation, metrics and status."""
 
-    # Start Ray's dashboard with a local cluster.
     dashboard: bool = False
-    # Seconds between two evaluations of the global model.
+    """Start Ray's dashboard with a local cluster."""
     evaluate_every_s: Positive = 10.0
-    # Machines of the evaluator: table [monitor.evaluator].
+    """Seconds between two evaluations of the global model."""
     evaluator: EvaluatorConfig = EvaluatorConfig()
-    # Seconds between two looks at the status of the run.
+    """Machines of the evaluator: table [monitor.evaluator]."""
     refresh_s: Positive = 0.5
-    # Largest size of metrics.jsonl, in MB; when it is full, its older half is thinned out.
+    """Seconds between two looks at the status of the run."""
     metrics_mb: Count = 64
-    # Serve metrics for Prometheus.
+    """Largest size of metrics.jsonl, in MB; when it is full, its older half is thinned out."""
     metrics: bool = True
-    # Address that the metrics server listens on.
+    """Serve metrics for Prometheus."""
     metrics_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    # Port that the metrics server listens on; 0 is any free port.
+    """Address that the metrics server listens on."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    # Folder for the Prometheus target files, one for each live run of this machine.
+    """Port that the metrics server listens on; 0 is any free port."""
     targets: Annotated[str, Field(min_length=1)] = "~/.archipelago/targets"
+    """Folder for the Prometheus target files, one for each live run of this machine."""
 
 
 class Config(Table):
     """A checked configuration, as `load` returns it."""
 
-    # The run: [run].
     run: RunConfig = RunConfig()
-    # The task to learn: [task].
+    """The run: [run]."""
     task: TaskConfig = TaskConfig()
-    # The corpus: [data].
+    """The task to learn: [task]."""
     data: DataConfig = DataConfig()
-    # The inner optimizer: [optimizer].
+    """The corpus: [data]."""
     optimizer: Annotated[OptimizerConfig, BeforeValidator(with_a_rate)] = OptimizerConfig()
-    # Merging and communication: [sync].
+    """The inner optimizer: [optimizer]."""
     sync: SyncConfig = SyncConfig()
-    # Groups of islands, at least one: [[islands]].
+    """Merging and communication: [sync]."""
     islands: Annotated[tuple[IslandGroup, ...], Field(strict=False)] = ()
-    # Durable state: [durability].
+    """Groups of islands, at least one: [[islands]]."""
     durability: DurabilityConfig = DurabilityConfig()
-    # Fault injection, and the reaction to failures: [faults].
+    """Durable state: [durability]."""
     faults: FaultsConfig = FaultsConfig()
-    # Evaluation, metrics and status: [monitor].
+    """Fault injection, and the reaction to failures: [faults]."""
     monitor: MonitorConfig = MonitorConfig()
+    """Evaluation, metrics and status: [monitor]."""
 
     def group(self, name: str) -> IslandGroup:
         """Return the group of this name.

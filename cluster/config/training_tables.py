@@ -37,87 +37,89 @@ from coordinator.codec import Wire
 class RunConfig(Table):
     """The table `[run]`."""
 
-    # Name of the run and of its directory; the default is the file's name and the start time.
     name: Name | None = None
-    # Seed of the initial model and of the order of the data.
+    """Name of the run and of its directory; the default is the file's name and the start time."""
     seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
-    # How islands train together: "decoupled", "data-parallel", "elastic-data-parallel", "diloco" or
-    # "streaming".
+    """Seed of the initial model and of the order of the data."""
     mode: ModeName = Mode.DECOUPLED
-    # T: the length of the run, in syncer steps.
+    """Training mode of the run; `docs/howto/baselines.md` compares them."""
     steps: Count = 300
-    # Directory in which the run directory is created; below ~/archipelago for a submitted run.
+    """T: the length of the run, in syncer steps."""
     dir: Annotated[str, Field(min_length=1)] = "runs"
+    """Directory in which the run directory is created; below ~/archipelago for a submitted run."""
 
 
 class TaskConfig(Table):
     """The task to learn: a preset of the project, or the user's own `target`."""
 
-    # Name of a task of the project, for example "byte-1m".
     preset: Annotated[str, Field(min_length=1)] | None = None
-    # Function that returns the user's task, as module:attribute.
+    """Name of a task of the project, for example "byte-1m"."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
-    # Keyword arguments of the task: numbers, text, true or false.
+    """Function that returns the user's task, as module:attribute."""
     options: dict[str, OptionValue] = Field(default={})
+    """Keyword arguments of the task: numbers, text, true or false."""
 
 
 class DataConfig(Table):
     """The table `[data]`."""
 
-    # Corpus: "python-stdlib", a text file, a folder, a glob or Parquet files.
     source: Annotated[str, Field(min_length=1)] = "python-stdlib"
-    # Column of a Parquet dataset to read.
+    """Corpus: "python-stdlib", a text file, a folder, a glob or Parquet files."""
     column: Annotated[str, Field(min_length=1)] | None = None
-    # The column holds lists of token ids, not text.
+    """Column of a Parquet dataset to read."""
     tokens: bool = False
-    # Percentage of the corpus that is never trained on, only evaluated.
+    """The column holds lists of token ids, not text."""
     heldout_percent: Annotated[float, Field(gt=0, lt=100)] = 5.0
-    # Tokens that one window predicts.
+    """Percentage of the corpus that is never trained on, only evaluated."""
     window: Count = 128
-    # Windows in one lease.
+    """Tokens that one window predicts."""
     lease_windows: Count = 256
+    """Windows in one lease."""
 
 
 class OptimizerConfig(Table):
     """The inner optimizer; its rate has a linear warm-up and a cosine decay to a floor."""
 
-    # Kind of optimizer. Muon applies to the matrices of hidden layers; AdamW to all other leaves.
     kind: Literal["muon", "adamw"] = "muon"
-    # Peak learning rate; the default depends on the kind.
+    """Kind of optimizer.
+
+    Muon applies to the matrices of hidden layers; AdamW to all other leaves.
+    """
     learning_rate: Positive = RATES["muon"]
-    # Steps of the linear warm-up.
+    """Peak learning rate; the default depends on the kind."""
     warmup_steps: Annotated[int, Field(ge=0)] = 20
-    # Floor of the cosine decay, as a fraction of the peak rate.
+    """Steps of the linear warm-up."""
     floor_fraction: Annotated[float, Field(gt=0, le=1)] = 0.1
-    # Decay rate of AdamW's first moment.
+    """Floor of the cosine decay, as a fraction of the peak rate."""
     b1: Share = 0.9
-    # Decay rate of AdamW's second moment.
+    """Decay rate of AdamW's first moment."""
     b2: Share = 0.99
-    # AdamW's epsilon.
+    """Decay rate of AdamW's second moment."""
     eps: Positive = 1e-8
-    # Muon's momentum.
+    """AdamW's epsilon."""
     momentum: Share = 0.95
-    # Learning rate of the leaves that AdamW updates beside Muon, as a factor of `learning_rate`.
+    """Muon's momentum."""
     adamw_share: Positive = 1.0
-    # Decoupled weight decay of all leaves; each step multiplies it by the learning rate.
+    """Learning rate of leaves that AdamW updates beside Muon, as a factor of `learning_rate`."""
     weight_decay: Amount = 0.1
-    # Largest global norm of a gradient; 0 turns clipping off.
+    """Decoupled weight decay of all leaves; each step multiplies it by the learning rate."""
     clip_norm: Amount = 1.0
+    """Largest global norm of a gradient; 0 turns clipping off."""
 
 
 class OuterConfig(Table):
     """SGD with momentum on the outer gradient (arXiv:2311.08105), or an optax transformation."""
 
-    # Outer learning rate eta; "auto" makes each step as long as the merged delta.
     learning_rate: Annotated[Rate, BeforeValidator(rate_value)] = 1.0
-    # Outer momentum mu.
+    """Outer learning rate eta; "auto" makes each step as long as the merged delta."""
     momentum: Share = 0.0
-    # Use Nesterov momentum.
+    """Outer momentum mu."""
     nesterov: bool = True
-    # Optax transformation to use in place of SGD, as module:attribute, for example "optax:adam".
+    """Use Nesterov momentum."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
-    # Keyword arguments of `target`.
+    """Optax transformation in place of SGD, as module:attribute, for example "optax:adam"."""
     options: dict[str, OptionValue] = Field(default={})
+    """Keyword arguments of `target`."""
 
 
 LEAST_OVERLAP = 1
@@ -127,54 +129,73 @@ LEAST_OVERLAP = 1
 class SyncConfig(Table):
     """The table `[sync]`: when and how fragments are merged and exchanged."""
 
-    # H: syncer steps between two merges of a fragment; or [[from_step, H], ...] to change it.
     every: Interval = 8
-    # P: number of fragments; at most H.
+    """H: syncer steps between two merges of a fragment; or [[from_step, H], ...] to change it."""
     fragments: Count = 8
-    # tau: inner steps that a learner may train while a round is under way. "auto": as many as the
-    # round takes; 0: learners wait for each adoption.
+    """P: number of fragments; at most H."""
     overlap: Annotated[Overlap, BeforeValidator(overlap_value)] = "auto"
-    # K: minimum quorum, the contributions of different islands that a merge needs.
+    """Inner steps that a learner may train while a round is under way (tau).
+
+    "auto": as many as the round
+    takes; 0: learners wait for each adoption.
+    """
     quorum: Count = 1
-    # Grace window after the quorum, in seconds. "auto": adaptive, at most one step of the slowest
-    # learner that keeps pace.
+    """K: minimum quorum, the contributions of different islands that a merge needs."""
     grace: Annotated[Grace, BeforeValidator(grace_value)] = "auto"
-    # Largest staleness of a contribution, in versions; older ones are discarded.
+    """Grace window after the quorum, in seconds.
+
+    "auto": adaptive, at most one step of the slowest learner that keeps pace.
+    """
     max_staleness: Annotated[int, Field(ge=0)] = 8
-    # Merge rule: token-weighted mean, or radial-directional averaging ("rda").
+    """Largest staleness of a contribution, in versions; older ones are discarded."""
     merge: Literal["rda", "mean"] = "mean"
-    # Damping exponent of "rda": 1, the default, is full RDA; towards 0 it becomes the mean.
+    """Merge rule: token-weighted mean, or radial-directional averaging ("rda")."""
     kappa: Annotated[float, Field(gt=0, le=1)] | None = None
-    # Reference point of a delta: the learner's own base version ("base"), or the public fragment at
-    # the merge ("current", as in the paper).
+    """Damping exponent of "rda": 1, the default, is full RDA; towards 0 it becomes the mean."""
     anchor: Literal["base", "current"] = "base"
-    # Adoption of a new version: "overwrite" the local fragment, "carry" the local progress since
-    # the hand-in over, or "blend" the two.
+    """Reference point of a delta.
+
+    The learner's own base version ("base"), or the public fragment at the merge ("current", as in
+    the paper).
+    """
     adopt: Literal["overwrite", "carry", "blend"] = "carry"
-    # alpha: share of the local fragment in "blend".
+    """Adoption of a new version.
+
+    "overwrite" the local fragment, "carry" the local progress since the hand-in over, or "blend"
+    the two.
+    """
     blend: Annotated[float, Field(gt=0, lt=1)] | None = None
-    # Encoding of the deltas that learners send: f32, bf16, int8, int4, int2 or e3m0.
+    """alpha: share of the local fragment in "blend"."""
     wire_up: WireName = Wire.BF16
-    # Encoding of the differences that learners receive.
+    """Encoding of the deltas that learners send: f32, bf16, int8, int4, int2 or e3m0."""
     wire_down: WireName = Wire.BF16
-    # First moments of the inner optimizer: each island keeps its "own", or merges share the "mean".
+    """Encoding of the differences that learners receive."""
     moments: Literal["own", "mean"] = "own"
-    # Interval at which moments = "mean" shares moments, in merges of a fragment.
+    """First moments of the inner optimizer.
+
+    Each island keeps its "own", or merges share the "mean".
+    """
     moments_every: Count = 1
-    # Encoding of shared moments in both directions.
+    """Interval at which moments = "mean" shares moments, in merges of a fragment."""
     wire_moments: WireName = Wire.INT8
-    # Reaction to an island whose deltas point against all others, merge after merge: quarantine it,
-    # only report it, or "off", which does not even measure directions.
+    """Encoding of shared moments in both directions."""
     direction: Literal["quarantine", "report", "off"] = "quarantine"
-    # R: recent differences of a fragment to keep for lagging learners, at most; in bf16 only two
-    # are kept and in f32 none, since more would be larger than the fragment.
+    """Reaction to an island whose deltas point against all others, merge after merge.
+
+    Quarantine it, only report it, or "off", which does not even measure directions.
+    """
     keep_differences: Annotated[int, Field(ge=0)] = 4
-    # Processes that share the fragments between them; at most P.
+    """Recent differences of a fragment to keep for lagging learners, at most (R).
+
+    In bf16 only two are
+    kept and in f32 none, since more would be larger than the fragment.
+    """
     shards: Count = 1
-    # Ray labels of the nodes for the shards, used in turn; the default is the fleet's node.
+    """Processes that share the fragments between them; at most P."""
     shard_labels: dict[str, str] | None = None
-    # The outer optimizer: table [sync.outer].
+    """Ray labels of the nodes for the shards, used in turn; the default is the fleet's node."""
     outer: OuterConfig = OuterConfig()
+    """The outer optimizer: table [sync.outer]."""
 
     @property
     def stretches(self) -> tuple[tuple[int, int], ...]:

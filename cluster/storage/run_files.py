@@ -1,10 +1,10 @@
-"""The files that a run leaves, and their content; the reference page of the docs shows this table."""
+"""The files that a run leaves, and their content; the reference pages show this table."""
 
 RUN_FILES = {
     "config.toml": "The resolved configuration, defaults included.",
     "summary.json": "Every figure of the run; written at its end.",
-    "model.safetensors": "The final parameters: float32 arrays by the paths of their leaves. A model "
-    "above 5 GB is in parts with `model.safetensors.index.json`.",
+    "model.safetensors": "The final parameters: float32 arrays by the paths of their leaves. "
+    "A model above 5 GB is in parts with `model.safetensors.index.json`.",
     "metrics.jsonl": "One status per line, every `monitor.refresh_s` seconds; older lines are "
     "thinned out above `monitor.metrics_mb`.",
     "ray.log": "Log lines of Ray's processes.",
