@@ -101,7 +101,7 @@ class _Slices:
         self.rebuilding = True
 
     def taken_in(self, trait: Trait) -> Trait:
-        """Take in all slices that are sound."""
+        """Take in all sound slices, and return the trait with the tokens of their steps."""
         self.members = set(range(self._count)) - self.out
         self.rebuilding = False
         return replace(trait, tokens=self._tokens * len(self.members))

@@ -24,7 +24,7 @@ class FateChecker:
         self._asked: dict[tuple[Life, Fragment], tuple[int, int]] = {}
         self._over = set[ContributionId]()  # reported to learners as no longer waiting
         self._given_back, self._published = set[ContributionId](), set[ContributionId]()
-        self._newest: dict[tuple[Island, Fragment], Life] = {}  # newest life that has handed in
+        self._newest: dict[tuple[Island, Fragment], Life] = {}  # newest life with a hand-in
 
     def made(self, said: ContributionId) -> None:
         """Record that a life has handed in this contribution."""

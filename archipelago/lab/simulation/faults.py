@@ -16,7 +16,7 @@ from coordinator.membership import Status
 from coordinator.protocol import LeaseWanted, Lost
 
 UNNOTICED_S = 40.0
-"""Seconds until a process is known to be dead if nobody reports its end."""
+"""Seconds until a process is known to be dead if its end is not reported."""
 STUCK_S = 200.0
 """The longest time, in seconds, that a learner is stuck when the run ends."""
 LONGEST_JUMP_S = 60.0

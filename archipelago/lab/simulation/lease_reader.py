@@ -24,7 +24,7 @@ class Pages:
         self._leases.append(lease)
 
     def turn(self, windows: int) -> list[int]:
-        """Read `windows` windows, and return their numbers in the corpus; so many must be left."""
+        """Read `windows` windows, which must be there, and return their numbers in the corpus."""
         read: list[int] = []
         while len(read) < windows:
             lease = self._leases[0]

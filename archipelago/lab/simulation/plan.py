@@ -20,7 +20,7 @@ EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED = 300, 3, 2
 EVENTS_AIMED = 270
 """Events that a schedule is laid out for, since some of its time is lost."""
 FAULTY_SHARE, HEALED_SHARE = 0.55, 0.62
-"""Shares of the expected duration at which the last fault begins, and all are repaired."""
+"""Shares of the expected duration by which all faults have begun, and have been repaired."""
 EXCUSED_S, EXCUSED_STEPS = 20.0, 5.0
 PATIENCE_S, PATIENCE_STEPS = 100.0, 80.0
 LONGEST_BARRED_S = 320.0

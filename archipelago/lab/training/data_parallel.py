@@ -1,8 +1,8 @@
 """Data-parallel in one process, which takes each step on the summed batch of all islands.
 
-The result equals that of islands with all-reduced gradients, as nobody drops out. In virtual time
-(`train`) a step takes as long as its slowest island, and then a ring all-reduce of bf16 gradients,
-which nothing hides.
+The result equals that of islands with all-reduced gradients, as no island drops out. In virtual
+time (`train`) a step takes as long as its slowest island, and then a ring all-reduce of bf16
+gradients, which nothing hides.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class VirtualNetwork:
         return self.shard.missed(p, older, newer)
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
-        """Return a donor's moments; None if that life is over."""
+        """Return a donor's moments; None if its process is in another life."""
         process = self.places[donor.island].process
         if process is None or process.life != donor:
             return None

@@ -67,7 +67,7 @@ class Way(Protocol):
         ...
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
-        """Return a donor's moments; None if that life is over."""
+        """Return a donor's moments; None if its process is in another life."""
         ...
 
     def shared(self) -> dict[Fragment, Flat]:
