@@ -1,7 +1,7 @@
-"""Published figures that nothing was fitted on, each with the assumptions that give it.
+"""Published figures that nothing was fitted on, each with the assumptions that reproduce it.
 
-Where an assumption was found by asking which one gives the figure, it says so: then only what
-follows from it, here the ratios, is a test.
+If an assumption was chosen because it reproduces the figure, the entry says so. In that case only
+the consequences of the assumption, here the ratios, are a test.
 """
 
 from __future__ import annotations
@@ -14,37 +14,41 @@ from archipelago.lab.planner.bandwidth import Exchange, ExchangeMethod, needed_g
 from archipelago.lab.planner.mixed_speeds import Paces, share_computing
 
 NEARLY_ALL = 0.9999
-"""Of the time computing: the link is just not felt."""
+"""The share of the time computing at which the link no longer limits training."""
 H, P, TAU, ISLANDS = 24, 24, 2, 8
 TWO_HALF_B, FOUR_SEVEN_B, TWELVE_B = 2.5e9, 4.7e9, 12e9
 SLOWER, JITTER, STEPS = 0.18, 0.1, 4000
-"""Table 5: the slowest are 18 % slower, and steps vary by 10 %."""
+"""Table 5: the slowest learners are 18 % slower, and step times vary by 10 %."""
 REGIONS, TIMES_FASTER = 4, 20.0
 CLOSE = 0.05
-"""A figure fits that is not farther off, as a share of the published one."""
+"""The largest relative difference to the published figure that still counts as a fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
-    """One published figure. `chosen`: what was chosen so that a figure comes out."""
+    """One published figure beside ours."""
 
     figure: str
     unit: str
+    """The unit of `paper` and `ours`, or "more than" for a lower bound."""
     paper: float
     ours: float
     fits: bool
+    """Whether ours is within `CLOSE` of the paper's, or above the paper's if that is a bound."""
     assumptions: str
     chosen: str = ""
+    """The assumption that was chosen so that the figure comes out; empty if none was."""
 
 
 def anchors(seed: int) -> list[PublishedFigure]:
-    """All of them."""
+    """Return all published figures beside ours."""
     return [*_links(), *_speeds(seed), *_regions()]
 
 
 def _anchor(
     figure: str, unit: str, paper: float, ours: float, assumptions: str, chosen: str = ""
 ) -> PublishedFigure:
+    """Return a figure, which fits if it is within `CLOSE` of the paper's."""
     return PublishedFigure(
         figure, unit, paper, ours, abs(ours / paper - 1) <= CLOSE, assumptions, chosen
     )
@@ -105,9 +109,11 @@ def _speeds(seed: int) -> list[PublishedFigure]:
 
 
 def _regions() -> list[PublishedFigure]:
-    """12B over four regions: between which step times is it more than 20 times faster?
+    """Return the speedup of 12B parameters over four regions on links of 2 and 5 Gbit/s.
 
-    A step that exchanges in the open takes T + c - hidden, one of ours max(T, fragment).
+    Each figure also says up to which step time the speedup exceeds 20. A conventional step, whose
+    exchange is not hidden, takes T + c - hidden seconds (T: computing, c: exchange). One of ours
+    takes max(T, fragment).
     """
     found: list[PublishedFigure] = []
     for gbit_s in (2.0, 5.0):
@@ -129,7 +135,7 @@ def _regions() -> list[PublishedFigure]:
 
 
 def speedup(gbit_s: float, step_s: float) -> float:
-    """Steps a second of decoupled learners over those of data-parallel, 12B over four regions."""
+    """Return decoupled steps per second over data-parallel ones, for 12B over four regions."""
     ring = _exchange(ExchangeMethod.DATA_PARALLEL, "bf16", REGIONS)
     ours = _exchange(ExchangeMethod.DECOUPLED, "bf16", REGIONS)
     sends_s = ring.bits(TWELVE_B) / gbit_s / 1e9
@@ -139,7 +145,7 @@ def speedup(gbit_s: float, step_s: float) -> float:
 
 
 def steps_of_speedup(gbit_s: float, times: float) -> tuple[float, float]:
-    """The shortest step that hides a fragment, and the longest with such a speedup."""
+    """Return the shortest step time that hides a fragment, and the longest with this speedup."""
     ring = _exchange(ExchangeMethod.DATA_PARALLEL, "bf16", REGIONS)
     ours = _exchange(ExchangeMethod.DECOUPLED, "bf16", REGIONS)
     shortest_s = ours.bits(TWELVE_B) / gbit_s / 1e9 / ours.gap

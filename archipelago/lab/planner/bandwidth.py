@@ -1,13 +1,13 @@
-"""Which link a method needs, and how much of the time islands compute behind a given one.
+"""The link that each method needs, and the share of time that islands compute behind a given link.
 
-Bits are those of one island's link, each way; links are full duplex and do nothing else. The four
-methods differ in what they send, how often, and behind how much computing it hides:
+Bits are counted on one island's link, each way. Links are full duplex and carry nothing else. The
+four methods differ in how much they send, how often, and how much computing hides it:
 
-data-parallel: a ring all-reduce of all gradients in every step, behind its backward pass.
-diloco: a ring all-reduce of the model every H steps, behind nothing (arXiv:2311.08105).
-streaming: one of P fragments every H / P steps, behind τ steps (arXiv:2501.18512).
-decoupled: one fragment up to the syncer and one down every H / P steps; nobody waits for it. What
-    a link cannot carry that often is merged less often: counted as if the steps were lost.
+- data-parallel: a ring all-reduce of all gradients in every step, hidden by the backward pass.
+- diloco: a ring all-reduce of the model every H steps, hidden by nothing (arXiv:2311.08105).
+- streaming: one of P fragments every H / P steps, hidden by τ steps (arXiv:2501.18512).
+- decoupled: one fragment up to the syncer and one down every H / P steps; no learner waits for it.
+  If the link is too slow for that, fragments are merged less often, which is counted as lost steps.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from enum import StrEnum
 
 GIGA = 1e9
 BITS = {"f32": 32.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25, "int2": 2.25}
-"""Bits an element on the wire, with scales (docs/benchmarks.md, wire)."""
+"""Bits per element on the wire, including scales (docs/benchmarks.md, wire)."""
 BACKWARD = 2 / 3
-"""Share of a step in which gradients come and can be sent: the backward pass costs twice the
-forward one."""
+"""The share of a step in which gradients can be sent: its backward pass, twice the forward one."""
 UTILISATIONS = (50, 80, 90, 95, 99)
 PARAMETERS = (1e9, 12e9, 100e9)
 STEPS_S = (1.0, 3.0, 10.0)
 
 
 class ExchangeMethod(StrEnum):
+    """A method of exchanging gradients or parameters between islands."""
+
     DATA_PARALLEL = "data-parallel"
     DILOCO = "diloco"
     STREAMING = "streaming"
@@ -35,18 +36,19 @@ class ExchangeMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What is exchanged: by whom, how, how often.
-
-    `islands`: M. `every`, `fragments`, `overlap`: H, P and τ. `wire`: of what islands exchange;
-    data-parallel always sends bf16.
-    """
+    """The exchanges of a run: the method, the number of islands, and how often they exchange."""
 
     method: ExchangeMethod
     islands: int
+    """M."""
     every: int
+    """H, in steps."""
     fragments: int
+    """P."""
     overlap: int
+    """τ, in steps."""
     wire: str
+    """The wire format, a key of `BITS`; data-parallel ignores it and sends bf16."""
 
     @property
     def gap(self) -> float:
@@ -60,7 +62,7 @@ class Exchange:
                 return self.every / self.fragments
 
     def bits(self, parameters: float) -> float:
-        """Of one exchange, one way, on one island's link."""
+        """Return the bits of one exchange, one way, on one island's link."""
         ring = 2.0 * (1.0 - 1.0 / self.islands)
         match self.method:
             case ExchangeMethod.DATA_PARALLEL:
@@ -73,7 +75,7 @@ class Exchange:
                 return parameters / self.fragments * BITS[self.wire]
 
     def hidden_steps(self) -> float:
-        """Behind so many steps' time an exchange costs nothing."""
+        """Return the number of steps of computing behind which an exchange costs no time."""
         match self.method:
             case ExchangeMethod.DATA_PARALLEL:
                 return BACKWARD
@@ -86,23 +88,23 @@ class Exchange:
 
 
 def utilisation(exchange: Exchange, parameters: float, step_s: float, gbit_s: float) -> float:
-    """Share of the time in which an island computes, from 0 to 1."""
+    """Return the share of the time in which an island computes, from 0 to 1."""
     busy_s = exchange.gap * step_s
     sends_s = exchange.bits(parameters) / (gbit_s * GIGA)
     return busy_s / (busy_s + max(0.0, sends_s - exchange.hidden_steps() * step_s))
 
 
 def needed_gbit_s(exchange: Exchange, parameters: float, step_s: float, wanted: float) -> float:
-    """The slowest link that leaves this share of the time for computing; `wanted` below 1.
+    """Return the slowest link, in Gbit/s, with which an island computes for a share `wanted` < 1.
 
-    The inverse of `utilisation`.
+    This is the inverse of `utilisation`.
     """
     waits_s = exchange.gap * step_s * (1.0 / wanted - 1.0)
     return exchange.bits(parameters) / (waits_s + exchange.hidden_steps() * step_s) / GIGA
 
 
 def shown(islands: int, every: int, fragments: int, overlap: int) -> list[Exchange]:
-    """The methods side by side, with bf16; and decoupled with int4."""
+    """Return the methods to compare: each of them with bf16, and decoupled also with int4."""
     return [
         *(
             Exchange(method, islands, every, fragments, overlap, "bf16")
@@ -114,18 +116,19 @@ def shown(islands: int, every: int, fragments: int, overlap: int) -> list[Exchan
 
 @dataclass(frozen=True, slots=True)
 class NeededLink:
-    """The link that a method needs; `utilisation` in per cent."""
+    """The link that a method needs for one model, step time and utilisation."""
 
     method: ExchangeMethod
     wire: str
     parameters: float
     step_s: float
     utilisation: int
+    """The wanted share of time computing, in per cent."""
     gbit_s: float
 
 
 def rows(exchanges: list[Exchange]) -> list[NeededLink]:
-    """For each model and step time, the link for each utilisation."""
+    """Return the needed links for each model, step time and utilisation."""
     return [
         NeededLink(
             exchange.method,

@@ -1,4 +1,4 @@
-"""What a cluster of chips is like, how it fails and recovers: the chips layer's vocabulary."""
+"""The chips layer's vocabulary: a cluster of chips, how it fails, and how it recovers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DAY_S = 86400.0
 
 
 class Returns(StrEnum):
-    """How the return time of a failed slice is distributed, about its mean."""
+    """The distribution of a failed slice's return time about its mean."""
 
     LOG_NORMAL = "log-normal"
     EXPONENTIATED_WEIBULL = "exponentiated-weibull"
@@ -19,53 +19,52 @@ class Returns(StrEnum):
 class Grow(StrEnum):
     """When a learner takes in slices that are back.
 
-    Each rebuild takes in what is there when it ends, whatever caused it. `WHOLE`: a learner pauses
-    to grow once none of its slices is out any more, so that one pause serves all that are back.
-    `EACH`: it pauses for every slice that comes back while it computes.
+    Every rebuild takes in the slices that are back when it ends, whatever caused it.
     """
 
     WHOLE = "whole"
+    """A learner pauses to grow once none of its slices is out: one pause serves all of them."""
     EACH = "each"
+    """A learner pauses for every slice that comes back while it computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Chips in slices of equal size, and how often a chip is interrupted.
-
-    `slices`: of all learners together. `weibull_shape`: of the time between two interruptions of a
-    chip; 1 is exponential, below 1 interruptions come in bursts.
-    """
+    """Chips in slices of equal size, and how often a chip is interrupted."""
 
     chips: int
     slices: int
+    """The number of slices of all learners together."""
     mtbi_s: float
+    """The mean time between interruptions of one chip, in seconds."""
     weibull_shape: float = 1.0
+    """The shape of the times between interruptions: 1 is exponential; below 1 come bursts."""
 
     @property
     def failures_per_s(self) -> float:
+        """Interruptions of the whole cluster per second."""
         return self.chips / self.mtbi_s
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a failure costs, in seconds.
-
-    `shrink_s`: a learner that lost a slice rebuilds without it. `grow_s`: it rebuilds with slices
-    that are back. `return_s`: mean time until a failed slice is back. `restart_s`: of a job that
-    cannot do with fewer chips. `spread`: of the return time; sigma of the logarithm if log-normal,
-    the inner shape of the exponentiated Weibull otherwise.
-    """
+    """The cost of a failure, in seconds."""
 
     shrink_s: float
+    """The time a learner that lost a slice takes to rebuild without it."""
     grow_s: float
+    """The time a learner takes to rebuild with slices that are back."""
     return_s: float
+    """The mean time until a failed slice is back."""
     restart_s: float
+    """The time that a job which cannot run on fewer chips takes to restart."""
     returns: Returns
     spread: float
+    """Sigma of the log-normal return time, or the inner shape of the exponentiated Weibull."""
     grow: Grow
 
     def scaled(self, factor: float) -> Recovery:
-        """The same with another unit of time: so many of it to a second."""
+        """Return these times in another unit, of which there are `factor` to a second."""
         return replace(
             self,
             shrink_s=self.shrink_s * factor,
@@ -77,20 +76,18 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class TraceOutcome:
-    """What a configuration made of a trace, as shares of 1.
-
-    `goodput`: chip-seconds in steps that were completed, over all chip-seconds. `uptime`: share of
-    the time in which at least one learner advanced; NaN where it is not computed.
-    """
+    """The outcome of one configuration on a trace, in shares of 1."""
 
     goodput: float
+    """Chip-seconds in completed steps over all chip-seconds."""
     uptime: float
+    """The share of the time in which at least one learner advanced; NaN if it is not computed."""
 
 
 def whole_slices(chips: int, slice_chips: int, learners: int) -> int:
-    """The number of slices nearest to `chips / slice_chips` that `learners` can share evenly.
+    """Return the number of slices nearest `chips / slice_chips` that `learners` can share evenly.
 
-    The paper's 150,000 chips are no whole number of slices of 256, nor of anything else that 16
-    learners could share: slices are then a little larger or smaller than `slice_chips`.
+    The paper's 150,000 chips are not a whole number of slices of 256, nor of any other size that 16
+    learners could share. The slices are then a little larger or smaller than `slice_chips`.
     """
     return learners * max(1, round(chips / (learners * slice_chips)))

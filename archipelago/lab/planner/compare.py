@@ -1,4 +1,4 @@
-"""`archipelago simulate CLUSTER.toml`: configurations side by side on a cluster of one's own."""
+"""`archipelago simulate CLUSTER.toml`: configurations side by side on a user's own cluster."""
 
 from __future__ import annotations
 
@@ -22,27 +22,32 @@ from archipelago.lab.planner.trace import Trace
 from cluster.config.machines import ClusterFile
 
 LEARNERS = 8
-"""Where the file does not say how many: so many of all groups together, as far as slices allow."""
+"""The default number of learners of all groups together, as far as the slices allow it."""
 LOCKSTEP = Lockstep(24, 24, 2)
 MOST_STEPS = 40_000
-"""A trace is no longer: learners that meet are played meeting by meeting."""
+"""The longest trace, in steps: learners in lock-step are simulated meeting by meeting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedConfiguration:
-    """One configuration, in per cent; `interval`: half of the 95 % interval over seeds."""
+    """The results of one configuration, in per cent."""
 
     configuration: Configuration
     learners: int
     goodput: float
     interval: float
+    """Half of the 95 % confidence interval of `goodput` over seeds."""
     uptime: float
+    """The share of the time in which a learner advanced; NaN for learners in lock-step."""
 
 
 def compare(
     cluster: ClusterFile, seed: int, *, seeds: int, failures: int
 ) -> list[ComparedConfiguration]:
-    """All configurations on the same traces; `uptime` is NaN for learners that meet."""
+    """Play all configurations on the same traces and return a row for each.
+
+    `uptime` is NaN for the lock-step configurations (diloco and streaming).
+    """
     learners = tuple(shared(group, LEARNERS, cluster) for group in cluster.groups)
     setting = Setting(learners, LOCKSTEP.every, "bf16", 0)
     simulator = Simulator(cluster, seed, SimulationEffort(seeds, failures))
@@ -80,7 +85,7 @@ def compare(
 
 
 def joined(parts: Sequence[Trace]) -> Trace:
-    """All slices as those of one job, each of the same weight."""
+    """Return one trace of all slices as those of a single job, each with the same weight."""
     first = np.cumsum([0, *(part.slices for part in parts)])
     fails_s = np.concatenate([part.fails_s for part in parts])
     order = np.argsort(fails_s, kind="stable")

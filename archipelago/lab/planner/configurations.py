@@ -1,12 +1,13 @@
 """The configurations that are compared, each played on the same trace.
 
-`not-elastic`: one data-parallel job that restarts at every failure. `elastic`: one job that goes on
-with fewer slices; all of it pauses to rebuild. `decoupled`: `learners` of those, and only the one
-that was hit pauses (arXiv:2604.21428). `diloco`: the same learners, all of which wait for the last
-one every H steps (arXiv:2311.08105). `streaming`: they wait for each other fragment by fragment,
-and only if a merge takes longer than the overlap hides (arXiv:2501.18512).
+- `not-elastic`: one data-parallel job that restarts at every failure.
+- `elastic`: one job that continues with fewer slices; all of it pauses to rebuild.
+- `decoupled`: `learners` elastic learners; only the one that was hit pauses (arXiv:2604.21428).
+- `diloco`: the same learners, all of which wait for the last one every H steps (arXiv:2311.08105).
+- `streaming`: learners wait for each other fragment by fragment, and only if a merge takes longer
+  than the overlap hides (arXiv:2501.18512).
 
-What learners send is taken to be hidden behind their steps; `bandwidth` says when it is.
+All communication is assumed to be hidden behind the steps; `bandwidth` says when it is.
 """
 
 from __future__ import annotations
@@ -24,23 +25,30 @@ from archipelago.lab.planner.trace import Floats, Trace
 
 
 class Configuration(StrEnum):
+    """A way to train on a cluster."""
+
     NOT_ELASTIC = "not-elastic"
+    """One data-parallel job that restarts at every failure."""
     ELASTIC = "elastic"
+    """One data-parallel job that shrinks and grows."""
     DECOUPLED = "decoupled"
+    """Learners that never wait for each other (arXiv:2604.21428)."""
     DILOCO = "diloco"
+    """Learners that all wait every H steps (arXiv:2311.08105)."""
     STREAMING = "streaming"
+    """Learners that wait for each other fragment by fragment (arXiv:2501.18512)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lockstep:
-    """How learners wait for each other: every `every` steps, or in `fragments` turns as often.
-
-    `overlap`: steps that are trained while a merge is under way; 0 means that all stand still.
-    """
+    """How learners wait for each other."""
 
     every: int
+    """Steps between two merges of the same fragment, H."""
     fragments: int
+    """The number of fragments, each with a meeting of its own within `every` steps."""
     overlap: int
+    """Steps that are trained while a merge is under way; 0 means that all learners stand still."""
 
     @property
     def gap(self) -> int:
@@ -56,7 +64,7 @@ def play(
     step_s: float,
     lockstep: Lockstep,
 ) -> TraceOutcome:
-    """What a configuration makes of a trace; `lockstep` is read by those that meet."""
+    """Play one configuration on a trace; only diloco and streaming read `lockstep`."""
     if configuration is Configuration.NOT_ELASTIC:
         return together([rigid(trace, recovery.restart_s, step_s)], trace.lasts_s)
     count = 1 if configuration is Configuration.ELASTIC else learners
@@ -71,7 +79,7 @@ def play(
 
 
 def together(courses: list[Course], lasts_s: float) -> TraceOutcome:
-    """Learners that never wait: the mean of their goodput, and the union of their uptimes."""
+    """Return the outcome of learners that never wait: mean goodput, and the union of uptimes."""
     goodput = float(np.mean([course.goodput(lasts_s) for course in courses]))
     begins = np.concatenate([course.from_s[course.share > 0] for course in courses])
     ends = np.concatenate([course.to_s[course.share > 0] for course in courses])
@@ -86,10 +94,10 @@ def together(courses: list[Course], lasts_s: float) -> TraceOutcome:
 def meeting(
     courses: list[Course], lasts_s: float, step_s: float, lockstep: Lockstep
 ) -> TraceOutcome:
-    """Learners that wait for the last one, meeting after meeting.
+    """Return the outcome of learners that wait for the last one at every meeting.
 
-    Nobody begins the step that is `overlap` after a meeting's before all have reached the meeting.
-    Uptime is not computed: it is NaN.
+    No learner begins the step that is `overlap` steps past a meeting before all learners have
+    reached that meeting. Uptime is not computed: it is NaN.
     """
     shares = [float(np.average(c.share, weights=c.to_s - c.from_s + TINY_S)) for c in courses]
     count = 0
@@ -103,10 +111,13 @@ def meeting(
 def meetings(
     courses: list[Course], step_s: float, lockstep: Lockstep
 ) -> Iterator[tuple[list[float], list[float]]]:
-    """Meeting after meeting, without end: when each learner went on, and when it got there."""
+    """Yield, meeting after meeting, when each learner continued and when it reached the meeting.
+
+    The iterator never ends.
+    """
     clocks = [_Clock(course) for course in courses]
     lag, rest = divmod(lockstep.overlap, lockstep.gap)
-    met_s = deque([0.0] * (lag + 1), maxlen=lag + 1)  # the last meetings' times, oldest first
+    met_s = deque([0.0] * (lag + 1), maxlen=lag + 1)  # times of the last meetings, oldest first
     now_s = [0.0] * len(clocks)
     while True:
         ahead_s = [c.after(t, rest * step_s) for c, t in zip(clocks, now_s, strict=True)]
@@ -118,11 +129,11 @@ def meetings(
 
 
 TINY_S = 1e-9
-"""A weight for learners that never compute."""
+"""A weight, in seconds, for learners that never compute."""
 
 
 class _Clock:
-    """A learner's useful seconds as a function of time, and back; asked in the order of time."""
+    """The useful seconds of a learner as a function of time; queries come in the order of time."""
 
     def __init__(self, course: Course) -> None:
         self._from_s: list[float] = course.from_s.tolist()
@@ -130,7 +141,7 @@ class _Clock:
         self._at = 0
 
     def after(self, from_s: float, needs_s: float) -> float:
-        """When so many useful seconds are done, from a time on; infinite if never."""
+        """Return when `needs_s` useful seconds after `from_s` are done; infinite if never."""
         at, begins, ends = self._at, self._from_s, self._until_s
         while at < len(begins):
             start_s = max(from_s, begins[at])
@@ -144,7 +155,7 @@ class _Clock:
 
 
 def mean_and_interval(samples: Floats) -> tuple[float, float]:
-    """The mean, and half of its 95 % interval by Student's t."""
+    """Return the mean, and half of its 95 % interval by Student's t (NaN for one sample)."""
     count = len(samples)
     if count < 2:
         return float(samples.mean()), float("nan")
@@ -155,7 +166,7 @@ def mean_and_interval(samples: Floats) -> tuple[float, float]:
 STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 """The 97.5 % quantile of Student's t for 1 to 12 degrees of freedom."""
 STUDENT_LATER = 2.179
-"""For more degrees of freedom, on the safe side."""
+"""The quantile used for more degrees of freedom, on the safe side."""
 
 
 def _student(freedom: int) -> float:

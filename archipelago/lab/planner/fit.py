@@ -1,8 +1,8 @@
-"""Physical constants from the two rows of table 1 that have one learner, and from nothing else.
+"""Physical constants, fitted only to the two rows of table 1 that have one learner.
 
-Of the elastic row the pauses are fitted, of the other one the restart. The simulation is the model;
-the closed form only says into which direction to go. What the rows do not determine is seen from
-the profile: the best fit that is left when one constant is held.
+The elastic row determines the pauses (shrink and grow), the other row the restart. The simulation
+is the model; the closed form only provides the slopes of the fit. A profile shows how well the rows
+determine a constant: it is the best fit with that constant held fixed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from archipelago.lab.planner.learner_timeline import elastic, rigid
 from archipelago.lab.planner.trace import Floats, Trace, draw
 
 STEP_S = 1.0
-"""Where nothing is said of it."""
+"""The default step time in seconds."""
 LONGEST_S = 30 * DAY_S
 ROUNDS_OF_FITTING = 5
-"""Newton's method is at home after four; the simulation's noise ends it."""
+"""Iterations of Newton's method: it converges after four, up to the noise of the simulation."""
 CHI_SQUARE = 3.84
-"""The 95 % quantile of chi-square with one degree of freedom: how far a profile may rise."""
+"""The 95 % quantile of chi-square with one degree of freedom, which limits a profile's rise."""
 RETURNS_S = (20.0, 40.0, paper.RESUME_S, 80.0, 110.0, 150.0, 220.0)
 GROWS_S = (0.0, 6.0, 9.0, 12.0, 15.0, 18.0, 24.0)
 SHRINKS_S = (10.0, 14.0, 16.0, 18.0, 20.0, 22.0, 25.0)
@@ -42,7 +42,7 @@ SPREADS = (0.25, 0.5, 1.0)
 
 
 def start() -> Recovery:
-    """Where a fit begins, and what it does not touch."""
+    """Return the constants that a fit starts from, including those that it holds fixed."""
     return Recovery(
         shrink_s=20.0,
         grow_s=10.0,
@@ -56,37 +56,39 @@ def start() -> Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Constants, and the sum of squares that they leave on each row, in squared points."""
+    """The fitted constants, and the squares that they leave."""
 
     recovery: Recovery
     elastic_squares: float
+    """The sum of squared differences on the elastic row, in squared points."""
     rigid_squares: float
+    """The sum of squared differences on the not-elastic row, in squared points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How well the elastic row is fitted with one constant held.
-
-    `rows`: value, and the sum of squares in squared points that the best others leave; `inside`:
-    the values that a 95 % interval by the likelihood ratio holds, of those that were tried.
-    """
+    """The quality of the fit of the elastic row with one constant held fixed."""
 
     constant: str
+    """The name of the constant."""
     rows: tuple[tuple[str, float], ...]
+    """Each value tried, and the sum of squares, in squared points, that the best others leave."""
     inside: tuple[str, ...]
+    """The values tried that lie inside a 95 % likelihood-ratio interval."""
 
 
 def rates() -> Floats:
-    """Failures a second of the paper's clusters."""
+    """Return the failures per second of each of the paper's clusters."""
     return np.array(paper.CHIPS) / YEAR_S
 
 
 def target(configuration: Configuration) -> Floats:
+    """Return the published goodput of a configuration with one learner, in shares of 1."""
     return np.array(paper.TABLE_1[configuration, 1]) / 100
 
 
 def traces(seed: int, failures: int, recovery: Recovery, slice_chips: int) -> list[Trace]:
-    """One trace for each of the paper's clusters, of so many failures or 30 days."""
+    """Draw one trace for each of the paper's clusters, of about `failures` failures or 30 days."""
     return [
         one_trace(seed, chips, failures, recovery, slice_chips, YEAR_S) for chips in paper.CHIPS
     ]
@@ -95,6 +97,7 @@ def traces(seed: int, failures: int, recovery: Recovery, slice_chips: int) -> li
 def one_trace(
     seed: int, chips: int, failures: int, recovery: Recovery, slice_chips: int, mtbi_s: float
 ) -> Trace:
+    """Draw the trace of a cluster of `chips`, of about `failures` failures or 30 days."""
     slices = whole_slices(chips, slice_chips, paper.MOST_LEARNERS)
     cluster = Cluster(chips, slices, mtbi_s)
     lasts_s = min(LONGEST_S, failures / cluster.failures_per_s)
@@ -102,7 +105,7 @@ def one_trace(
 
 
 def fit(seed: int, failures: int) -> Fitted:
-    """The constants, from traces of so many failures."""
+    """Fit the constants on traces of about `failures` failures each."""
     first = start()
     played = traces(seed, failures, first, paper.SLICE_CHIPS)
     pauses, squares = fit_elastic(played, first, "shrink_s", "grow_s")
@@ -121,7 +124,7 @@ def fit(seed: int, failures: int) -> Fitted:
 def fit_elastic(
     played: list[Trace], first: Recovery, *free: str, goal: Floats | None = None
 ) -> tuple[Recovery, float]:
-    """Fit the pauses that are `free` on the elastic row, or another goal; the squares left."""
+    """Fit the `free` pauses to the elastic row, or to `goal`; return them and the squares left."""
 
     def simulated(recovery: Recovery) -> Floats:
         return np.array([elastic(t, recovery, STEP_S).goodput(t.lasts_s) for t in played])
@@ -140,9 +143,9 @@ def _newton(
     guess: Callable[[Recovery], Floats],
     goal: Floats,
 ) -> tuple[Recovery, float]:
-    """Least squares of `simulated` to `goal`, in squared points; no constant falls below 0.
+    """Fit the `free` constants of `simulated` to `goal` by least squares, in squared points.
 
-    The slopes are those of `guess`.
+    The slopes are those of `guess`. No constant falls below 0.
     """
     now, best, least = first, first, np.inf
     for _ in range(ROUNDS_OF_FITTING):
@@ -161,7 +164,7 @@ def _newton(
 
 
 def one_constant() -> dict[Configuration, float]:
-    """The d of 1 / (1 + λd) for each of the two rows, in seconds, by least squares."""
+    """Return the d of 1 / (1 + λd) for each of the two rows, in seconds, by least squares."""
     found: dict[Configuration, float] = {}
     for configuration in (Configuration.NOT_ELASTIC, Configuration.ELASTIC):
         costs_s = 1.0
@@ -175,7 +178,7 @@ def one_constant() -> dict[Configuration, float]:
 
 
 def profiles(seed: int, failures: int, best: Recovery) -> list[Profile]:
-    """Hold one constant after the other, and fit the rest."""
+    """Hold one constant after the other fixed, and fit the rest."""
     both = ("shrink_s", "grow_s")
     freedom = len(paper.CHIPS) - len(both)
     played = traces(seed, failures, best, paper.SLICE_CHIPS)

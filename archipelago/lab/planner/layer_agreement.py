@@ -1,4 +1,4 @@
-"""Do both layers say the same? Windows of one trace, played by both."""
+"""A check that both layers agree: windows of one trace, played by each of them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from archipelago.lab.planner.configurations import Configuration, Lockstep, play
 from archipelago.lab.planner.learner_timeline import elastic, merged_share
 
 SYNC = rounds.Sync(every=24, fragments=8, overlap=2, quorum=1)
-"""The paper's H, τ and K; with its P = 24 a window of as many events would be a third as long."""
+"""The paper's H, τ and K. With its P = 24, a window of as many events would be a third as long."""
 FAST_ROUNDS, FULL_ROUNDS = 160, 1000
 MARGIN_S = 3600.0
-"""A window lies somewhere in a trace that is so much longer."""
+"""Seconds by which the drawn trace is longer than the window that is cut from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedWindow:
-    """One window, goodput in per cent; `difference`: rounds less chips, in points.
-
-    `merged`, `chips_merged`: of the tokens trained, what is in the model at the end, by each layer.
-    """
+    """One window, played by both layers; goodput and merged shares are in per cent."""
 
     configuration: Configuration
     learners: int
@@ -34,8 +31,11 @@ class ComparedWindow:
     chips_goodput: float
     rounds_goodput: float
     difference: float
+    """Goodput of the rounds layer less that of the chips layer, in points."""
     chips_merged: float
+    """The share of trained tokens that is in the model at the end, by the chips layer."""
     merged: float
+    """The share of trained tokens that is in the model at the end, by the rounds layer."""
     events: int
     merges: int
     rebuilds: int
@@ -44,7 +44,7 @@ class ComparedWindow:
 def windows(
     seed: int, rounds_each: int, recovery: Recovery, *, fetching: float = 1.0
 ) -> Iterator[ComparedWindow]:
-    """One window of so many rounds for each cell of table 1 that has learners which shrink."""
+    """Yield one window of `rounds_each` rounds for each cell of table 1 with elastic learners."""
     lasts_s = rounds_each * SYNC.every / SYNC.fragments * fit.STEP_S
     for configuration, learners in paper.TABLE_1:
         if configuration is Configuration.NOT_ELASTIC:

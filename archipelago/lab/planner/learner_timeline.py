@@ -1,7 +1,8 @@
-"""One elastic learner on a trace: when it computes, on how much, and when it rebuilds.
+"""One elastic learner on a trace: when it computes, on how many slices, and when it rebuilds.
 
-Slices that fail or come back during a rebuild cost no rebuild of their own: it ends with whatever
-is sound by then. What fails while it waits to be taken in breaks nothing.
+Slices that fail or come back during a rebuild cause no rebuild of their own: the rebuild ends with
+the slices that are sound by then. The failure of a slice that is back but not yet taken in breaks
+nothing.
 """
 
 from __future__ import annotations
@@ -17,31 +18,35 @@ from archipelago.lab.planner.cluster_model import Grow, Recovery
 from archipelago.lab.planner.trace import Floats, Trace
 
 NEARLY_A_STEP = 1e-9
-"""Rounding errors, as a share of a step, that do not make it a step."""
+"""The rounding error, as a share of a step, that is ignored when steps are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The times in which a learner computes, in order; all of shape (spells,).
+    """The spells in which a learner computes, in order; all arrays have the shape (spells,).
 
-    From `from_s` to `to_s` it computes on `share` of its chips; of that `useful_s` are in steps
-    that were completed. Seconds of the trace; none of it lies after its end.
+    Times are in seconds of the trace, and none lies after its end.
     """
 
     from_s: Floats
+    """The begin of each spell."""
     to_s: Floats
+    """The end of each spell."""
     useful_s: Floats
+    """The seconds of each spell that are in completed steps."""
     share: Floats
+    """The share of the learner's chips on which it computes."""
 
     def goodput(self, lasts_s: float) -> float:
+        """Return the share of all chip-seconds that is in completed steps."""
         return float(self.useful_s @ self.share) / lasts_s
 
 
 def merged_share(courses: Sequence[Course], interval_s: float) -> float:
-    """Of what is trained, the share that gets into the model, if a rebuild is a new life.
+    """Return the share of trained work that gets into the model, if each rebuild starts a new life.
 
-    A fragment is handed in once in `interval_s` (H steps), each at its own time: what was trained
-    since is lost with the life, or outstanding at the end of the trace.
+    A fragment is handed in once in `interval_s` (H steps), each at its own time. Work since the
+    last hand-in is lost with the life, or outstanding at the end of the trace.
     """
     trained = sum(float(c.useful_s @ c.share) for c in courses)
     kept = 0.0
@@ -54,7 +59,7 @@ def merged_share(courses: Sequence[Course], interval_s: float) -> float:
 
 
 def elastic(trace: Trace, recovery: Recovery, step_s: float) -> Course:
-    """Play a learner that goes on with the slices it has left."""
+    """Play a learner that continues with the slices it has left."""
     count = len(trace.fails_s)
     at_s = np.concatenate([trace.fails_s, trace.back_s])
     order = np.argsort(at_s, kind="stable")
@@ -79,7 +84,7 @@ def elastic(trace: Trace, recovery: Recovery, step_s: float) -> Course:
 
 
 def rigid(trace: Trace, restart_s: float, step_s: float) -> Course:
-    """Play a job that restarts at each failure, with all of its chips: others take their place."""
+    """Play a job that restarts at each failure with as many chips: others replace the failed."""
     count = len(trace.fails_s)
     begins, ends, useful = _spells(
         trace.fails_s.tolist(),
@@ -105,17 +110,17 @@ def _spells(
     *,
     whole: bool,
 ) -> tuple[Floats, Floats, Floats]:
-    """Begin, end and useful seconds of each spell of computing.
+    """Return the begin, end and useful seconds of each spell of computing.
 
-    A failure breaks the step that is under way. Who rebuilds to grow completes its step first;
-    under `Grow.WHOLE` it does not, if a slice fails by then.
+    A failure breaks the step under way. A rebuild to grow waits until the current step is complete.
+    Under `Grow.WHOLE` the learner gives the rebuild up if a slice fails by then.
     """
     begins, ends, useful = [0.0], list[float](), list[float]()
     up_s, k, count = 0.0, 0, len(wakes_s)
     while k < count and wakes_s[k] < lasts_s:
         at_s, fail = wakes_s[k], fails[k]
         if fail:
-            if since_s[k] > up_s:  # it was back, and not yet taken in
+            if since_s[k] > up_s:  # the slice was back, but not yet taken in
                 k += 1
                 continue
             done_s = math.floor((at_s - up_s) / step_s + NEARLY_A_STEP) * step_s
@@ -129,9 +134,9 @@ def _spells(
                 and wakes_s[k] <= at_s
                 and not (fails[k] and since_s[k] <= up_s)
             ):
-                k += 1  # these it takes in as well, or they fail once more, at no cost
+                k += 1  # taken in as well, or failed again before that, at no cost
             if at_s >= lasts_s or (k < count and wakes_s[k] <= at_s):
-                continue  # what comes next comes before the step is complete
+                continue  # the next event precedes the end of the step
             k -= 1
             done_s, down_s = at_s - up_s, at_s + grow_s
         ends.append(at_s)

@@ -1,9 +1,9 @@
-"""What islands cost in held-out loss, and how many more tokens make up for it.
+"""The cost of islands in held-out loss, and the additional tokens that make up for it.
 
-Two published laws: how loss falls with parameters for each number of replicas (table of fits in
-arXiv:2503.09799), and how it falls with tokens (arXiv:2203.15556). The first gives the ratio of
-DiLoCo's loss to data-parallel's, of which never less than 1 is believed; the second how many
-tokens that ratio is worth. Neither was fitted on this project's runs.
+Two published laws are used: how loss falls with parameters for each number of replicas (table of
+fits in arXiv:2503.09799), and how it falls with tokens (arXiv:2203.15556). The first gives the
+ratio of DiLoCo's loss to data-parallel's, which is clamped to at least 1. The second gives the
+number of tokens that this ratio is worth. Neither was fitted on this project's runs.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ import math
 from collections.abc import Mapping
 
 DATA_PARALLEL = (18.129, -0.0953)
+"""A and α of loss = A·N^α at 20 tokens per parameter, for data-parallel training."""
 REPLICAS: Mapping[int, tuple[float, float]] = {
     1: (18.363, -0.0961),
     2: (18.768, -0.0969),
     4: (19.762, -0.0992),
     8: (21.051, -0.1018),
 }
-"""A and α of loss = A·N^α at 20 tokens a parameter, by the number of replicas."""
+"""A and α of loss = A·N^α at 20 tokens per parameter, by the number of replicas."""
 MOST_FITTED = 8
+"""The largest number of replicas in the published fits."""
 IRREDUCIBLE, OF_SIZE, SIZE_POWER, OF_DATA, DATA_POWER = 1.69, 406.4, 0.34, 410.7, 0.28
-"""E, A, α, B, β of E + A/N^α + B/D^β."""
+"""E, A, α, B and β of loss = E + A/N^α + B/D^β."""
 
 
 def ratio(parameters: float, learners: int) -> float:
-    """Loss of so many learners over that of data-parallel, at equal tokens; 1 or more.
+    """Return the loss of `learners` over that of data-parallel at equal tokens, at least 1.
 
-    Between the fitted numbers, and beyond 8, the logarithm of the ratio is a straight line in the
-    logarithm of the number: beyond it is an extrapolation.
+    The logarithm of the ratio is linear in the logarithm of the number of learners, between the
+    fitted numbers and beyond 8. Beyond 8 it is an extrapolation.
     """
     doublings = math.log2(learners)
     low = min(math.floor(doublings), math.floor(math.log2(MOST_FITTED)) - 1)
@@ -42,16 +44,16 @@ def _log_ratio(parameters: float, learners: int) -> float:
 
 
 def data_parallel(parameters: float, tokens: float) -> float:
-    """Held-out loss of data-parallel, in nats per token."""
+    """Return the held-out loss of data-parallel training, in nats per token."""
     return IRREDUCIBLE + OF_SIZE / parameters**SIZE_POWER + OF_DATA / tokens**DATA_POWER
 
 
 def tokens_to(parameters: float, learners: int, target: float) -> float:
-    """Tokens with which so many learners reach a loss; infinite if no number of them does."""
+    """Return the tokens with which `learners` reach a loss; infinite if it cannot be reached."""
     needed = target / ratio(parameters, learners) - IRREDUCIBLE - OF_SIZE / parameters**SIZE_POWER
     return (OF_DATA / needed) ** (1 / DATA_POWER) if needed > 0 else math.inf
 
 
 def best_loss(parameters: float, learners: int) -> float:
-    """What no number of tokens gets below."""
+    """Return the loss that no number of tokens gets below, in nats per token."""
     return ratio(parameters, learners) * (IRREDUCIBLE + OF_SIZE / parameters**SIZE_POWER)

@@ -1,4 +1,4 @@
-"""Learners of different speeds, whose steps vary: what they compute if they wait for each other."""
+"""Learners of different speeds with varying step times: goodput if they wait for each other."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """`step_s`: usual time of a step, for each learner; a step takes that times 1 ± `jitter`.
-
-    Jitter is uniform, as in the simulator.
-    """
+    """The step times of learners."""
 
     step_s: tuple[float, ...]
+    """The usual step time of each learner, in seconds."""
     jitter: float
+    """Each step takes the usual time times 1 ± `jitter`, uniformly drawn as in the simulator."""
 
 
 def share_computing(
     rng: np.random.Generator, paces: Paces, steps: int, *, overlap: int | None
 ) -> float:
-    """Share of the learners' time in steps, if nobody is `overlap` steps ahead of the last one.
+    """Return the share of the learners' time in steps, if none runs `overlap` steps ahead.
 
-    `overlap`: steps that one may begin before the others have ended the step before them; None: no
-    learner ever waits, and the share is 1.
+    `overlap` counts the steps that a learner may begin before all the others have ended the step
+    before them. With None no learner ever waits, and the share is 1.
     """
     if overlap is None:
         return 1.0

@@ -1,4 +1,4 @@
-"""What a setting is worth: simulated goodput, link and loss, and hours and dollars from them."""
+"""The value of a setting: simulated goodput, link and loss, and the hours and dollars they give."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ from archipelago.lab.planner.trace import Trace, draw
 from cluster.config.machines import ClusterFile
 
 LONGEST_S = 30 * DAY_S
+"""The longest simulated trace, in seconds."""
 SHORTEST_S = DAY_S / 4
+"""The shortest simulated trace, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationEffort:
+    """The size of a simulation."""
+
     seeds: int
+    """The number of traces, each from its own seed."""
     failures: int
+    """The mean number of failures of each trace, within the limits on its length."""
 
 
 PLANNED, QUICK = SimulationEffort(3, 6_000), SimulationEffort(1, 2_000)
@@ -39,30 +45,39 @@ PLANNED, QUICK = SimulationEffort(3, 6_000), SimulationEffort(1, 2_000)
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What comes of a setting. Shares are of 1.
-
-    `goodput`: of the chips' time in completed steps. `merged`: of the tokens trained, those that
-    are in the model when their learner rebuilds. `tokens`: needed to the target loss, infinite if
-    it cannot be reached. `objective`: hours or dollars; infinite if it does not work, and `why`.
-    """
+    """The value of a setting; shares are of 1."""
 
     setting: Setting
     goodput: float
+    """The share of the chips' time that is in completed steps."""
     interval: float
+    """Half of the 95 % confidence interval of `goodput` over seeds."""
     uptime: float
+    """The share of the time in which at least one learner advances."""
     merged: float
+    """The share of trained tokens that is in the model when their learner rebuilds."""
     used: float
+    """The share of the chips that learners have, weighted by the groups' throughput."""
     tokens_per_s: float
+    """The throughput of merged tokens."""
     tokens: float
+    """The tokens needed to reach the target loss; infinite if it cannot be reached."""
     hours: float
+    """The time to the target loss."""
     usd: float
+    """The cost to the target loss: chips, syncer nodes and egress."""
     moving: SettingTraffic
+    """The traffic of the setting."""
     holding: ShardNodes
+    """The nodes of the syncer and the shards."""
     objective: float
+    """The hours or dollars to minimise; infinite if the setting does not work."""
     why: str
+    """The reason why the setting does not work; empty if it works."""
 
 
 def recovery_of(cluster: ClusterFile) -> Recovery:
+    """Return the recovery times of a cluster file, with learners that grow under `Grow.WHOLE`."""
     table = cluster.recovery
     return Recovery(
         table.shrink_s,
@@ -76,23 +91,27 @@ def recovery_of(cluster: ClusterFile) -> Recovery:
 
 
 def target_loss(cluster: ClusterFile) -> float:
+    """Return the target loss, by default that of data-parallel training on the given tokens."""
     training = cluster.training
     return training.target_loss or loss.data_parallel(training.parameters, training.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedSetting:
-    """What the chips layer made of one number of learners; `courses` of each seed and group."""
+    """The chips layer's results for one number of learners, in shares of 1."""
 
     goodput: float
     interval: float
+    """Half of the 95 % confidence interval of `goodput` over seeds."""
     uptime: float
     used: float
+    """The share of the chips that learners have, weighted by the groups' throughput."""
     courses: tuple[tuple[Course, ...], ...]
+    """The courses of all learners, group by group, for each seed."""
 
 
 class Simulator:
-    """The chips layer on one cluster; every number of learners is played once."""
+    """The chips layer on one cluster; every number of learners is simulated once."""
 
     def __init__(self, cluster: ClusterFile, seed: int, effort: SimulationEffort) -> None:
         self.cluster, self._seed, self._effort = cluster, seed, effort
@@ -100,7 +119,10 @@ class Simulator:
         self._played: dict[tuple[tuple[int, ...], int], PlayedSetting] = {}
 
     def traces(self, setting: Setting, seed: int, lasts_s: float) -> list[list[Trace]]:
-        """By group and learner. Slices that cannot be shared evenly, or are spare, are left out."""
+        """Draw the traces by group and learner.
+
+        Slices that cannot be shared evenly, and spare slices, are left out.
+        """
         found: list[list[Trace]] = []
         for number, (group, count) in enumerate(
             zip(self.cluster.groups, setting.learners, strict=True)
@@ -119,16 +141,18 @@ class Simulator:
         return found
 
     def failures_per_s(self) -> float:
+        """Return the interruptions of the whole cluster per second."""
         return sum(group.chips / group.mtbi_years / YEAR_S for group in self.cluster.groups)
 
     def played(self, setting: Setting) -> PlayedSetting:
+        """Return the simulation of a setting's learners and spares, which is cached."""
         key = setting.learners, setting.spares
         if key not in self._played:
             self._played[key] = self._play(setting)
         return self._played[key]
 
     def goodput_of(self, setting: Setting, groups: list[list[Trace]], lasts_s: float) -> float:
-        """Of these traces, by chips that learners have."""
+        """Return the goodput on these traces, weighted by the chips of each learner."""
         weighted = total = 0.0
         for group, traces in zip(self.cluster.groups, groups, strict=True):
             for trace in traces:
@@ -163,7 +187,7 @@ class Simulator:
         return PlayedSetting(mean, half, float(np.mean(uptimes)), whole, tuple(kept))
 
     def _used(self, setting: Setting) -> list[float]:
-        """The share of each group's chips that learners have."""
+        """Return the share of each group's chips that learners have."""
         found: list[float] = []
         for group, count in zip(self.cluster.groups, setting.learners, strict=True):
             slices = group.chips // group.slice_chips
@@ -172,13 +196,16 @@ class Simulator:
         return found
 
     def _course(self, trace: Trace, setting: Setting) -> Course:
-        """A learner with a spare loses none of its chips: another slice takes over at once."""
+        """Play one learner on its trace.
+
+        With spares a learner loses none of its chips: another slice takes over at once.
+        """
         if setting.spares:
             return rigid(trace, self.recovery.shrink_s, self.step_s)
         return elastic(trace, self.recovery, self.step_s)
 
     def worth(self, setting: Setting) -> Worth:
-        """Everything about one setting."""
+        """Return the value of one setting."""
         cluster, played = self.cluster, self.played(setting)
         moving = traffic(setting, cluster)
         holding = shards(setting, moving, cluster)
@@ -222,7 +249,7 @@ class Simulator:
         tokens: float,
         hours: float,
     ) -> str:
-        """What makes a setting impossible; nothing if it works."""
+        """Return the reason why a setting is impossible; empty if it works."""
         training = self.cluster.training
         if moving.busiest > SLACK:
             return "link"

@@ -1,6 +1,7 @@
-"""Pictures of what the other modules say, as SVG, each for light and for dark pages.
+"""Pictures of the planner's results as SVG, each for light and for dark pages.
 
-The one place that draws. matplotlib is an optional extra, and is imported when something is drawn.
+This is the only module that draws. matplotlib is an optional extra and is imported on the first
+drawing.
 """
 
 from __future__ import annotations
@@ -29,20 +30,24 @@ if TYPE_CHECKING:
 INK = {"light": "#1f2328", "dark": "#e6edf3"}
 FAINT = {"light": "#d0d7de", "dark": "#3d444d"}
 COLOURS = ("#d55e00", "#e69f00", "#56b4e9", "#0072b2", "#009e73", "#cc79a7", "#999999", "#b8a800")
-"""Those of Okabe and Ito, which people of any colour vision tell apart, and two more."""
+"""The Okabe-Ito palette, which people of any colour vision can tell apart, and two more colours."""
 LOCKSTEP = Lockstep(24, 24, 2)
 MEETING = ((Configuration.DILOCO, 8), (Configuration.STREAMING, 8))
-"""Baselines that the paper's table has no row of."""
+"""The lock-step baselines, which have no row in the paper's table."""
 FAILURES, MEETING_S = 6_000, 40_000.0
 GBIT_S = np.logspace(-1, 4, 200)
+"""The links on the x axis, in Gbit/s."""
 LASTS_S, FAILS_S, STEP_S = 240.0, 60.5, 1.0
-"""Of the timeline: one slice of one of four learners fails."""
+"""The timeline picture, in seconds: one slice of one of four learners fails at `FAILS_S`."""
 TOGETHER_S = 1e-6
-"""Bars with less between them are one."""
+"""Bars with a smaller gap, in seconds, are drawn as one."""
 
 
 def draw_all(folder: Path, cluster: ClusterFile, seed: int) -> list[Path]:
-    """Draw each picture twice; the files."""
+    """Draw each picture twice, for light and dark pages, and return the files.
+
+    Errors: `UserMistake` if matplotlib is not installed.
+    """
     fitted = fit.fit(seed, FAILURES).recovery
     curves = _curves(fitted, seed)
     simulator = objective.Simulator(cluster, seed, objective.QUICK)
@@ -103,7 +108,7 @@ Curves = dict[tuple[Configuration, int], list[float]]
 
 
 def _curves(recovery: Recovery, seed: int) -> Curves:
-    """Goodput in per cent at the paper's sizes, by configuration and learners."""
+    """Return goodput in per cent at the paper's cluster sizes, by configuration and learners."""
     found: Curves = {row: [] for row in (*paper.TABLE_1, *MEETING)}
     for chips in paper.CHIPS:
         trace = fit.one_trace(seed + 1, chips, FAILURES, recovery, paper.SLICE_CHIPS, YEAR_S)
@@ -150,7 +155,7 @@ def _bandwidth(figure: Figure) -> None:
 
 
 def _failure(figure: Figure, recovery: Recovery) -> None:
-    """Four learners of four slices: the second one loses a slice, which comes back."""
+    """Draw four learners of four slices: the second one loses a slice, which comes back."""
     hit, learners, each = 1, 4, 4
     one = np.array([FAILS_S])
     since, slice_of = np.array([-math.inf]), np.array([hit * each])
@@ -180,7 +185,7 @@ def _failure(figure: Figure, recovery: Recovery) -> None:
 
 
 def _met(parts: list[Course], lockstep: Lockstep) -> list[list[tuple[float, float]]]:
-    """The times in which learners that wait for each other compute."""
+    """Return the spells in which learners that wait for each other compute."""
     rows: list[list[tuple[float, float]]] = [[] for _ in parts]
     for held_s, reached_s in meetings(parts, STEP_S, lockstep):
         for row, part, start, stop in zip(rows, parts, held_s, reached_s, strict=True):
@@ -196,7 +201,7 @@ def _met(parts: list[Course], lockstep: Lockstep) -> list[list[tuple[float, floa
 
 
 def _plan(figure: Figure, cluster: ClusterFile, works: list[objective.Worth]) -> None:
-    """The objective for each number of learners, by the best setting of each."""
+    """Draw the objective for each number of learners, with the best setting of each."""
     best = plan_choice.chosen(works)
     least: dict[int, objective.Worth] = {}
     for worth in sorted(works, key=lambda w: -w.objective):

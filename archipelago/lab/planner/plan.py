@@ -1,7 +1,8 @@
-"""`archipelago plan CLUSTER.toml`: how to train on a cluster, and why.
+"""`archipelago plan CLUSTER.toml`: the best way to train on a cluster, and the reasons.
 
-The chips layer plays every number of learners; what that leaves is reckoned for every interval and
-wire. The best three are played again by the rounds layer, with the coordinator's own rules.
+The chips layer simulates every number of learners. The rest is computed from that for every
+interval and wire format. The rounds layer plays the best three again, with the coordinator's own
+rules.
 """
 
 from __future__ import annotations
@@ -19,23 +20,28 @@ from cluster.config.toml import table_block
 from coordinator.errors import UserMistake
 
 REPLAYED = 3
-"""Settings that the rules play."""
+"""The number of settings that the rounds layer plays."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
+    """The chosen setting, the alternatives and the reasons."""
+
     best: Worth
     runner_up: Worth | None
+    """The best setting with other numbers of learners; None if no other works."""
     tried: int
+    """The number of settings that were evaluated."""
     replays: tuple[Replay, ...]
     reasons: tuple[str, ...]
     changes: tuple[Change, ...]
     toml: str
+    """The tables to paste into a run file."""
     step_s: float
     target_loss: float
 
     def as_json(self) -> dict[str, object]:
-        """What `--json` prints; goodput and uptime in per cent."""
+        """Return what `--json` prints; goodput and uptime are in per cent."""
         return {
             **figures(self.best),
             "step_s": self.step_s,
@@ -50,7 +56,7 @@ class TrainingPlan:
 
 
 def figures(worth: Worth) -> dict[str, object]:
-    """One setting with what comes of it."""
+    """Return one setting and its results as JSON values; shares are in per cent."""
     setting, moving, holding = worth.setting, worth.moving, worth.holding
     return {
         "learners": setting.total,
@@ -83,7 +89,10 @@ def figures(worth: Worth) -> dict[str, object]:
 
 
 def plan(cluster: ClusterFile, seed: int) -> TrainingPlan:
-    """Choose; refuses with the nearest that can, where nothing works (`UserMistake`)."""
+    """Choose a setting for a cluster.
+
+    Errors: `UserMistake` if no setting works; it names the nearest one that could.
+    """
     simulator = Simulator(cluster, seed, PLANNED)
     worths = sorted((simulator.worth(s) for s in settings(cluster)), key=lambda w: w.objective)
     works = [worth for worth in worths if not worth.why]
@@ -107,7 +116,7 @@ def plan(cluster: ClusterFile, seed: int) -> TrainingPlan:
 
 
 def to_paste(cluster: ClusterFile, best: Worth) -> str:
-    """`[sync]`, `[durability]` and `[[islands]]` as `archipelago run` takes them."""
+    """Return `[sync]`, `[durability]` and `[[islands]]` in the form of a run's file."""
     setting = best.setting
     sync = {
         "every": setting.every,
@@ -134,4 +143,5 @@ def to_paste(cluster: ClusterFile, best: Worth) -> str:
 
 
 def interruptions_per_day(cluster: ClusterFile) -> float:
+    """Return the interruptions of all of a cluster's chips per day."""
     return sum(g.chips / g.mtbi_years / YEAR_S for g in cluster.groups) * 86400

@@ -1,4 +1,4 @@
-"""The choice among settings: the best of those that work, or what would have to change."""
+"""The choice among settings: the best that works, or the change that would make one work."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from archipelago.lab.planner.settings import INTERVALS, SLACK, WIRES
 from cluster.config.machines import ClusterFile
 
 EQUAL = 0.005
-"""Settings whose objective differs by less are equal: then the shorter interval, the wider wire and
-fewer learners are taken."""
+"""The relative difference in the objective below which settings count as equal.
+
+Among equals, the shorter interval, then the wider wire format, then fewer learners win.
+"""
 QUORUM = 1
+"""K in every plan."""
 
 
 def chosen(works: list[Worth]) -> Worth:
-    """The first of those that are as good as the best."""
+    """Return the preferred setting among those that are as good as the best."""
     least = min(worth.objective for worth in works)
     equal = [worth for worth in works if worth.objective <= least * (1 + EQUAL)]
     return min(
@@ -26,7 +29,7 @@ def chosen(works: list[Worth]) -> Worth:
 
 
 def nearest_that_can(cluster: ClusterFile, worths: list[Worth]) -> str:
-    """Why nothing works, and what would."""
+    """Return why no setting works, and the change that would make one work."""
     training = cluster.training
     reasons = {worth.why for worth in worths}
     if reasons <= {"link", "latency", "shards"}:

@@ -1,4 +1,4 @@
-"""The reasons of a plan: why this setting, and what would be chosen under other conditions."""
+"""The reasons for a plan, and the choice under other conditions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ class Change:
     """The choice under changed assumptions."""
 
     given: str
+    """The changed assumption."""
     learners: int
+    """M, or 0 if nothing works."""
     every: int
+    """H, or 0 if nothing works."""
     wire: str
     same: bool
+    """Whether the choice is the plan's own."""
 
 
 def reasons(cluster: ClusterFile, best: Worth, works: list[Worth]) -> list[str]:
-    """Return why each part of the best setting is as it is."""
+    """Return the reason for each part of the best setting."""
     setting, training = best.setting, cluster.training
 
     def of(total: Callable[[int], bool]) -> Worth | None:
@@ -85,7 +89,7 @@ def reasons(cluster: ClusterFile, best: Worth, works: list[Worth]) -> list[str]:
 
 
 def changes(cluster: ClusterFile, seed: int, best: Worth) -> list[Change]:
-    """Return what would be chosen if interruptions, links or the model were otherwise."""
+    """Return the choice if interruptions, links or the model were different."""
     training = cluster.training
     cases = {
         "chips are interrupted four times as often": replace_groups(cluster, 0.25),
@@ -123,7 +127,7 @@ def changes(cluster: ClusterFile, seed: int, best: Worth) -> list[Change]:
 
 
 def replace_groups(cluster: ClusterFile, factor: float) -> ClusterFile:
-    """The same with so many times longer between interruptions."""
+    """Return the cluster with `factor` times as long between interruptions."""
     groups = tuple(
         g.model_copy(update={"mtbi_years": g.mtbi_years * factor}) for g in cluster.groups
     )

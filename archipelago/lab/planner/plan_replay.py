@@ -1,4 +1,4 @@
-"""A setting of a plan, played by the coordinator's own rules beside the chips layer."""
+"""A replay of one of a plan's settings: the coordinator's rules beside the chips layer."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from archipelago.lab.planner.plan_choice import QUORUM
 from islands.learner_state import HEARTBEAT_S
 
 REPLAY_EVENTS, WINDOWS = 5_000, 100
-"""Events that are played, and windows from which one is taken."""
+"""The number of events to play, and the number of windows from which one is taken."""
 OTHER_TRACES = 1_000_003
-"""A seed that the choice has not seen."""
+"""A seed whose traces were not used for the choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A window of one of the best settings, by both layers, in per cent."""
+    """A window of one of the best settings, played by both layers, in per cent."""
 
     learners: int
     every: int
     wire: str
     failures: int
     events: int
+    """The events that the rules handled."""
     chips_goodput: float
     rounds_goodput: float
     merged: float
+    """The share of trained tokens that is in the global model at the end."""
 
 
 def replayed(simulator: Simulator, worth: Worth, seed: int) -> Replay:
-    """Play the window with the most failures among many, by both layers.
+    """Play the window with the most failures of `WINDOWS` windows, by both layers.
 
-    Steps are played as of one second, with all times in proportion: the rules know no unit of time
-    but a learner's beat, of which they need no more than one a step.
+    Steps are played as if they took one second, with all times scaled in proportion. The only
+    absolute time in the rules is a learner's heartbeat, which is needed no more than once a step.
     """
     setting = worth.setting
     scale = 1.0 / simulator.step_s
@@ -54,14 +56,14 @@ def replayed(simulator: Simulator, worth: Worth, seed: int) -> Replay:
         for _ in learners
     ]
     recovery = simulator.recovery
-    if setting.spares:  # what takes over is there at once
+    if setting.spares:  # a spare takes over at once
         recovery = replace(recovery, return_s=recovery.shrink_s)
     played = rounds.play(
         [trace.scaled(scale) for group in groups for trace in group],
         recovery.scaled(scale),
         1.0,
         rounds.Sync(setting.every, setting.fragments, worth.moving.overlap, QUORUM),
-        f"{seed}/plan/{setting}",  # with the class's name: another name would give other windows
+        f"{seed}/plan/{setting}",  # with the class name: a new name would give other windows
         weights=weights,
     )
     by_chips = simulator.goodput_of(setting, groups, lasts_s)

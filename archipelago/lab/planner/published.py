@@ -1,4 +1,4 @@
-"""What others have published, as the figures to compare with. In per cent where no unit is said."""
+"""Published figures to compare with, in per cent where no unit is given."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ TABLE_1: dict[tuple[C, int], tuple[int, ...]] = {
     (C.DECOUPLED, 8): (98, 96, 94, 88, 80),
     (C.DECOUPLED, 16): (99, 98, 96, 93, 86),
 }
-"""Its goodput, by configuration and learners; a chip is interrupted once a year."""
+"""The goodput of table 1, by configuration and learners; a chip is interrupted once a year."""
 MOST_LEARNERS = 16
+"""The largest number of learners in table 1."""
 UPTIME_FROM_LEARNERS = 4
-"""With so many learners or more its uptime is 100."""
+"""The number of learners from which on uptime in table 1 is 100."""
 LLAMA_3_YEARS = 5.8
-"""Between two interruptions of a GPU: 419 in 54 days on 16,384 of them (arXiv:2407.21783)."""
+"""Years between interruptions of a GPU: 419 in 54 days on 16,384 of them (arXiv:2407.21783)."""
 RESUME_S = 57.0
-"""From a kill to training again, as an implementation of the same algorithm has measured it under
-125 faults an hour, with a goodput of 97.7 (ft-diloco)."""
+"""Seconds from a kill to training again.
+
+An implementation of the same algorithm measured it under 125 faults an hour, with a goodput of 97.7
+(ft-diloco).
+"""
 REPAIR_SPREAD = 0.5
-"""Sigma of the logarithm of a return time. Repairs of large systems are log-normal rather than
-exponential (Schroeder and Gibson, TDSC 2010); the spread is our assumption, and next to nothing
-depends on it."""
+"""Sigma of the logarithm of a return time.
+
+Repairs of large systems are log-normal rather than exponential (Schroeder and Gibson, TDSC 2010).
+The value is our assumption; results hardly depend on it.
+"""
 SLICE_CHIPS = 256
 """A pod of TPU v5e; the paper's slices are not public."""

@@ -1,11 +1,10 @@
 """The rounds layer: the coordinator's own rules on a window of a trace, in virtual time.
 
-The trace says when a slice fails and when it is back, and nothing else. Learners are those of the
-simulator, with the real learner's state; around them are the rules, the syncer's own shell, the
-shard as it runs, and the judge of invariants. When a learner computes follows from what happens:
-its process is killed when it loses a slice, another one begins after the rebuild, joins, fetches
-the model and steps. What is counted are steps that learners have completed, each with the slices
-that took part.
+The trace only says when a slice fails and when it is back. The learners are those of the simulator,
+with the real learner's state. Around them run the rules, the syncer's own shell, the real shard,
+and the judge of invariants. When a learner computes follows from the events: its process is killed
+when it loses a slice; after the rebuild another one starts, joins, fetches the model and steps.
+Completed steps are counted, each with the slices that took part.
 """
 
 from __future__ import annotations
@@ -32,27 +31,31 @@ from coordinator.schedule import Schedule
 from coordinator.state import Rule
 
 FETCH_S = 5.0
-"""Of each rebuild: until a learner that joins has the model; 10 GB at 16 Gbit/s. It is no more than
-half of the shorter rebuild."""
+"""Seconds of each rebuild until a joining learner has the model: 10 GB at 16 Gbit/s.
+
+It is at most half of the shorter rebuild.
+"""
 LATENCY_S = 0.0001
-"""Of a message, one way, give or take half of it; no more than a fortieth of that. It is so short
-that hardly ever a slice fails after the end of a rebuild by one layer and before it by the other:
-then one of them has a rebuild more."""
+"""One-way latency of a message in seconds, ± 50 %, at most 1/40 of the shorter rebuild.
+
+It is so short that a slice hardly ever fails after the end of a rebuild in one layer and before it
+in the other. One layer would then count one rebuild more.
+"""
 MESSAGES = 4
-"""Until a life is granted and the model is asked for."""
+"""The messages until a life is granted and the model is requested."""
 MERGE_S, STORE_S = 0.05, 0.1
 WARM_UP_S = 2 * (FETCH_S + MESSAGES * LATENCY_S)
-"""After so long all learners are live, and a window begins."""
+"""Seconds until all learners are live and the window begins."""
 LOOKS = 5000
-"""Times a step that a learner is looked at which shall rebuild at the end of its step."""
+"""Polls per step of a learner that will rebuild at the end of its step."""
 LEASE_WINDOWS = 4096
 EVENTS_A_STEP = 40
-"""No window has so many for each of its learners' steps and seconds: more turn in circles."""
+"""Events for each learner's step and second above which a window is in a livelock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """What the rules are set to: H, P, τ and K."""
+    """The settings of the rules: H, P, τ and K."""
 
     every: int
     fragments: int
@@ -62,21 +65,20 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class PlayedRounds:
-    """What was counted in one window.
-
-    `goodput`: share of 1. `merged`: of all tokens trained, with the warm-up, the share that is in
-    the global model when the window ends. `events`: that the rules were told.
-    """
+    """The counts of one window."""
 
     goodput: float
+    """A share of 1."""
     merged: float
+    """The share of all tokens, including the warm-up's, in the global model at the end."""
     events: int
+    """The events that the rules handled."""
     merges: int
     rebuilds: int
 
 
 class _Fetching(SimNetwork):
-    """The simulator's network, where fetching the model takes a while."""
+    """The simulator's network, with a delay for fetching the model."""
 
     def __init__(self, site: Site, fetch_s: float, rebuilt: dict[Island, _Slices]) -> None:
         super().__init__(site)
@@ -91,7 +93,7 @@ class _Fetching(SimNetwork):
 
 
 class _Slices:
-    """The slices of one island: which are out, and which its learner computes on."""
+    """The slices of one island: those that are out, and those that its learner computes on."""
 
     def __init__(self, count: int, tokens: int) -> None:
         self._count, self._tokens = count, tokens
@@ -99,7 +101,7 @@ class _Slices:
         self.rebuilding = True
 
     def taken_in(self, trait: Trait) -> Trait:
-        """All that are sound take part from now on."""
+        """Take in all sound slices, and return the trait with the tokens of their steps."""
         self.members = set(range(self._count)) - self.out
         self.rebuilding = False
         return replace(trait, tokens=self._tokens * len(self.members))
@@ -117,9 +119,9 @@ def play(
 ) -> PlayedRounds:
     """Play a window that begins with all slices sound; one trace for each learner.
 
-    `weights`: what a slice of each learner counts, in chips say; 1 by default. `fetching`: a
-    learner that joins has the model after so many times as long; with another number than 1 the
-    rebuilds take longer, or shorter, than the recovery says.
+    `weights` gives the weight of each learner's slices, such as their chips; the default is 1.
+    `fetching` scales the time to fetch the model: if it is not 1, rebuilds take longer or shorter
+    than `recovery` says.
     """
     counted = weights or [1] * len(traces)
     return _Window(traces, counted, recovery, step_s, sync, seed, fetching).play()
@@ -154,7 +156,7 @@ class _Window:
         self._network = network = _Fetching(site, fetching * fetch_s, self._slices)
         judge = InvariantJudge(plan.rule, Truth(site.made_of.get, lambda life, from_s, to_s: True))
         self._seat = SyncerSlot(site, SimPorts(site, network), judge)
-        self._done = 0  # tokens of lives that are over, less those from before the window
+        self._done = 0  # tokens of ended lives, less those from before the window
         self._rebuilds = 0
 
     def play(self) -> PlayedRounds:
@@ -222,7 +224,7 @@ class _Window:
             loop.at(loop.now_s + self._step_s / LOOKS, self._at_boundary, machine, process, steps)
 
     def _rebuild(self, machine: Machine, takes_s: float) -> None:
-        """The process ends; another one begins so late that it steps again after `takes_s`."""
+        """End the process, and start another one in time to step again after `takes_s`."""
         slices, loop = self._slices[machine.trait.island], self._site.loop
         self._done += _tokens(machine)
         self._rebuilds += 1
@@ -234,7 +236,7 @@ class _Window:
 
 
 def _tokens(machine: Machine) -> int:
-    """What the life that is lived there has trained."""
+    """Return the tokens that the machine's current life has trained."""
     process = machine.process
     if process is None or process.learner is None:
         return 0
@@ -249,7 +251,7 @@ def _plan(
     sync: Sync,
     seed: str,
 ) -> SimPlan:
-    """A plan in which nothing breaks by itself; `whole`: each island's tokens of one step."""
+    """Return a plan without faults; `whole` holds each island's tokens of one step."""
     rule = Rule(
         Schedule(sync.every, sync.fragments),
         LAYOUT,

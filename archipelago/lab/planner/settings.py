@@ -1,4 +1,4 @@
-"""One way to train on a cluster, and what follows from it without any simulation."""
+"""One way to train on a cluster, and its consequences that need no simulation."""
 
 from __future__ import annotations
 
@@ -10,68 +10,77 @@ from archipelago.lab.planner.bandwidth import BITS
 from cluster.config.machines import ClusterFile, GroupTable
 
 LEARNERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-"""Numbers of learners that are tried; a group has the nearest number that its slices allow."""
+"""The total numbers of learners to try; a group has the nearest number that its slices allow."""
 INTERVALS = (24, 48, 96, 192)
-"""H. The paper's is 24; no shorter one was published to learn as well."""
+"""The values of H to try. The paper uses 24; no shorter interval was published to learn as well."""
 WIRES = ("bf16", "int8", "int4")
-"""From wide to narrow; the first of equals is taken."""
+"""The wire formats to try, widest first; the first of equals is taken."""
 FRAGMENTS = 24
 LEAST_OVERLAP = 2
 SLACK = 0.99
-"""Share of a link that may be used."""
+"""The share of a link that may be used."""
 UNEVEN = 1.35
-"""A group's learners may be so many times more or fewer than its share, if that is even."""
+"""The factor by which a group's learners may differ from its share to divide slices evenly."""
 FIXED_BYTES = 12.0
-"""Of a parameter at its shard: master, momentum, public fragment."""
+"""Bytes per parameter at its shard: master, momentum, public fragment."""
 KEPT_DIFFERENCES = 4
 DISK_SHARE = 0.5
-"""Of the disk's rate, for storing versions."""
+"""The share of the disk's rate that may be used to store versions."""
 MERGE_STEPS = 1.0
-"""Steps that a round takes beside its messages: until the next boundary, and to merge."""
+"""Steps that a round takes besides its messages: until the next step boundary, and to merge."""
 BYTES_PER_GB = 1e9
 FLOPS_A_TOKEN = 6.0
-"""Of a parameter, forward and backward (arXiv:2001.08361)."""
+"""FLOPs per parameter and token, forward and backward (arXiv:2001.08361)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a plan chooses; `learners` by group, in the file's order. `spares`: of each group."""
+    """The variables that a plan chooses."""
 
     learners: tuple[int, ...]
+    """The learners of each group, in the file's order."""
     every: int
+    """H, in steps."""
     wire: str
+    """The wire format, a key of `BITS`."""
     spares: int
+    """The spares of each group."""
 
     @property
     def total(self) -> int:
+        """M, the learners of all groups."""
         return sum(self.learners)
 
     @property
     def fragments(self) -> int:
+        """P, at most H."""
         return min(FRAGMENTS, self.every)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingTraffic:
-    """What a setting sends.
-
-    `syncer`: its region. `gbit_s`: by region, each way, at most. `island_gbit_s`: of one island.
-    `busiest`: the largest share of a link in use; 1 or more does not work. `where`: which one that
-    is. `egress_gb_per_hour`, `egress_usd_per_hour`: of all regions. `overlap`: τ that hides it.
-    """
+    """The traffic of a setting."""
 
     syncer: str
+    """The syncer's region."""
     gbit_s: dict[str, float]
+    """The load of each region's link, each way; an upper bound."""
     island_gbit_s: float
+    """The load of one island's link, each way; 0 if all islands are in the syncer's region."""
     busiest: float
+    """The largest share of a link in use; above `SLACK` the setting does not work."""
     where: str
+    """The region with the busiest link."""
     egress_gb_per_hour: float
+    """The egress of all regions together."""
     egress_usd_per_hour: float
+    """The cost of that egress."""
     overlap: int
+    """The τ that hides an exchange, in steps."""
 
 
 def tokens_per_s(group: GroupTable, cluster: ClusterFile) -> float:
-    """What a group's chips train if nothing ever fails."""
+    """Return a group's throughput without failures."""
     training = cluster.training
     if training.step_s is None:
         flops = group.chips * group.tflops * 1e12 * group.utilisation * group.speed
@@ -82,14 +91,17 @@ def tokens_per_s(group: GroupTable, cluster: ClusterFile) -> float:
 
 
 def step_s(cluster: ClusterFile) -> float:
-    """Of all chips together; with M learners each takes its share of the batch in the same time."""
+    """Return the step time of all chips together.
+
+    M learners take the same time, since each has its share of the batch.
+    """
     if cluster.training.step_s is not None:
         return cluster.training.step_s
     return cluster.training.batch_tokens / sum(tokens_per_s(g, cluster) for g in cluster.groups)
 
 
 def settings(cluster: ClusterFile, totals: tuple[int, ...] = LEARNERS) -> Iterator[Setting]:
-    """All that are tried, each once."""
+    """Yield all settings to try, each once."""
     seen: set[tuple[int, ...]] = set()
     for total in totals:
         learners = tuple(shared(group, total, cluster) for group in cluster.groups)
@@ -108,7 +120,10 @@ def settings(cluster: ClusterFile, totals: tuple[int, ...] = LEARNERS) -> Iterat
 
 
 def shared(group: GroupTable, total: int, cluster: ClusterFile) -> int:
-    """How many of so many learners a group has: near its share of the chips, and even if it can."""
+    """Return a group's number of learners out of `total`.
+
+    It is near the group's share of the chips, and divides its slices evenly if possible.
+    """
     if group.learners is not None:
         return group.learners
     slices = group.chips // group.slice_chips
@@ -122,7 +137,11 @@ def shared(group: GroupTable, total: int, cluster: ClusterFile) -> int:
 
 
 def traffic(setting: Setting, cluster: ClusterFile) -> SettingTraffic:
-    """Of the placement of the syncer that works best, then costs least."""
+    """Return the traffic with the syncer in the best region.
+
+    A region whose links are not overloaded comes first, then the cheapest egress, then the lowest
+    load.
+    """
     found = [_traffic(setting, cluster, region.name) for region in cluster.regions]
     return min(found, key=lambda t: (t.busiest > SLACK, t.egress_usd_per_hour, t.busiest))
 
@@ -161,21 +180,25 @@ def _traffic(setting: Setting, cluster: ClusterFile, syncer: str) -> SettingTraf
 
 @dataclass(frozen=True, slots=True)
 class ShardNodes:
-    """Processes that hold the model; each on a node of its own. `why`: what asks for so many."""
+    """The processes that hold the model, each on its own node."""
 
     count: int
     memory_gb: float
+    """The memory of all nodes together."""
     gbit_s: float
+    """The load of all nodes together, each way."""
     store_every: int
+    """How many versions of a fragment pass from one stored version to the next."""
     why: str
+    """The reason for the number of nodes."""
 
 
 def shards(setting: Setting, moving: SettingTraffic, cluster: ClusterFile) -> ShardNodes:
-    """How many nodes syncer and shards need, and how often a version can be stored.
+    """Return the nodes that syncer and shards need, and how often a version can be stored.
 
-    Memory is 12 bytes a parameter, the differences kept, and contributions in flight (the shard's
-    own account, docs/ablations.md). More nodes than fragments are of no use: then the count is
-    larger than `setting.fragments`, and nothing works.
+    Memory is 12 bytes per parameter, the kept differences, and contributions in flight (the shard's
+    own account, docs/ablations.md). More nodes than fragments are useless: if the count exceeds
+    `setting.fragments`, the setting does not work.
     """
     wire_bytes = BITS[setting.wire] / 8
     flying = min(1.0, (moving.overlap * setting.fragments / setting.every + 1) / setting.fragments)

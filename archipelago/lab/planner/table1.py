@@ -1,7 +1,7 @@
 """`archipelago simulate --table1`: the paper's goodput and uptime, from one set of constants.
 
-The constants are fitted on the two rows that have one learner; the other four rows follow from
-them, and so does everything else that is printed.
+The constants are fitted on the two rows that have one learner. The other four rows, and everything
+else that is printed, follow from them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,27 @@ from archipelago.lab.planner.configurations import Configuration, Lockstep, mean
 LOCKSTEP = Lockstep(24, 24, 2)
 """H, P and τ of the paper; no configuration of table 1 reads them."""
 SENSITIVE = ((Configuration.ELASTIC, 1), (Configuration.DECOUPLED, 2), (Configuration.DECOUPLED, 8))
-"""The configurations that are shown under other assumptions."""
+"""The configurations to show under other assumptions."""
 YEARS, SLICES, RETURNS_S = (1.0, paper.LLAMA_3_YEARS), (16, 256, 9216), (20.0, 600.0)
+"""The other assumptions: years between interruptions, chips per slice, seconds until a return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table1Effort:
-    """How much is played: seeds, and failures of each trace, 30 days at most."""
+    """The size of the simulation: seeds, and the mean failures of each trace of at most 30 days."""
 
     seeds: int
+    """Traces per cell."""
     failures: int
+    """Failures of the trace of a cell."""
     fit_failures: int
+    """Failures of each trace that the constants are fitted on."""
     profile_failures: int
+    """Failures of each trace that the profiles are fitted on."""
     sensitivity_seeds: int
+    """Traces per cell under other assumptions."""
     sensitivity_failures: int
+    """Failures of each of those traces."""
 
 
 FAST = Table1Effort(8, 16_000, 20_000, 5_000, 2, 3_000)
@@ -42,21 +49,22 @@ FULL = Table1Effort(8, 200_000, 200_000, 20_000, 4, 20_000)
 
 @dataclass(frozen=True, slots=True)
 class Table1Cell:
-    """One cell, in per cent; `interval`: half of the 95 % interval of `goodput` over seeds.
-
-    `closed_form`: 1 / (1 + λd). `within`: this differs less from the paper than that.
-    """
+    """One cell of table 1, in per cent."""
 
     configuration: Configuration
     learners: int
     chips: int
     goodput: float
     interval: float
+    """Half of the 95 % confidence interval of `goodput` over seeds."""
     uptime: float
     paper: int
     difference: float
+    """The simulated goodput less the paper's, in points."""
     closed_form: float
+    """The goodput 1 / (1 + λd)."""
     within: bool
+    """Whether the simulation is closer to the paper than the closed form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +81,30 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Table1:
+    """Table 1 of the paper, simulated."""
+
     cells: tuple[Table1Cell, ...]
     fitted: fit.Fitted
     one_constant: dict[Configuration, float]
+    """The d of the closed form for each of the two rows with one learner, in seconds."""
     profiles: tuple[fit.Profile, ...]
+    """The quality of the fit with one constant held fixed after the other."""
     sensitivity: tuple[Sensitivity, ...]
 
     def mean_difference(self, *configurations: Configuration) -> float:
-        """Mean absolute difference to the paper, in points, of these configurations' cells."""
+        """Return the mean absolute difference of these configurations to the paper, in points."""
         found = [abs(c.difference) for c in self.cells if c.configuration in configurations]
         return float(np.mean(found))
 
     def closed_difference(self, *configurations: Configuration) -> float:
-        """The same for the closed form."""
+        """Return the mean absolute difference of the closed form to the paper, in points."""
         found = [
             abs(c.closed_form - c.paper) for c in self.cells if c.configuration in configurations
         ]
         return float(np.mean(found))
 
     def as_json(self) -> dict[str, object]:
-        """What `--json` prints."""
+        """Return what `--json` prints."""
         everything, decoupled = tuple(Configuration), Configuration.DECOUPLED
         better = {
             row.value: sum(cell.within for cell in self.cells if cell.configuration is row)
@@ -124,7 +136,7 @@ class Table1:
 
 
 def table1(seed: int, effort: Table1Effort) -> Table1:
-    """Fit, play all cells, and what else is printed; the same seed gives the same bits."""
+    """Fit the constants and play all cells; the same seed gives the same bits."""
     fitted = fit.fit(seed, effort.fit_failures)
     constant = fit.one_constant()
     cells = [
@@ -150,11 +162,11 @@ def _column(
     recovery: Recovery,
     constant: dict[Configuration, float],
 ) -> list[Table1Cell]:
-    """The cells of one size of cluster, all on the same traces."""
+    """Return the cells of one cluster size, all played on the same traces."""
     chips = paper.CHIPS[place]
     played = {row: list[tuple[float, float]]() for row in paper.TABLE_1}
     for number in range(effort.seeds):
-        # the fit has seen the traces of `seed` itself
+        # the constants were fitted on the traces of `seed` itself
         trace = fit.one_trace(
             _another(seed, number), chips, effort.failures, recovery, paper.SLICE_CHIPS, YEAR_S
         )
@@ -189,7 +201,7 @@ def _column(
 
 
 def _another(seed: int, number: int) -> int:
-    """A seed for a trace that nothing was fitted on."""
+    """Return a seed for a trace that nothing was fitted on."""
     return (seed + 1) * 1000 + number
 
 

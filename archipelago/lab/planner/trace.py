@@ -1,6 +1,7 @@
-"""When which slice of a cluster fails, and when it is back: all that chance decides, drawn once.
+"""The failure trace of a cluster: when each slice fails and returns, drawn once.
 
-A trace knows nothing of learners, pauses or rules. All configurations are played on the same ones.
+A trace holds everything that is random. It does not depend on learners, pauses or rules, so that
+all configurations are played on the same traces.
 """
 
 from __future__ import annotations
@@ -17,27 +18,30 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 WEIBULL_POWER = 2.0
-"""The outer shape of an exponentiated Weibull: its density starts at 0, as that of repairs does."""
+"""The outer shape of an exponentiated Weibull: like that of repairs, its density starts at 0."""
 QUANTILES = 4096
-"""Points at which an exponentiated Weibull's mean is summed up."""
+"""The number of points at which the mean of an exponentiated Weibull is summed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Failures in the order of time, from 0 to `lasts_s`, all of shape (failures,).
-
-    `sound_since_s`: since when the slice had not failed; minus infinity if it never had before.
-    """
+    """Failures in the order of time, from 0 to `lasts_s`; all arrays have the shape (failures,)."""
 
     slices: int
+    """The number of slices."""
     lasts_s: float
+    """The length of the trace in seconds."""
     fails_s: Floats
+    """When a slice fails."""
     back_s: Floats
+    """When it is back."""
     sound_since_s: Floats
+    """When the slice came back from its previous failure; minus infinity if it had never failed."""
     slice_of: Ints
+    """The index of the slice that fails."""
 
     def of_learner(self, m: int, learners: int) -> Trace:
-        """The part that befalls the slices of learner `m` of so many."""
+        """Return the failures of the slices of learner `m` out of `learners`."""
         each = self.slices // learners
         mine = self.slice_of // each == m
         return Trace(
@@ -50,7 +54,7 @@ class Trace:
         )
 
     def scaled(self, factor: float) -> Trace:
-        """The same with another unit of time: so many of it to a second."""
+        """Return the trace in another unit of time, of which there are `factor` to a second."""
         return Trace(
             self.slices,
             self.lasts_s * factor,
@@ -61,7 +65,7 @@ class Trace:
         )
 
     def window(self, from_s: float, lasts_s: float) -> Trace:
-        """What begins in a part of the time; what was out before is sound there."""
+        """Return the failures in a window; slices that were out before it count as sound."""
         mine = (self.fails_s >= from_s) & (self.fails_s < from_s + lasts_s)
         since_s = self.sound_since_s[mine] - from_s
         return Trace(
@@ -75,10 +79,10 @@ class Trace:
 
 
 def draw(rng: np.random.Generator, cluster: Cluster, recovery: Recovery, lasts_s: float) -> Trace:
-    """Draw a trace, exact in distribution: every chip fails by itself and takes its slice out.
+    """Draw a trace, exact in distribution: each chip fails independently and takes its slice out.
 
-    A slice that is out cannot fail. Interruptions do not wait for a learner to compute: chips that
-    wait or rebuild fail as others do.
+    A slice that is out cannot fail. Interruptions do not depend on whether a learner computes:
+    chips that wait or rebuild fail like others.
     """
     at_s, chip = _interruptions(rng, cluster, lasts_s)
     order = np.argsort(at_s, kind="stable")
@@ -104,14 +108,14 @@ def draw(rng: np.random.Generator, cluster: Cluster, recovery: Recovery, lasts_s
 def _interruptions(
     rng: np.random.Generator, cluster: Cluster, lasts_s: float
 ) -> tuple[Floats, Ints]:
-    """When chips are interrupted, and which ones; in no order."""
+    """Draw the times at which chips are interrupted, and the chips, in no particular order."""
     chips, shape = cluster.chips, cluster.weibull_shape
     if shape == 1.0:
         count = int(rng.poisson(cluster.failures_per_s * lasts_s))
         return rng.uniform(0.0, lasts_s, count), rng.integers(0, chips, count)
     scale_s = cluster.mtbi_s / math.gamma(1 + 1 / shape)
-    # The residual life of a renewal process in its steady state is a uniform share of an interval
-    # that was found with a probability in proportion to its length.
+    # In its steady state, the residual life of a renewal process is a uniform share of an interval
+    # that is drawn with a probability in proportion to its length.
     at_s = rng.uniform(size=chips) * scale_s * rng.gamma(1 + 1 / shape, size=chips) ** (1 / shape)
     chip = np.arange(chips)
     found: list[tuple[Floats, Ints]] = []
@@ -124,7 +128,7 @@ def _interruptions(
 
 
 def return_times(rng: np.random.Generator, recovery: Recovery, count: int) -> Floats:
-    """So many return times in seconds, of mean `recovery.return_s`."""
+    """Draw `count` return times in seconds, with the mean `recovery.return_s`."""
     spread, mean_s = recovery.spread, recovery.return_s
     if recovery.returns is Returns.LOG_NORMAL:
         return mean_s * rng.lognormal(-(spread**2) / 2, spread, count)
@@ -132,7 +136,7 @@ def return_times(rng: np.random.Generator, recovery: Recovery, count: int) -> Fl
 
 
 def _weibull_like(share: Floats, spread: float) -> Floats:
-    """Quantiles of an exponentiated Weibull of scale 1, F(x) = (1 - exp(-x^spread))^power."""
+    """Return quantiles of an exponentiated Weibull, F(x) = (1 - exp(-x^spread))^power."""
     return (-np.log1p(-(share ** (1 / WEIBULL_POWER)))) ** (1 / spread)
 
 

@@ -1,32 +1,33 @@
 """The simulator: real rules and real shell in virtual time, with a network that loses and delays.
 
-`cli` and `bench` may come in; a run never imports this room. Time is virtual and all chance comes
-from one seed, so that a schedule that breaks an invariant is played again from its number.
+`cli` and `bench` may import this package; a run never does. Time is virtual, and one seed
+determines everything random, so that a schedule that breaks an invariant can be repeated from its
+number.
 
-    world            a cluster with no machines; plays a plan to its end
-    plan             what a simulated run is like and what breaks in it, drawn from one seed
+    world            a cluster without machines; plays a plan to its end
+    plan             the shape and the faults of a simulated run, drawn from one seed
     from_config      `archipelago simulate CONFIG.toml`: a plan from a configuration
     fuzz             `archipelago simulate --fuzz`: many plans, judged
     fuzz_schedule    one schedule of a fuzz, and the sum over many
-    fuzz_failures    how a failure is told and kept, and how its tape is made short
-    event_loop       an event loop whose clock is a number
-    site             what all parts of a simulated cluster share
-    network          links between islands and the rest, with all that they do to messages
+    fuzz_failures    the report of a failure, its file, and its shortest tape
+    event_loop       an event loop with a virtual clock
+    site             the state that all parts of a simulated cluster share
+    network          links between islands and the rest, which lose and delay messages
     learner_process  a process of an island, with one life after another in it
     process          the process of an island whose learners have no model
-    hosts            the other hosts of an island: each hands in its part by itself
+    hosts            the other hosts of an island: each hands in its own part
     learner          one life of a learner without a model: the real one's state, carried by
                      callbacks
-    lease_reader     its data: leases, and the windows that it reads of them
-    poison           what a poisoned one hands in instead
-    lies             what a lying one says: its words with one number that is another one
+    lease_reader     the data of a learner: leases, and the windows that it reads of them
+    poison           the hand-ins of a poisoned learner
+    lies             the words of a lying learner: one number is changed
     syncer           the syncer's place: shell, tape, death, return
-    payloads         what is sent instead of encoded arrays
-    integer_shard    what stands in for a shard's arithmetic and files: integers
-    shards           where the shards live and die, each of them as it runs
-    fate_checks      is what learners are told of their contributions true?
-    ports            what the syncer reaches of the simulated world
-    faults           what breaks when the plan says so, and how it is mended
+    payloads         the stand-ins for encoded arrays
+    integer_shard    the stand-in for a shard's arithmetic and files: integers
+    shards           the place where the shards live and die, each with its real code
+    fate_checks      a check that learners are told the truth about their contributions
+    ports            the syncer's ports to the simulated world
+    faults           the faults of a plan, and their repair
     shard_faults     the death of one shard, and its return
     stray_words      events that reach the syncer too late, again, or by mistake
 """

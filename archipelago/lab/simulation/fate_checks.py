@@ -1,9 +1,10 @@
-"""Is what learners are told of their contributions true?
+"""A check that learners are told the truth about their contributions.
 
-A learner that is asked for more hears what has become of all that it handed in before, and gives
-back, or lets go of, rounding errors by it (`islands.exchange.Uplink`). What was said to be merged
-must be, and what was said not to be must never be; else numbers are lost, or count twice. What it
-keeps in place beside what it adopts must be waiting still, as far as it was told.
+When a learner is asked for more, it also hears what happened to everything that it handed in
+before. It gives back, or drops, rounding errors accordingly (`islands.exchange.Uplink`). A
+contribution reported as merged must be merged, and one reported as not merged must never be.
+Otherwise numbers are lost or count twice. The contributions that a learner keeps in place beside a
+version that it adopts must still be waiting, as far as it was told.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from coordinator.protocol import ContributionId, Fragment, Island, Known, Life
 
 
 class FateChecker:
-    """What each life believes of what it has handed in; judged against what is published."""
+    """The reported fate of each life's contributions, checked against the published versions."""
 
     def __init__(self) -> None:
         self._open = defaultdict[tuple[Life, Fragment], dict[ContributionId, None]](dict)
         self._asked: dict[tuple[Life, Fragment], tuple[int, int]] = {}
-        self._over = set[ContributionId]()  # what learners were told of: it waits no more
+        self._over = set[ContributionId]()  # reported to learners as no longer waiting
         self._given_back, self._published = set[ContributionId](), set[ContributionId]()
-        self._newest: dict[tuple[Island, Fragment], Life] = {}  # that has handed something in
+        self._newest: dict[tuple[Island, Fragment], Life] = {}  # newest life with a hand-in
 
     def made(self, said: ContributionId) -> None:
-        """A life has handed this in."""
+        """Record that a life has handed in this contribution."""
         place = said.life.island, said.fragment
         self._newest[place] = max(said.life, self._newest.get(place, said.life))
         self._open[said.life, said.fragment][said] = None
 
     def hears(self, life: Life, p: Fragment, known: Known) -> bool:
-        """A life is asked for more, and told this; False if that is old news to it.
+        """Record the facts that a life is told; return False if they are old news to it.
 
-        A shard knows of the newest life of an island only. What it tells one that is followed by
-        another does no harm: nothing that this one hands in from now on will be merged.
+        A shard only knows the newest life of an island. A message to a life that was replaced does
+        no harm: nothing that it hands in from now on will be merged.
 
-        Errors: `Violation` if it is told that something is merged which is not public.
+        Errors: `Violation` if it is told that a contribution is merged which is not public.
         """
         is_followed = self._newest.get((life.island, p), life) > life
         is_old_news = known.asked <= self._asked.get((life, p), (0, 0))
@@ -56,16 +57,16 @@ class FateChecker:
         return True
 
     def kept(self, keeps: Iterable[ContributionId]) -> None:
-        """A life has adopted a version, and keeps these in place beside it.
+        """Check the contributions that a life keeps in place beside the version that it adopts.
 
-        Errors: `Violation` if it was told that one of them waits for nothing any more.
+        Errors: `Violation` if the life was told that one of them is no longer waiting.
         """
         for said in keeps:
             if said in self._over:
                 raise Violation("what stays in place waits still", f"{said} does not")
 
     def published(self, merged: Iterable[ContributionId]) -> None:
-        """A version with these is ordered to be public.
+        """Record that a version with these contributions was ordered to be public.
 
         Errors: `Violation` if a learner was told that one of them is not merged.
         """

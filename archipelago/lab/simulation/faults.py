@@ -1,4 +1,4 @@
-"""The faults of a simulated cluster: each strikes when the plan says so, and all are mended."""
+"""The faults of a simulated cluster: each strikes when the plan says so, and all are repaired."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ from coordinator.membership import Status
 from coordinator.protocol import LeaseWanted, Lost
 
 UNNOTICED_S = 40.0
-"""So long after its end a process is known to be dead, where nobody notices."""
+"""Seconds until a process is known to be dead if its end is not reported."""
 STUCK_S = 200.0
-"""So long at most a learner is stuck when the run ends."""
+"""The longest time, in seconds, that a learner is stuck when the run ends."""
 LONGEST_JUMP_S = 60.0
-"""Of the syncer's clock."""
+"""The longest forward jump of the syncer's clock, in seconds."""
 DRAINING_STEPS = 2.0
-"""What happens to an island that is about to leave happens within so many of its steps."""
+"""The steps within which a draining island gets into trouble."""
 STRAYS = 3
-"""So often somebody says something of an island that no new life mends."""
+"""The number of times that stray words arrive for an island whose poison is incurable."""
 ECHOES = 4
-"""Words that an echo repeats."""
+"""The events that an echo repeats."""
 
 
 class FaultInjector:
-    """Strikes, and heals; `struck` counts, `met` says of which kinds."""
+    """The faults of a plan and their repair.
+
+    `struck` counts the faults so far, `met` holds their kinds, and `healed_now_s` is when the
+    repair happened on the syncer's clock (infinite before).
+    """
 
     def __init__(self, site: Site, network: SimNetwork, seat: SyncerSlot) -> None:
         self.site, self.network, self.seat = site, network, seat
@@ -39,7 +43,7 @@ class FaultInjector:
         self.healed_now_s = math.inf
 
     def strike(self, fault: SimFault) -> None:
-        """Let one thing go wrong."""
+        """Start one fault, unless the run has finished."""
         site, network = self.site, self.network
         machine, until_s = site.machines[fault.island], min(fault.until_s, site.plan.healed_s)
         process, syncer = machine.process, site.syncer
@@ -49,7 +53,7 @@ class FaultInjector:
         self.met.add(fault.trouble)
         slack_s = site.plan.aftermath_s
         first_s, last_s = site.now_s(), site.now_s() + until_s - site.loop.now_s
-        if fault.trouble in (Trouble.INCURABLE, Trouble.LYING):  # what was believed lasts
+        if fault.trouble in (Trouble.INCURABLE, Trouble.LYING):  # its consequences last
             last_s = site.now_s() + site.plan.healed_s - site.loop.now_s
         spans = site.everywhere if fault.trouble in EVERYWHERE else machine.troubles
         spans.append((first_s - slack_s, last_s + slack_s))
@@ -68,7 +72,7 @@ class FaultInjector:
             case Trouble.SLOW:
                 if process is not None:
                     process.drag, process.dragged_s = fault.factor, until_s
-                ends_s = last_s + fault.factor * machine.trait.slowest_s  # of the last such step
+                ends_s = last_s + fault.factor * machine.trait.slowest_s  # end of last slow step
                 spans.append((first_s, ends_s + slack_s))
             case Trouble.CUT:
                 machine.up_cut_s = machine.down_cut_s = until_s
@@ -135,14 +139,14 @@ class FaultInjector:
                 self._shards.strike(until_s)
 
     def _double(self, machine: Machine, process: SimProcess | None, until_s: float) -> None:
-        """Another process joins under the name of this one, which dies then."""
+        """Start a second process under the same name; the first one dies at `until_s`."""
         if process is not None:
             machine.process = None
             self.site.loop.at(until_s, self.network.crash, machine, process, NOTICED_S)
         self.network.start(machine)
 
     def _while_draining(self, machine: Machine) -> None:
-        """Who is about to leave is asked to once more, wants data, dies, or has a double."""
+        """Drain a leaving island again, ask for data, kill its process, or start a second one."""
         site, syncer, island = self.site, self.site.syncer, machine.trait.island
         member = None if syncer is None else syncer.state.members.get(island)
         if syncer is None or member is None or member.status is not Status.DRAINING:
@@ -162,7 +166,7 @@ class FaultInjector:
                 self._double(machine, process, site.loop.now_s + BACK_S)
 
     def disturb(self) -> None:
-        """Something happens that does not matter any more: the run is ending, or has ended."""
+        """Cause a fault that no longer matters, since the run is ending or has ended."""
         island = self.site.rng.choice(self.site.plan.traits).island
         self.site.suspect(island)
         match self.site.rng.randrange(8):
@@ -187,7 +191,7 @@ class FaultInjector:
                 echo(self.site, self.seat.tape, ECHOES)
 
     def heal(self) -> None:
-        """From here on nothing breaks any more."""
+        """End all faults: nothing breaks from here on."""
         self.seat.resume()
         self.healed_now_s = self.site.now_s()
         for machine in self.site.machines.values():

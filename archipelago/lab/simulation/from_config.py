@@ -1,9 +1,8 @@
 """`archipelago simulate CONFIG.toml`: a configured run with its fault plan, in virtual time.
 
-The rules, the syncer's shell and the plan are those of `archipelago run`; of the learners' work
-only its duration matters, which is one second a step at full speed. Each fault happens as soon as
-the syncer's clock gets there, as on Ray, and after every event the judge looks at what the rules
-have done.
+The rules, the syncer's shell and the fault plan are those of `archipelago run`. Only the duration
+of the learners' work matters, which is one second a step at full speed. Each fault happens as soon
+as the syncer's clock t reaches its step, as on Ray. After every event the judge checks the rules.
 """
 
 from __future__ import annotations
@@ -37,35 +36,35 @@ from coordinator.protocol import Anchor, Island, Region
 from coordinator.state import Phase
 
 STEP_S = 1.0
-"""Of an island whose speed is 1."""
+"""The step time, in seconds, of an island whose speed is 1."""
 LEARNER_BACK_S, NODE_BACK_S, SYNCER_BACK_S = 8.0, 20.0, 3.0
-"""From a kill to the next process, as docs/benchmarks.md has them (recovery)."""
+"""Seconds from a kill to the next process, as measured in docs/benchmarks.md (recovery)."""
 LEEWAY = 4
-"""A run that takes so many times as long as it should will not end; and events of it, likewise."""
+"""The factor of the expected duration, and of the events, above which a run will not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What `simulate CONFIG.toml` prints.
-
-    `lasts_s`: of virtual time. `faults`: that have struck; `left_out`: of the plan, what has no
-    counterpart, and why. `violated`: the invariant that the run ended with, if `violations` is 1.
-    """
+    """The result that `simulate CONFIG.toml` prints."""
 
     t: int
     merges: int
     events: int
     lasts_s: float
+    """The duration in virtual seconds."""
     faults: int
+    """The number of faults that have struck."""
     left_out: list[str]
+    """The planned faults without a counterpart in the simulator, each with the reason."""
     violations: int
     violated: str | None
+    """The invariant that ended the run, if `violations` is 1."""
 
 
 def simulate(config: Config, seed: int) -> Simulated:
     """Play the run to its end, or to the first violation; the seed draws latencies and jitter.
 
-    Errors: `UserMistake` if it is not the rules of `coordinator` that it goes by.
+    Errors: `UserMistake` if the run does not use the rules of `coordinator`.
     """
     if (mode := config.run.mode).sums_gradients:
         raise UserMistake(
@@ -99,7 +98,7 @@ def simulate(config: Config, seed: int) -> Simulated:
 
 
 def plan_of(config: Config, troubles: Sequence[SimFault], seed: int) -> SimPlan:
-    """The run as the simulator knows it; its faults are not in here, since they wait for a step."""
+    """Return the run as a plan without faults, since those wait for a step."""
     rng = random.Random(f"{seed}/config")
     rule = rule_for(config, LAYOUT)
     traits = tuple(_trait(config, island, rng) for island in config.island_names)
@@ -140,8 +139,8 @@ def _trait(config: Config, island: Island, rng: random.Random) -> Trait:
 
 
 def counterpart(harm: Harm, config: Config) -> SimFault | str:
-    """What the simulator has for this, as if it struck at once; or why it has nothing."""
-    everybody = harm.island in SERVICES  # then it matters not which island is named
+    """Return the simulator's form of a planned fault, to strike at once, or why there is none."""
+    everybody = harm.island in SERVICES  # then any island can be named
     island = config.island_names[0] if everybody else Island(harm.island)
 
     def fault(trouble: Trouble, lasts_s: float, factor: float = 1.0) -> SimFault | str:
@@ -170,7 +169,7 @@ def counterpart(harm: Harm, config: Config) -> SimFault | str:
 
 
 class _Watch:
-    """Who looks from time to time whether a fault is due, as the fleet does on Ray."""
+    """A periodic check for faults that are due, as the fleet does it on Ray."""
 
     def __init__(
         self, world: SimWorld, known: Sequence[tuple[Planned, SimFault]], every_s: float
@@ -180,6 +179,7 @@ class _Watch:
         self._faults = [fault for _, fault in known]
 
     def look(self) -> None:
+        """Strike the faults that are due, and schedule the next check."""
         site = self._world.site
         if (syncer := site.syncer) is not None and syncer.state.phase is Phase.RUNNING:
             for number in self._plan.due_at(syncer.state.t, live(syncer.state.members).keys()):

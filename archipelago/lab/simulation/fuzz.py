@@ -1,7 +1,7 @@
 """`archipelago simulate --fuzz N --seed S`: many simulated runs, each different, all judged.
 
-A failure is told by the seed of its schedule, which repeats that one alone, and by the shortest
-tape that shows it where the events alone do; it is kept in a file.
+A failure is reported by the seed of its schedule, which repeats that schedule alone. If its events
+alone show it, the report includes the shortest tape that does. The failure is kept in a file.
 """
 
 from __future__ import annotations
@@ -21,33 +21,36 @@ from archipelago.lab.simulation.fuzz_failures import FuzzFailure
 from archipelago.lab.simulation.fuzz_schedule import FAILURES_TOLD, Sum, one_schedule
 
 Seeds = tuple[int, int, int]
-"""A seed, and the schedules of it from the one number to the other."""
+"""A seed, its first schedule, and the one after its last."""
 
 ROUND = 25
-"""Garbage is swept up after so many schedules."""
+"""The number of schedules between two garbage collections."""
 SEEDS = 10**9
-"""A new seed is one of so many."""
+"""The number of possible new seeds."""
 
 
 @dataclass(slots=True)
 class FuzzResult:
-    """What `simulate --fuzz` prints. Pairs and effects that cannot be met are not counted.
+    """The result that `simulate --fuzz` prints.
 
-    `seed`: of all schedules, unless it was one alone. `events_per_s`: per second of one core's
-    time. `judged`: how often a learner that keeps pace was looked for in two merges of a fragment.
+    Pairs and effects that are unreachable are not counted.
     """
 
     seed: int | None = None
+    """The seed of all schedules; None if a single schedule was repeated."""
     schedules: int = 0
     events: int = 0
     faults: int = 0
     violations: int = 0
     pairs_covered: int = 0
+    """The pairs of a state and an event that were met."""
     pairs: int = 0
     effects_covered: int = 0
     effects: int = 0
     events_per_s: float = 0.0
+    """Events per second of one core's time."""
     judged: int = 0
+    """How often two merges of a fragment were checked for a learner that keeps pace."""
     uncovered_pairs: list[str] = field(default_factory=list[str])
     uncovered_effects: list[str] = field(default_factory=list[str])
     unreachable_pairs: dict[str, str] = field(default_factory=dict[str, str])
@@ -63,9 +66,11 @@ def fuzz(
     now_s: Callable[[], float] = time.monotonic,
     found: Callable[[FuzzFailure], None] = lambda failure: None,
 ) -> FuzzResult:
-    """Run that many schedules (None: no end of them), on `jobs` cores, and begin none when `for_s`
-    seconds are over; the same seed gives the same schedules. Each failure is told when it is
-    `found`."""
+    """Run many schedules on `jobs` cores; the same seed gives the same schedules.
+
+    No schedule begins after `for_s` seconds. With `schedules` = None there is no other end. `found`
+    is called with each failure.
+    """
     total, until_s = Sum(), now_s() + for_s
     numbers = count(0, ROUND) if schedules is None else range(0, schedules, ROUND)
     last = math.inf if schedules is None else schedules
@@ -82,7 +87,7 @@ def fuzz(
 
 
 def again(schedule: str) -> FuzzResult:
-    """One schedule alone, by the seed that a failure tells."""
+    """Repeat one schedule alone, by the seed that a failure reports."""
     total, began_s = Sum(), time.process_time()
     one_schedule(schedule, total)
     total.cpu_s = time.process_time() - began_s
@@ -90,12 +95,12 @@ def again(schedule: str) -> FuzzResult:
 
 
 def new_seed() -> int:
-    """Another one each time."""
+    """Return a random seed, different on each call."""
     return random.SystemRandom().randrange(SEEDS)
 
 
 def _spread(batches: Iterable[Seeds], jobs: int) -> Iterator[Sum]:
-    """The sums as they come; a batch is drawn when a process is free for it."""
+    """Yield sums as they are completed; a batch is drawn when a process is free for it."""
     batches = iter(batches)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         under_way = {pool.submit(_some, batch) for batch in islice(batches, jobs)}
@@ -133,7 +138,7 @@ def _told(pair: Pair) -> str:
 
 
 def _some(batch: Seeds) -> Sum:
-    """Schedules `first` to `last`; garbage is swept up between, not within, them."""
+    """Run the schedules of a batch; garbage is collected after them, not within."""
     seed, first, last = batch
     total = Sum()
     began_s = time.process_time()

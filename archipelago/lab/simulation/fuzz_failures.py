@@ -1,4 +1,4 @@
-"""The failures of a fuzz: how one is told and kept, and how its tape is made short."""
+"""The failures of a fuzz: their reports, their files, and how their tapes are shortened."""
 
 from __future__ import annotations
 
@@ -21,32 +21,35 @@ BREAKAGES = (
     ArchipelagoError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError,
     ValueError,
 )  # fmt: skip
-"""What a defect of the rules or of the shell looks like."""
+"""The exceptions by which a defect of the rules or of the shell shows."""
 TRIALS = 1500
-"""Tapes tried out in search of the shortest."""
+"""The most tapes to try in search of the shortest."""
 KEPT = Path("runs", "fuzz")
-"""Where failures are kept."""
+"""The folder where failures are kept."""
 
 
 @dataclass(slots=True)
 class FuzzFailure:
-    """One violation; `simulate --schedule SEED` repeats it, which draws `draw(seed,
-    stretch=stretch)`.
-
-    `events`: heard until then. `tape`: the shortest list of (time, event) found that violates the
-    same invariant of the rules; empty if the world's part is needed to see it.
-    """
+    """One violation; `simulate --schedule SEED` repeats it."""
 
     seed: str
+    """The seed of the schedule."""
     stretch: float
+    """The factor of the length: the plan is `draw(seed, stretch=stretch)`."""
     invariant: str
+    """The name of the invariant, or of the exception."""
     words: str
     events: int
+    """The number of events before the failure."""
     tape: list[str]
+    """The shortest list found of times and events that violates the same invariant of the rules.
+
+    It is empty if the rest of the simulated world is needed to show the failure.
+    """
 
 
 def failure_of(world: SimWorld, seed: str, stretch: float, error: Exception) -> FuzzFailure:
-    """Return the failure that an error of this schedule is; its tape is still to be found."""
+    """Return the failure for an error of this schedule, without its tape."""
     return FuzzFailure(seed, stretch, _invariant(error), str(error), len(world.seat.tape), [])
 
 
@@ -55,7 +58,7 @@ def _invariant(error: Exception) -> str:
 
 
 def keep(failure: FuzzFailure, folder: Path = KEPT) -> str:
-    """Write down a failure; how to repeat it, in words."""
+    """Write a failure to a file, and return in words how to repeat it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{failure.seed.replace('/', '-')}.json"
     write_json(path, asdict(failure))
@@ -63,13 +66,15 @@ def keep(failure: FuzzFailure, folder: Path = KEPT) -> str:
 
 
 def shortest(world: SimWorld, failure: FuzzFailure) -> Events:
-    """The shortest tape found that violates the same invariant, by leaving out ever smaller parts
-    of it (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002); empty
-    if the events alone do not show it."""
+    """Return the shortest tape found that violates the same invariant; empty if no tape shows it.
+
+    Ever smaller parts of the tape are left out (delta debugging: Zeller and Hildebrandt,
+    "Simplifying and isolating failure-inducing input", 2002).
+    """
     tape = list(world.seat.tape)
     event = world.seat.hearing
     if event is not None and (not tape or tape[-1][1] is not event):
-        tape.append((world.site.now_s(), event))  # the rules broke of it
+        tape.append((world.site.now_s(), event))  # the rules failed on this event
     trials = 0
 
     def fails(candidate: Sequence[tuple[float, Event]]) -> bool:
@@ -95,7 +100,7 @@ def shortest(world: SimWorld, failure: FuzzFailure) -> Events:
 
 
 def violated(world: SimWorld, tape: Sequence[tuple[float, Event]]) -> str | None:
-    """Which invariant the rules violate when they hear these events, and nothing else."""
+    """Return the invariant that the rules violate on these events alone, or None."""
     rule = world.plan.rule
     judge = InvariantJudge(rule, Truth(world.site.made_of.get))
     state = initial(rule)

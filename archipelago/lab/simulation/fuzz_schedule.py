@@ -1,4 +1,4 @@
-"""One schedule of a fuzz, played and judged, and the sum over many."""
+"""One schedule of a fuzz, played and judged, and the totals over many."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from archipelago.lab.simulation.plan import EVENTS_WANTED, draw
 from archipelago.lab.simulation.world import SimWorld
 
 STRETCHES, MORE = 8, 1.25
-"""A run that was too short is drawn anew, longer by at least this factor, at most so often."""
+"""The most attempts for one schedule, and the least factor to lengthen a too short run by."""
 FAILURES_TOLD = 5
-"""So many failures are shrunk and told."""
+"""The number of failures that are shrunk and reported."""
 
 
 @dataclass(slots=True)
@@ -25,12 +25,15 @@ class Sum:
     faults: int = 0
     violations: int = 0
     judged: int = 0
+    """How often two merges of a fragment were checked for a learner that keeps pace."""
     cpu_s: float = 0.0
+    """Seconds of processor time."""
     pairs: set[Pair] = field(default_factory=set[Pair])
     effects: set[str] = field(default_factory=set[str])
     failures: list[FuzzFailure] = field(default_factory=list[FuzzFailure])
 
     def add(self, other: Sum) -> None:
+        """Add the totals of other schedules."""
         self.schedules += other.schedules
         self.events += other.events
         self.faults += other.faults
@@ -43,7 +46,7 @@ class Sum:
 
 
 def one_schedule(seed: str, total: Sum, *, shrink: bool = True) -> None:
-    """One schedule with events, faults and rounds enough: drawn longer if it was too short."""
+    """Play one schedule and add it to `total`; a too short one is drawn again with more steps."""
     stretch = 1.0
     for attempt in range(STRETCHES):
         world = SimWorld(draw(seed, stretch=stretch))

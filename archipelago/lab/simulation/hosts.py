@@ -1,8 +1,8 @@
-"""The other hosts of a simulated island: each hands in its part by itself, and may be gone by then.
+"""The other hosts of a simulated island: each hands in its own part, and may be gone by then.
 
-Now and then one cannot be asked, though its island lives, and now and then one answers with the
-part of another boundary, as a host would that is of two minds with its island. What a shard makes
-of such parts is `coordinator.parts`, as in a run.
+At random, a host cannot be asked although its island lives, or it answers with the part of another
+step boundary, as a host that disagrees with its island would. Such parts are judged by
+`coordinator.parts`, as in a run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from coordinator.parts import mismatch
 from coordinator.protocol import HandIn, Life
 
 STRANGE = 0.02
-"""How often, where all is drawn at random and not mended yet, a host cannot be asked; and how often
-it answers with another part than it was asked for."""
+"""The probability that a host cannot be asked, and that it answers with another part.
+
+It applies to randomly drawn plans until they are repaired.
+"""
 
 
 class SimPart(NamedTuple):
-    """One block of a fragment that has as many as its island has hosts."""
+    """One block of a fragment that has as many blocks as its island has hosts."""
 
     facts: HandIn
     start: int
@@ -36,7 +38,10 @@ class SimPart(NamedTuple):
 async def parts_of(
     first: HandIn, life: Life, process: SimProcess, machine: Machine, network: SimNetwork
 ) -> Sequence[SimPart] | Failure | str:
-    """What all hosts hand in, once the first one has; or why there is nothing."""
+    """Return the parts of all hosts, given the first host's, or why there is none.
+
+    Errors: `Violation` if the parts are of different contributions.
+    """
     count, plan = machine.trait.hosts, network.site.plan
     strange = STRANGE if plan.unruly and network.loop.now_s < plan.healed_s else 0.0
     parts = [SimPart(first, 0, BLOCK)]
@@ -59,7 +64,7 @@ async def parts_of(
 
 
 def _answer(first: HandIn, learner: SimLearner, *, strange: bool) -> HandIn | None:
-    """What one host has of this contribution: it keeps the last two of each fragment."""
+    """Return one host's part of this contribution; a host keeps the last two of each fragment."""
     kept = learner.cut.get(first.id.fragment, [])
     if strange:
         return next((each for each in kept if each != first), first)

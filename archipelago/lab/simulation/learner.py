@@ -1,4 +1,4 @@
-"""A learner without a model: one life, carrying `islands.learner_state` in virtual time."""
+"""A learner without a model: one life that carries `islands.learner_state` in virtual time."""
 
 from __future__ import annotations
 
@@ -53,9 +53,17 @@ class LearnerLink(Protocol):
 
     def follow(
         self, known: tuple[Version, int], said: Publication, payload: SimDifference
-    ) -> tuple[Version, int]: ...
-    def made(self, id_: ContributionId, made: ContributionTruth) -> None: ...
-    def kept(self, keeps: Sequence[ContributionId]) -> None: ...
+    ) -> tuple[Version, int]:
+        """Return the public fragment after a publication; see `SimShards.follow`."""
+        ...
+
+    def made(self, id_: ContributionId, made: ContributionTruth) -> None:
+        """Record the truth about a contribution."""
+        ...
+
+    def kept(self, keeps: Sequence[ContributionId]) -> None:
+        """Record the contributions that stay in place beside an adopted version."""
+        ...
 
 
 class SimLearnerProcess(Protocol):
@@ -71,27 +79,44 @@ class SimLearnerProcess(Protocol):
     stuck_s: float
 
     @property
-    def link(self) -> LearnerLink: ...
+    def link(self) -> LearnerLink:
+        """The way to the simulated world."""
+        ...
+
     @property
-    def learner(self) -> SimLearner | None: ...
-    def takes_s(self) -> float: ...
-    def report(self, event: Report, adopted: Sequence[Adopted]) -> None: ...
-    def lease(self, event: LeaseWanted) -> None: ...
-    def ends(self, learner: SimLearner, *, distrusted: bool) -> None: ...
+    def learner(self) -> SimLearner | None:
+        """The current learner; None between two lives."""
+        ...
+
+    def takes_s(self) -> float:
+        """Return the duration of the next step in seconds."""
+        ...
+
+    def report(self, event: Report, adopted: Sequence[Adopted]) -> None:
+        """Send a report to the syncer."""
+        ...
+
+    def lease(self, event: LeaseWanted) -> None:
+        """Ask the syncer for data."""
+        ...
+
+    def ends(self, learner: SimLearner, *, distrusted: bool) -> None:
+        """End the learner's life."""
+        ...
 
 
 class SimLearner:
-    """The learner of a life: it does each word at once, by a callback where it takes time."""
+    """The learner of a life; whatever takes time is done by a callback."""
 
     def __init__(
         self, process: SimLearnerProcess, granted: Granted, public: list[tuple[Version, int]]
     ) -> None:
-        """`public`: each fragment's version and value, to be followed from there."""
+        """Begin a life; `public` holds the version and the value of each fragment to start from."""
         self.process, self.life = process, granted.life
         self.known, self.asks = public, dict[Fragment, asyncio.Future[HandedIn | None]]()
         self.pages = pages = Pages(process.terms.lease_windows, granted.leases)
         self.read: list[TokenWindow] = []
-        self.cut: dict[Fragment, list[HandIn]] = {}  # by all its hosts: the last two of each
+        self.cut: dict[Fragment, list[HandIn]] = {}  # the last two of each fragment, for all hosts
         versions = [version for version, _ in public]
         self.now: LearnerState = begun(
             process.terms, granted, versions, pages.cursor, pages.remaining
@@ -100,7 +125,7 @@ class SimLearner:
         self.stepped_s = self.spoke_s
 
     def happens(self, happening: Happening) -> None:
-        """Take it in, and do what follows."""
+        """Feed a happening to the learner's state, and carry out what follows."""
         self.now, words = happen(self.now, happening)
         process, link = self.process, self.process.link
         for word in words:
@@ -126,13 +151,16 @@ class SimLearner:
     def hand_in(
         self, p: Fragment, held: tuple[ContributionId, ...] | None
     ) -> asyncio.Future[HandedIn | None]:
-        """What was trained on the fragment, once there is a step boundary. `held`: see `Asked`."""
+        """Return a future of the work on the fragment, handed in at the next step boundary.
+
+        For `held` see `Asked`.
+        """
         waiter = self.asks.setdefault(p, asyncio.Future(loop=self.process.loop))
         self.happens(Asked(p, held))
         return waiter
 
     def offer(self, said: Publication, payload: SimDifference) -> None:
-        """Follow the public chain, and adopt at the next boundary."""
+        """Follow the public chain to this version, which is adopted at the next step boundary."""
         p = said.fragment
         self.happens(Settled(said.merged))
         if said.version > self.known[p][0]:

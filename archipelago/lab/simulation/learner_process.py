@@ -1,4 +1,4 @@
-"""The process of an island in virtual time: one learner after another, whatever they train."""
+"""The process of an island in virtual time: one learner after another, with or without a model."""
 
 from __future__ import annotations
 
@@ -24,27 +24,38 @@ from islands.learner_state import HEARTBEAT_S
 
 
 class Hearing(Protocol):
-    """A learner of one life. `spoke_s`: when it said or heard something last; `asks`: who has asked
-    it for a fragment, and has no answer."""
+    """A learner of one life."""
 
     now: LearnerState
     spoke_s: float
+    """When it last sent or heard something."""
     asks: dict[Fragment, asyncio.Future[Any]]
+    """The unanswered requests for its fragments."""
 
     @property
-    def life(self) -> Life: ...
-    def happens(self, happening: Happening) -> None: ...
+    def life(self) -> Life:
+        """The life of this learner."""
+        ...
+
+    def happens(self, happening: Happening) -> None:
+        """Feed a happening to the learner's state, and carry out what follows."""
+        ...
 
 
 L = TypeVar("L", bound=Hearing)
 
 
 class LearnerProcess(ABC, Generic[L]):
-    """A process with one learner after another in it: what is said of a life goes to its learner.
+    """A process with one learner after another; a message goes to the learner of its life.
 
-    `grant`: of the present life; `progress`: of the last life that is over. `dead`: it is gone;
-    `frozen_s`: it stands still until then; `staying`: it was not told to leave; `let_go`: it asks
-    for no life any more. `drag`: its steps take so many times as long, until `dragged_s`.
+    Attributes:
+        grant: The grant of the present life.
+        progress: The progress of the last life that is over.
+        dead: Whether the process has ended.
+        frozen_s: The process stands still until this time.
+        staying: False once it was told to leave.
+        let_go: Whether it asks for no further life.
+        drag: The factor on its step times, until `dragged_s`.
     """
 
     def __init__(self, loop: VirtualLoop) -> None:
@@ -55,7 +66,7 @@ class LearnerProcess(ABC, Generic[L]):
         self.dead, self.staying, self.let_go, self.frozen_s = False, True, False, 0.0
         self.drag, self.dragged_s = 1.0, 0.0
 
-    # --- its way to the rest ----------------------------------------------------------------------
+    # --- its way to the syncer --------------------------------------------------------------------
 
     @abstractmethod
     def begin(self) -> None:
@@ -71,12 +82,12 @@ class LearnerProcess(ABC, Generic[L]):
 
     @abstractmethod
     def tell_left(self) -> None:
-        """Say that its island was drained and has left."""
+        """Say that the island was drained and has left."""
 
     # --- lives ------------------------------------------------------------------------------------
 
     def granted(self, answer: Granted | Refused) -> None:
-        """The answer to its asking for a life."""
+        """Handle the answer to the request for a life."""
         if isinstance(answer, Granted):
             self.grant = answer
             self.fetch()
@@ -88,11 +99,11 @@ class LearnerProcess(ABC, Generic[L]):
             self.rejected()
 
     def rejected(self) -> None:
-        """Asking again would not change it."""
+        """Give up, since a retry would not change the answer."""
         self.let_go = True
 
     def _ask_again(self) -> None:
-        """It was told to wait, and has; unless it was let go meanwhile."""
+        """Ask for a life again after the wait, or leave if it was let go meanwhile."""
         if self.dead:
             return
         if self.staying:
@@ -101,13 +112,15 @@ class LearnerProcess(ABC, Generic[L]):
             self._leaves()
 
     def _leaves(self) -> None:
-        """The process of an island that was drained is over."""
+        """End the process of a drained island."""
         self.let_go = True
         self.tell_left()
 
     def ends(self, learner: L, *, distrusted: bool) -> None:
-        """A life is over; nobody is kept waiting for it. `distrusted`: so are the moments that it
-        leaves behind."""
+        """End a life, and answer all waiting requests with None.
+
+        `distrusted`: the moments that it leaves behind are not trusted either.
+        """
         self.learner, self.progress = None, learner.now.progress
         for waiter in learner.asks.values():
             settle(waiter, None)
@@ -120,7 +133,7 @@ class LearnerProcess(ABC, Generic[L]):
     # --- called by others -------------------------------------------------------------------------
 
     def reached(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Something that was sent is there: it is heard when the process moves again, or never."""
+        """Deliver a message once the process moves again, or never if it is dead."""
         if self.dead:
             return
         if self.loop.now_s < self.frozen_s:
@@ -130,19 +143,20 @@ class LearnerProcess(ABC, Generic[L]):
 
     @property
     def waiters(self) -> Sequence[asyncio.Future[Any]]:
-        """Of all who have asked for something and have no answer."""
+        """The unanswered requests for fragments."""
         return () if self.learner is None else [*self.learner.asks.values()]
 
     @property
     def life(self) -> Life | None:
+        """The present life, or None."""
         return None if self.learner is None else self.learner.life
 
     def learner_of(self, life: Life) -> L | None:
-        """The learner of this life, if it is lived here."""
+        """Return the learner of this life, if it is the present one."""
         return self.learner if self.life == life else None
 
     def beat(self, learner: L) -> None:
-        """Say that it is there, if it has said nothing for a while."""
+        """Send a heartbeat if nothing was sent or heard for a while, and schedule the next one."""
         if self.dead or self.learner is not learner:
             return
         now_s = self.loop.now_s
@@ -152,15 +166,17 @@ class LearnerProcess(ABC, Generic[L]):
         self.loop.at(max(learner.spoke_s + HEARTBEAT_S, self.frozen_s), self.beat, learner)
 
     def cease(self, over: Void) -> None:
+        """Tell the learner that its life is void."""
         if (learner := self.learner_of(over.life)) is not None:
             learner.happens(Ceased(over))
 
     def park(self, life: Life) -> None:
+        """Tell the learner to stop stepping."""
         if (learner := self.learner_of(life)) is not None:
             learner.happens(Parked())
 
     def leave(self) -> Progress | None:
-        """End the life that is lived, and begin no other; how far it came."""
+        """End the present life, begin no other, and return how far it came."""
         self.staying = False
         if (learner := self.learner) is None:
             return self.progress
@@ -168,13 +184,13 @@ class LearnerProcess(ABC, Generic[L]):
         return learner.now.progress
 
     def heard(self, life: Life, answer: Answer | LeaseGranted | Void) -> None:
-        """The answer to what was said last."""
+        """Deliver the answer to the last message."""
         if (learner := self.learner_of(life)) is not None:
             learner.spoke_s = self.loop.now_s
             learner.happens(Heard(answer))
 
     def unheard(self, life: Life) -> None:
-        """No answer came."""
+        """Tell the learner that its last message got no answer."""
         if (learner := self.learner_of(life)) is not None:
             learner.spoke_s = self.loop.now_s
             learner.happens(Unheard())

@@ -8,7 +8,7 @@ from coordinator.protocol import Lease
 
 
 class Pages:
-    """One life's leases, in reading order; `cursor` as in `islands.task.StreamLike`."""
+    """The leases of one life, in reading order; `cursor` is as in `islands.task.StreamLike`."""
 
     def __init__(self, lease_windows: int, leases: Sequence[Lease]) -> None:
         self._length, self._leases = lease_windows, [*leases]
@@ -24,7 +24,7 @@ class Pages:
         self._leases.append(lease)
 
     def turn(self, windows: int) -> list[int]:
-        """Read so many, of which there are as many; which ones of the corpus."""
+        """Read `windows` windows, which must be there, and return their numbers in the corpus."""
         read: list[int] = []
         while len(read) < windows:
             lease = self._leases[0]

@@ -1,7 +1,7 @@
-"""What a lying learner of the simulator says: its words with one number that is another one.
+"""The messages of a lying learner of the simulator: one number is changed.
 
-Each integer that the protocol's door lets through is as likely as any other. What the door refuses
-(a word of another life, a fragment that is not there, more than 2^53) is not said.
+Every integer that the protocol's validation lets through is equally likely. A lie that validation
+would refuse (the word of another life, a missing fragment, more than 2^53) is not told.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 from coordinator.protocol import Adopted, HandIn, Progress, Report
 
 SHARE = 0.2
-"""Of the words of a lying learner: so many are untrue."""
+"""The share of a lying learner's messages that are untrue."""
 MOST_BITS = 53
-"""A count has at most so many."""
+"""The most bits of a count."""
 FLOOD_SHARE, FLOOD = 0.2, 60
-"""Of its requests for data: so many are made again, at most so many times."""
+"""The share of its data requests that are repeated, and the most repetitions."""
 NOT_SAID = ("life", "fragment", "parts")
-"""Parts of a word in which the door finds every lie."""
+"""Fields of a message in which validation finds every lie."""
 
 T = TypeVar("T")
 Path = tuple[str, ...]
@@ -29,7 +29,7 @@ Path = tuple[str, ...]
 def report(
     event: Report, adopted: Sequence[Adopted], fragments: int, rng: random.Random
 ) -> tuple[Report, Sequence[Adopted]]:
-    """Return a report, and what is said with it, of which perhaps one number is another one."""
+    """Return a report and its adoptions, perhaps with one number changed."""
     if rng.random() >= SHARE:
         return event, adopted
     words = [event, *adopted]
@@ -45,17 +45,17 @@ def report(
 
 
 def hand_in(said: HandIn, rng: random.Random) -> HandIn:
-    """Return the facts of a hand-in, of which perhaps one number is another one."""
+    """Return the facts of a hand-in, perhaps with one number changed."""
     return said if rng.random() >= SHARE else _bent(said, rng)
 
 
 def progress(said: Progress, rng: random.Random) -> Progress:
-    """Return how far a learner that leaves has come, of which perhaps one number is another one."""
+    """Return the progress of a leaving learner, perhaps with one number changed."""
     return said if rng.random() >= SHARE else _bent(said, rng)
 
 
 def floods(rng: random.Random) -> int:
-    """Return how often a request for data is made besides once."""
+    """Return how many times a data request is repeated."""
     return rng.randint(1, FLOOD) if rng.random() < FLOOD_SHARE else 0
 
 
@@ -65,7 +65,7 @@ def _bent(word: T, rng: random.Random) -> T:
 
 
 def _integers(value: object, path: Path = ()) -> Iterator[Path]:
-    """Yield where the integers of a word are."""
+    """Yield the path of each integer in a message that may be changed."""
     for name in _names(value):
         part = getattr(value, name)
         if name in NOT_SAID:
@@ -92,7 +92,7 @@ def _with(value: Any, path: Path, rng: random.Random) -> Any:
 
 
 def _another(number: int, rng: random.Random) -> int:
-    """Return a number with one bit flipped, or one more or less, or many times as large."""
+    """Return a number with one bit flipped, off by one, or many times as large."""
     match rng.randrange(3):
         case 0:
             return number ^ (1 << rng.randrange(MOST_BITS))

@@ -1,6 +1,6 @@
-"""The links between islands and the rest of a simulated cluster, with all that they do to messages.
+"""The links between islands and the rest of a simulated cluster, which lose and delay messages.
 
-Also the processes' beginnings and ends, as the one who starts them and watches over them sees them.
+The network also starts and ends processes, like the supervisor that watches over them.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from coordinator.protocol import (
 )
 
 SILENT_VITALS = Vitals(math.nan)
-"""What learners without a model measure of themselves."""
+"""The vitals of learners without a model, which measure nothing."""
 CALL_TIMEOUT_S = 12.0
-"""A call that is not answered for so long has failed."""
+"""Seconds after which an unanswered call has failed."""
 NOTICED_S = 0.5
-"""So long after its end a process is known to be dead."""
+"""Seconds after its end until a process is known to be dead."""
 AWAY_S, BACK_S = 10.0, 2.0
-"""A drained island comes back within; so long a process that broke takes to begin anew."""
+"""Seconds at most until a drained island comes back, and until a broken process restarts."""
 BAD_LUCK = 0.35
-"""Share of the messages that a bad link loses, or says twice."""
+"""The share of messages that a bad link loses, or delivers twice."""
 SLOWNESS = 25.0
-"""So many times longer everything takes that is said to be slow."""
+"""The factor by which slow links, disks and shards are slower."""
 
 
 class SimNetwork:
-    """Carries words between processes and the syncer; it is every process's `Link`."""
+    """The network that carries messages between processes and syncer; every process's link."""
 
     def __init__(self, site: Site) -> None:
         self.site, self.loop, self.rng = site, site.loop, site.rng
@@ -55,7 +55,7 @@ class SimNetwork:
     # --- processes --------------------------------------------------------------------------------
 
     def start(self, machine: Machine) -> None:
-        """A process begins, where none is."""
+        """Start a process on a machine without a live one, unless its island is retired."""
         old = machine.process
         if machine.retired:
             return
@@ -67,7 +67,7 @@ class SimNetwork:
         machine.process.begin()
 
     def crash(self, machine: Machine, process: SimProcess, after_s: float) -> None:
-        """A process dies; `after_s` later it is known."""
+        """Kill a process; this is noticed `after_s` later."""
         process.dead = True
         for waiter in process.waiters:
             self.loop.at(self.loop.now_s + after_s, settle, waiter, None)
@@ -79,24 +79,26 @@ class SimNetwork:
                 self.loop.at(known_s, settle, waiter, "its process ended")
 
     def ended(self, who: SimProcess, life: Life) -> None:
-        """A life is over, and whoever watches it is told."""
+        """Tell the watchers of a life that it is over."""
         loop, now_s = self.loop, self.loop.now_s
         for other, waiter in self.watched.items():
             if other.island == life.island and other.incarnation <= life.incarnation:
                 loop.at(now_s + NOTICED_S, settle, waiter, "its learner ended it")
 
     def left(self, who: SimProcess) -> None:
-        """An island that was drained comes back, whether or not it was in a life when it left."""
+        """Bring a drained island back later, whether or not it had a life when it left."""
         back_s = self.loop.now_s + self.rng.random() * AWAY_S
         self.loop.at(back_s, self.start, self.machines[who.island])
 
     # --- messages ---------------------------------------------------------------------------------
 
     def delay_s(self, machine: Machine) -> float:
+        """Draw the delay of one message, one way."""
         slow = SLOWNESS if self.loop.now_s < machine.slow_s else 1.0
         return machine.trait.latency_s * slow * (0.5 + self.rng.random())
 
     def lost(self, machine: Machine, cut_s: float) -> bool:
+        """Draw whether a message is lost; `cut_s` is the end of the cut in its direction."""
         now_s = self.loop.now_s
         return now_s < cut_s or (now_s < machine.loss_s and self.rng.random() < BAD_LUCK)
 
@@ -107,7 +109,7 @@ class SimNetwork:
         heard: Callable[[Any], None],
         unheard: Callable[[], None],
     ) -> None:
-        """Say something to the syncer; then either `heard` its answer, or `unheard`."""
+        """Send a message to the syncer, then call either `heard` with its answer, or `unheard`."""
         machine, now_s = self.machines[process.island], self.loop.now_s
         if self.lost(machine, machine.up_cut_s):
             self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
@@ -143,9 +145,9 @@ class SimNetwork:
             words(self.site.syncer)
 
     async def reach(self, life: Life, *, again: bool = False) -> SimProcess | None:
-        """The process where this life should be, once a message is there; None if it is not.
+        """Return the process at this life's place, once a message arrives; None if there is none.
 
-        `again`: what was lost is said again, until it is heard.
+        With `again` a lost message is sent again until it arrives.
         """
         machine = self.machines.get(life.island)
         if machine is None:
@@ -161,9 +163,11 @@ class SimNetwork:
             process = machine.process
         return process
 
-    # --- what a process says ----------------------------------------------------------------------
+    # --- messages of a process --------------------------------------------------------------------
 
     def join(self, who: SimProcess, event: Join) -> None:
+        """Send a join, and try again if no answer comes."""
+
         def again() -> None:
             if not who.let_go:
                 who.begin()
@@ -171,7 +175,7 @@ class SimNetwork:
         self._call(who, lambda syncer: syncer.join(event), who.granted, again)
 
     def whole(self, who: SimProcess) -> None:
-        """All public fragments; a process that cannot have them breaks."""
+        """Fetch all public fragments; a process whose fetch fails dies and restarts."""
         machine = self.machines[who.island]
         if self.lost(machine, max(machine.up_cut_s, machine.down_cut_s)):
             self.crash(machine, who, NOTICED_S)
@@ -186,14 +190,17 @@ class SimNetwork:
             self.loop.at(self.loop.now_s + NOTICED_S, who.reached, self._give, who)
 
     def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
+        """Return whether a learner that knows this can get what it missed before a publication."""
         return self.shards.can_follow(known, said)
 
     def follow(
         self, known: tuple[Version, int], said: Publication, payload: SimDifference
     ) -> tuple[Version, int]:
+        """Return the public fragment after a publication."""
         return self.shards.follow(known, said, payload)
 
     def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
+        """Send a report; a lying learner may change a number in it."""
         life = event.life
         if who.poison is Poison.LYING:
             self.site.lied.add(life)
@@ -208,6 +215,7 @@ class SimNetwork:
         )
 
     def lease(self, who: SimProcess, event: LeaseWanted) -> None:
+        """Ask for data; a lying learner may ask many times."""
         life = event.life
         if who.poison is Poison.LYING:
             self.site.lied.add(life)
@@ -221,10 +229,12 @@ class SimNetwork:
         )
 
     def made(self, id_: ContributionId, made: ContributionTruth) -> None:
+        """Record the truth about a contribution."""
         self.site.made_of[id_] = made
         if made.poison is Poison.LYING:
             self.site.lied.add(id_.life)
         self.site.told.made(id_)
 
     def kept(self, keeps: Sequence[ContributionId]) -> None:
+        """Check the contributions that stay in place beside an adopted version."""
         self.site.told.kept(keeps)

@@ -1,4 +1,4 @@
-"""What the simulator sends instead of encoded arrays: counts of tokens, with a norm and a sign."""
+"""The stand-ins for encoded arrays: counts of tokens, with a norm and a sign."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 ALIKE, CHANCE = 0.3, 0.02
-"""The cosine of two healthy deltas, and what it is off by."""
+"""The cosine of two healthy deltas, and its standard deviation."""
 
 
 class Parcel(NamedTuple):
-    """What stands for an encoded delta: the tokens that went into it, its norm and its sign.
-
-    `rotten`: its numbers were finite when it came, and are not when it is merged. `moments`: the
-    norm of the first moments beside it, None if there are none.
-    """
+    """The stand-in for an encoded delta."""
 
     tokens: int
+    """The tokens that went into it."""
     norm: float
     sign: int = 1
+    """1, or -1 if it points against healthy deltas."""
     rotten: bool = False
+    """Whether its numbers were finite when it arrived, and are not when it is merged."""
     moments: float | None = None
+    """The norm of the first moments beside it; None if there are none."""
 
     @property
     def nbytes(self) -> int:
+        """The bytes of the delta, 2 per token."""
         return 2 * self.tokens
 
 
 class SimDifference(NamedTuple):
-    """What stands for a publication's payload."""
+    """The stand-in for a publication's payload."""
 
     tokens: int
     nbytes: int = 1
@@ -39,14 +40,17 @@ class SimDifference(NamedTuple):
 def aligned_of(
     merging: Sequence[tuple[float, Parcel]], rng: random.Random
 ) -> tuple[float | None, ...]:
-    """Return of each the cosine to an outer momentum that leads where healthy ones point."""
+    """Return each parcel's cosine to an outer momentum that points where healthy ones do."""
     return tuple(parcel.sign * ALIKE + rng.gauss(0, CHANCE) for _, parcel in merging)
 
 
 def cosines_of(
     merging: Sequence[tuple[float, Parcel]], trial: Sequence[Parcel], rng: random.Random
 ) -> tuple[float | None, ...]:
-    """Of each to the weighted mean of the others, as if any two healthy ones were ALIKE."""
+    """Return each parcel's cosine to the weighted mean of the others, then those of the trial.
+
+    Any two healthy parcels have the cosine `ALIKE`.
+    """
 
     def cosine(sign: int, others: Sequence[tuple[float, Parcel]]) -> float | None:
         along = sum(w * parcel.sign for w, parcel in others)

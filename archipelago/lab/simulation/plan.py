@@ -1,4 +1,4 @@
-"""What a simulated run is like and what breaks in it: drawn from one seed, before it begins."""
+"""The shape and the faults of a simulated run, drawn from one seed before it begins."""
 
 from __future__ import annotations
 
@@ -16,72 +16,72 @@ from coordinator.state import Rule
 
 LAYOUT = "layout"
 EVENTS_WANTED, FAULTS_WANTED, ROUNDS_WANTED = 300, 3, 2
-"""What a schedule has at least: events, faults, and rounds of each fragment."""
+"""The least that a schedule has: events, faults, and rounds of each fragment."""
 EVENTS_AIMED = 270
-"""Events that a schedule is laid out for, since some of its time will be lost."""
+"""Events that a schedule is laid out for, since some of its time is lost."""
 FAULTY_SHARE, HEALED_SHARE = 0.55, 0.62
-"""Of the expected duration: faults begin before the one; at the other everything is mended."""
+"""Shares of the expected duration by which all faults have begun, and have been repaired."""
 EXCUSED_S, EXCUSED_STEPS = 20.0, 5.0
 PATIENCE_S, PATIENCE_STEPS = 100.0, 80.0
 LONGEST_BARRED_S = 320.0
-"""So long an island that was quarantined again and again may stay away after all is mended."""
+"""The longest time that an island quarantined repeatedly stays away after the repair."""
 TOO_MANY_EVENTS = 30_000
-"""A run drawn at random that takes more than these turns in circles."""
+"""Events above which a randomly drawn run is in a livelock."""
 REGIONS: tuple[tuple[Region | None, ...], ...] = ((None,), (None, Region("eu"), Region("us")))
 MOST_TOKENS = 9
-"""Of a step, and so of a window."""
+"""The most tokens of a step, and so of a window."""
 HOSTS = (1, 2, 4)
-"""Of islands, by their names."""
+"""Numbers of hosts of an island, chosen by its name."""
 SLOWER = 4.0
-"""So many times longer a step takes that is made slow at random."""
+"""The factor on the step time of a randomly slowed island."""
 OFTENER = 3
 """Sampling weight of crashes of syncer and shards: their timing matters most."""
 LOCK_STEP_SHARE = 0.75
+"""The share of schedules with overlap 0 that are in lock-step (`run.mode`)."""
 FOLLOWS_SHARE = 0.7
-"""Of the runs with the least overlap, in how many it follows what rounds take."""
-"""Of the schedules whose learners wait for adoption: so many are in lock-step (`run.mode`)."""
+"""The share of schedules with overlap 1 where the overlap follows the duration of rounds."""
 STOPPED_SHARE = 0.6
-"""Of the schedules: ended by request, once all is mended and enough has happened."""
+"""The share of schedules that are stopped by request, after the repair and enough events."""
 
 
 class Trouble(StrEnum):
-    """The faults of a simulated run; `from_config` has those that a configuration can ask for."""
+    """The kinds of faults of a simulated run; a configuration can ask for some (`from_config`)."""
 
-    CRASH = "crash"  # a process dies, and Ray says so
-    VANISH = "vanish"  # ... and nobody says so for a while
-    HANG = "hang"  # a process stands still, then goes on as if nothing had been
-    STUCK = "stuck"  # its step does not end for a while, and it says that it is there
-    SLOW = "slow"  # its steps take so many times as long
-    CUT_UP = "cut-up"  # the learner cannot be heard
-    CUT_DOWN = "cut-down"  # the learner cannot hear
-    CUT = "cut"  # neither
-    LOSS = "loss"  # messages get lost
-    TWICE = "twice"  # messages come twice, the second one late
-    DELAY = "delay"  # messages take long, and overtake one another
-    ECHO = "echo"  # words said long ago come again
-    NAN = "nan"  # poisoned, from here to LYING: see `Poison`
-    INCURABLE = "incurable"  # not finite in every later life of the process either
+    CRASH = "crash"  # a process dies, and Ray reports it
+    VANISH = "vanish"  # ... which goes unnoticed for a while
+    HANG = "hang"  # a process stands still, then continues as if nothing had happened
+    STUCK = "stuck"  # a step does not end for a while, but heartbeats continue
+    SLOW = "slow"  # its steps take longer by a factor
+    CUT_UP = "cut-up"  # messages from the learner are lost
+    CUT_DOWN = "cut-down"  # messages to the learner are lost
+    CUT = "cut"  # both
+    LOSS = "loss"  # some messages are lost
+    TWICE = "twice"  # messages arrive twice, the second time late
+    DELAY = "delay"  # messages are slow, and overtake one another
+    ECHO = "echo"  # old messages arrive again
+    NAN = "nan"  # poison, like all down to LYING: see `Poison`
+    INCURABLE = "incurable"  # not finite, in every later life of the process, too
     LOUD = "loud"
     FLIPPED = "flipped"
     ROTTEN = "rotten"
     COUNTERS = "counters"
     LAYOUT = "layout"
     FUTURE = "future"
-    LYING = "lying"  # one number of a message is changed, now and then: `lies`
+    LYING = "lying"  # one number of some messages is changed: see `lies`
     JUMP = "jump"  # the syncer's clock jumps forward
-    DISK = "disk"  # nothing can be made durable
+    DISK = "disk"  # the disk fails: nothing becomes durable
     SLOW_DISK = "slow-disk"
     SLOW_SHARD = "slow-shard"
-    DRAIN = "drain"  # an island shall leave; it comes back later
-    RUMOUR = "rumour"  # the shell believes a life lost that is not
+    DRAIN = "drain"  # an island is asked to leave, and comes back later
+    RUMOUR = "rumour"  # the shell wrongly believes that a life is lost
     DOUBLE = "double"  # a second process joins under the same name
-    STRAY = "stray"  # a drain of nobody, a join of another layout
-    RESTART = "restart"  # the syncer dies and comes back from what is durable
-    SHARD = "shard"  # the process of some fragments dies, and the syncer lives on
+    STRAY = "stray"  # a drain of an unknown island, a join with another layout
+    RESTART = "restart"  # the syncer dies and recovers from durable state
+    SHARD = "shard"  # the process of some fragments dies, but not the syncer
 
 
 Span = tuple[float, float]
-"""From, to: seconds of the syncer's clock."""
+"""The begin and the end of a period, in seconds of the syncer's clock."""
 EVERYWHERE = frozenset(
     {
         Trouble.JUMP,
@@ -92,63 +92,57 @@ EVERYWHERE = frozenset(
         Trouble.SHARD,
     }
 )
-"""Troubles that are not one island's."""
+"""Troubles of the syncer, the shards or the disk, which no single island has."""
 
 
 class SimFault(NamedTuple):
-    """One trouble of one island (of the syncer, the shard or the disk where it is not one's).
-
-    `lasts_s`: infinite for a drained island that does not come back, and for poison that no new
-    life mends. `factor`: of a step's time, if the trouble is `SLOW`.
-    """
+    """One fault, of one island unless `EVERYWHERE` lists its kind."""
 
     at_s: float
     trouble: Trouble
     island: Island
     lasts_s: float
+    """Infinite for a drained island that stays away, and for poison that survives a rejoin."""
     factor: float = SLOWER
+    """The factor on the step time if the trouble is `SLOW`."""
 
     @property
     def until_s(self) -> float:
+        """The end of the fault, in seconds."""
         return self.at_s + self.lasts_s
 
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """What one island is like; a step takes `step_s`, give or take `jitter` of it.
-
-    `tokens` and `windows`: trained and read in one step; `latency_s`: of its link, one way;
-    `region`: whose windows it reads; `hosts`: so many hand in a part each; `group`: it says that it
-    is of this one.
-    """
+    """The properties of one island."""
 
     island: Island
     joins_s: float
     step_s: float
+    """The usual step time; a step takes that, ± `jitter` as a share of it."""
     jitter: float
     tokens: int
+    """Tokens trained in one step."""
     windows: int
+    """Windows read in one step."""
     latency_s: float
+    """The one-way latency of its link."""
     region: Region | None = None
+    """The region whose windows it reads."""
     hosts: int = 1
+    """The number of hosts, each of which hands in a part."""
     group: str = "group"
+    """The group that its join names."""
 
     @property
     def slowest_s(self) -> float:
-        """The longest that a step takes."""
+        """The longest step time in seconds."""
         return self.step_s * (1 + self.jitter)
 
 
 @dataclass(frozen=True, slots=True)
 class SimPlan:
-    """One schedule: the rule under test, the islands, what breaks, and when all is mended.
-
-    `store_every`: as `durability.every`; `anchor`: as `sync.anchor`. `lock_step`: the overlap of
-    learners that wait for what is merged, up to the last step of the run; None: they wait for
-    nothing but what the rule says. `most_events`: with more the run turns in circles. `unruly`: it
-    was drawn at random, so that it is mended at some time, and when it has ended more happens that
-    does not matter any more.
-    """
+    """One schedule: the rule under test, the islands, the faults, and the time of their repair."""
 
     seed: str
     rule: Rule
@@ -160,40 +154,50 @@ class SimPlan:
     merge_s: float
     store_s: float
     store_every: int
+    """The value of `durability.every`."""
     anchor: Anchor
+    """The value of `sync.anchor`."""
     lock_step: int | None
+    """The overlap of learners that wait for merges to the end; None: they wait by the rule only."""
     most_events: int = TOO_MANY_EVENTS
+    """Events above which the run is in a livelock."""
     unruly: bool = True
+    """Whether it was drawn at random: faults are repaired, and harmless ones follow its end."""
 
     def __post_init__(self) -> None:
-        """Errors: `ValueError` if learners would wait for what is merged without them, which may be
-        for ever; the door lets no such run in (`cluster.config.modes`)."""
+        """Refuse plans whose learners might wait forever for a merge without them.
+
+        A configuration cannot ask for such a run (`cluster.config.modes`).
+
+        Errors: `ValueError` if a lock-step run has a quorum below the number of islands.
+        """
         if self.lock_step is not None and self.rule.min_quorum < len(self.traits):
             raise ValueError(f"lock-step with a quorum of {self.rule.min_quorum}: all are needed")
 
     @property
     def slowest_s(self) -> float:
+        """The longest step time of all islands in seconds."""
         return max(trait.slowest_s for trait in self.traits)
 
     @property
     def aftermath_s(self) -> float:
-        """So long before and after a fault its island is excused."""
+        """Seconds before and after a fault during which its island is excused."""
         return EXCUSED_S + EXCUSED_STEPS * self.slowest_s
 
     @property
     def patience_s(self) -> float:
-        """So long a round may take when nothing is broken any more, or has just been mended."""
+        """The longest time, in seconds, of a round with no fault, or right after the repair."""
         return PATIENCE_S + PATIENCE_STEPS * self.slowest_s + (self.rule.grace_s or 0.0)
 
     @property
     def limit_s(self) -> float:
-        """By then it must have ended, even if each step needs a whole round."""
+        """The time by which the run must have ended, even if each step needs a whole round."""
         mended_s = self.healed_s + LONGEST_BARRED_S
         return mended_s + 2 * self.patience_s + 4 * self.rule.steps * self.slowest_s
 
 
 def draw(seed: str, *, stretch: float = 1) -> SimPlan:
-    """A random plan; `stretch` makes the run so many times longer."""
+    """Return a random plan; `stretch` is a factor on the length of the run."""
     rng = random.Random(seed)
     count = rng.randint(1, 8)
     quorum = rng.randint(1, count)
@@ -281,5 +285,7 @@ def _faults(
 
 
 LOSSY = frozenset({Trouble.CUT, Trouble.CUT_UP, Trouble.CUT_DOWN, Trouble.LOSS, Trouble.SHARD})
-"""Not in lock-step: nobody there goes on without what was lost. Of a shard, the syncer begins a new
-generation instead (docs/protocol.md, Durability)."""
+"""Troubles excluded where learners wait for adoption: none continues without a lost message.
+
+If a shard dies there, the syncer begins a new generation (docs/protocol.md, Durability).
+"""

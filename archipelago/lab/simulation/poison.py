@@ -1,4 +1,4 @@
-"""What a poisoned learner of the simulator hands in instead of what it should."""
+"""The hand-ins of a poisoned learner of the simulator."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from archipelago.lab.simulation.payloads import Parcel
 from coordinator.protocol import HandIn, Version
 
 MOMENTS = 0.3
-"""What stands for the norm of first moments, which does not grow with the steps."""
+"""The stand-in for the norm of first moments, which does not grow with the steps."""
 LOUDER = 1000.0
-"""How much too large the deltas of a learner poisoned so are."""
+"""The factor by which the deltas of a `LOUD` learner are too large."""
 
 
 def spoiled(
     poison: Poison | None, said: HandIn, norm: float, rng: random.Random
 ) -> tuple[HandIn, Parcel]:
-    """The facts and the payload of a hand-in of this norm, as this poison has them."""
+    """Return the facts and the payload of a hand-in with this norm, changed by the poison."""
     moments = None
-    if said.id.from_step % 3:  # some have none, as in a run that shares them now and then
+    if said.id.from_step % 3:  # some have none, as in a run that shares them at times
         moments = MOMENTS * rng.uniform(0.8, 1.25)
     match poison:
         case None | Poison.FLIPPED | Poison.ROTTEN:
@@ -45,7 +45,7 @@ def spoiled(
 
 
 def _impossible(said: HandIn) -> tuple[HandIn, ...]:
-    """The same with counters that cannot be."""
+    """Return copies of a hand-in with impossible counters."""
     id_, tokens = said.id, said.tokens
     return (
         replace(said, tokens=0),

@@ -1,4 +1,4 @@
-"""What the syncer reaches of the simulated world: the shard, the learners, the disk."""
+"""The syncer's ports to the simulated world: the shard, the learners, the disk."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ from coordinator.protocol import (
 )
 
 RESTARTED_S = 3.0
-"""A process that had to end is there again."""
+"""Seconds until a process that had to end has restarted."""
 
 
 class SimPorts(Ports):
-    """As `cluster.actors.syncer.ray_ports.RayPorts`, through a `SimNetwork`."""
+    """The counterpart of `cluster.actors.syncer.ray_ports.RayPorts`, on a `SimNetwork`."""
 
     def __init__(self, site: Site, network: SimNetwork) -> None:
         self.site, self.network = site, network
         self.loop, self.machines, self.shards = site.loop, site.machines, site.shards
 
     async def watch(self, life: Life) -> str:
+        """Return when the life is over, with the reason; this may never happen."""
         machine = self.machines.get(life.island)
         if machine is None or machine.process is None:
             await self.loop.pause(NOTICED_S)
@@ -51,6 +52,7 @@ class SimPorts(Ports):
             self.network.watched.pop(life, None)
 
     async def collect(self, life: Life, fragment: Fragment) -> Handed:
+        """Have the shard ask the learner for a fragment, once the shard is alive."""
         place = self.shards.of(fragment)
         while place.process is None:
             await self.loop.pause(NOTICED_S)
@@ -62,11 +64,11 @@ class SimPorts(Ports):
         return handed
 
     async def _collect(self, life: Life, fragment: Fragment, place: ShardPlace) -> Handed:
-        """Keep what the learner hands in, as a shard's process does."""
+        """Keep the learner's hand-in, like a shard's process."""
         died, known = place.died, place.fates.known(life, fragment)
         if (process := await self.network.reach(life)) is None:
             return f"{life} could not be asked"
-        # a message to a life that another process follows is heard by nobody
+        # if another life has replaced this one, no learner hears the message
         hears = process.learner_of(life) is not None
         held = known.held if hears and self.site.told.hears(life, fragment, known) else None
         waiter = process.hand_in(life, fragment, held)
@@ -94,17 +96,22 @@ class SimPorts(Ports):
         )
 
     async def _reached(self, p: Fragment, takes_s: float) -> SimShard | None:
-        """The shard of this fragment, once it has worked so long; None if it has died meanwhile."""
+        """Return the fragment's shard once it has worked for `takes_s`; None if it died by then."""
         place = self.shards.of(p)
         died = place.died
         await self.shards.work(takes_s)
         return place.process if place.died == died else None
 
     async def merge(self, order: Merge) -> Merged | Unsound | None:
+        """Have the shard merge, and return the outcome; None if it has died."""
         shard = await self._reached(order.fragment, self._merge_s())
         return None if shard is None else shard.merge(order)
 
     async def store(self, order: Store) -> bool | str | None:
+        """Make a merged version durable.
+
+        Returns the shard's answer, the reason if the disk fails, or None if the shard has died.
+        """
         place = self.shards.of(order.fragment)
         died, slow = place.died, SLOWNESS if self.loop.now_s < self.site.disk_slow_s else 1
         await self.loop.pause(self.site.plan.store_s * slow)
@@ -115,6 +122,7 @@ class SimPorts(Ports):
         return place.process.store(order.fragment, order.version)
 
     async def publish(self, order: Publish) -> Answered:
+        """Make a version public and send it to the lives; nothing is sent if the shard has died."""
         self.shards.published(order.merged)
         self.site.told.published(order.merged)
         shard = await self._reached(order.fragment, 0)
@@ -145,20 +153,24 @@ class SimPorts(Ports):
         return Answered(reached=reached)
 
     async def discard(self, order: Discard) -> None:
+        """Have the shard drop a contribution."""
         place, said = self.shards.of(order.contribution.id.fragment), order.contribution
         if place.process is not None:
             place.process.drop(said.reference)
             place.fates.freed(said.id)
 
     async def cease(self, order: Void) -> None:
+        """Tell a learner that its life is void."""
         if (process := await self.network.reach(order.life)) is not None:
             process.cease(order)
 
     async def park(self, life: Life) -> None:
+        """Tell a learner to stop stepping, again and again until it hears."""
         if (process := await self.network.reach(life, again=True)) is not None:
             process.park(life)
 
     async def break_down(self, life: Life, why: str) -> None:
+        """Kill the process of this life, which restarts later."""
         machine = self.machines.get(life.island)
         process = None if machine is None else machine.process
         if machine is not None and process is not None and process.learner_of(life) is not None:
@@ -166,6 +178,7 @@ class SimPorts(Ports):
             self.loop.at(self.loop.now_s + RESTARTED_S, self.network.start, machine)
 
     async def leave(self, life: Life) -> Progress | None:
+        """Have the learner end its life for good; return how far it came, None if it is gone."""
         if (process := await self.network.reach(life, again=True)) is None:
             return None
         progress = process.leave()

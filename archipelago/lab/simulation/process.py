@@ -1,4 +1,4 @@
-"""The process of a simulated island: what it is like, and how it reaches the rest."""
+"""The process of a simulated island: its properties, and its links to the rest."""
 
 from __future__ import annotations
 
@@ -33,23 +33,43 @@ from islands.learner_messages import (
 from islands.life_start import KeepMoments, Remains, life_start
 
 AGAIN_S = 0.5
-"""Who is not there is asked again so much later."""
+"""Seconds until a publication is offered again whose missed predecessors no shard has now."""
 
 
 class SimLink(LearnerLink, Protocol):
-    """A process's way to the rest; answers come later, or `unheard` is called instead."""
+    """A process's link to the rest; either an answer comes later, or `unheard` is called."""
 
-    def join(self, who: SimProcess, event: Join) -> None: ...
-    def whole(self, who: SimProcess) -> None: ...
-    def can_follow(self, known: tuple[Version, int], said: Publication) -> bool: ...
-    def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None: ...
-    def lease(self, who: SimProcess, event: LeaseWanted) -> None: ...
-    def ended(self, who: SimProcess, life: Life) -> None: ...
-    def left(self, who: SimProcess) -> None: ...
+    def join(self, who: SimProcess, event: Join) -> None:
+        """Ask for a life."""
+        ...
+
+    def whole(self, who: SimProcess) -> None:
+        """Ask for all public fragments."""
+        ...
+
+    def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
+        """Return whether a learner that knows this can get what it missed before a publication."""
+        ...
+
+    def report(self, who: SimProcess, event: Report, adopted: Sequence[Adopted]) -> None:
+        """Send a report to the syncer."""
+        ...
+
+    def lease(self, who: SimProcess, event: LeaseWanted) -> None:
+        """Ask the syncer for data."""
+        ...
+
+    def ended(self, who: SimProcess, life: Life) -> None:
+        """Say that a life is over."""
+        ...
+
+    def left(self, who: SimProcess) -> None:
+        """Say that the island was drained and has left."""
+        ...
 
 
 def terms_of(plan: SimPlan, trait: Trait) -> Terms:
-    """What this island's learners work by."""
+    """Return the terms of this island's learners."""
     rule, lock_step = plan.rule, plan.lock_step
     return Terms(
         rule.schedule,
@@ -65,7 +85,9 @@ def terms_of(plan: SimPlan, trait: Trait) -> Terms:
 class SimProcess(LearnerProcess[SimLearner]):
     """One process of one island.
 
-    `stuck_s`: no step of it ends before. `incurable`: what is wrong outlives its lives.
+    Attributes:
+        stuck_s: No step ends before this time.
+        incurable: Whether its poison survives a rejoin.
     """
 
     def __init__(
@@ -81,45 +103,52 @@ class SimProcess(LearnerProcess[SimLearner]):
 
     @property
     def island(self) -> Island:
+        """The name of the island."""
         return self.trait.island
 
     def takes_s(self) -> float:
-        """How long its next step takes."""
+        """Draw the duration of the next step in seconds."""
         jitter = 1 + self.trait.jitter * (2 * self.rng.random() - 1)
         return self.trait.step_s * jitter * (self.drag if self.loop.now_s < self.dragged_s else 1.0)
 
     # --- lives ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
+        """Ask for a life."""
         self.joining_as = self.layout
         self.link.join(self, Join(self.island, self.trait.group, self.layout, self.trait.region))
 
     def fetch(self) -> None:
+        """Ask for all public fragments."""
         self.link.whole(self)
 
     def tell_end(self, life: Life) -> None:
+        """Say that this life is over."""
         self.link.ended(self, life)
 
     def tell_left(self) -> None:
+        """Say that the island was drained and has left."""
         self.link.left(self)
 
     def rejected(self) -> None:
+        """Join again if the layout was repaired meanwhile; else give up."""
         if self.layout != self.joining_as:
-            self.begin()  # mended, while the refusal was on its way
+            self.begin()  # repaired while the refusal was on its way
         else:
             super().rejected()
 
     def start(self, public: list[tuple[Version, int]]) -> None:
-        """The public fragments have come: live."""
+        """Begin the granted life, now that the public fragments have arrived."""
         self.learner = learner = SimLearner(self, self.grant, public)
         learner.happens(Ready(learner.pages.remaining))
         self.beat(learner)
 
     def ends(self, learner: SimLearner, *, distrusted: bool) -> None:
+        """End a life; the poison ends with it if the moments do."""
         remains = Remains(moments=True, distrusted=distrusted)
         start = life_start(remains, island=self.island, donors=(), shares_moments=False)
         if not isinstance(start, KeepMoments) and not self.incurable:
-            self.poison = None  # it goes with the moments; no donor is needed to know that
+            self.poison = None  # the poison goes with the moments; no donor is needed for that
         super().ends(learner, distrusted=distrusted)
 
     # --- called by others -------------------------------------------------------------------------
@@ -127,10 +156,12 @@ class SimProcess(LearnerProcess[SimLearner]):
     def hand_in(
         self, life: Life, p: Fragment, held: tuple[ContributionId, ...] | None
     ) -> asyncio.Future[HandedIn | None] | None:
+        """Return a future of the learner's hand-in; None if this life is over."""
         learner = self.learner_of(life)
         return None if learner is None else learner.hand_in(p, held)
 
     def offer(self, life: Life, said: Publication, payload: SimDifference) -> None:
+        """Give a publication to the learner, or try again later if it cannot be followed yet."""
         if (learner := self.learner_of(life)) is None:
             return
         if self.link.can_follow(learner.known[said.fragment], said):

@@ -18,9 +18,9 @@ class ShardFaults:
         self.site, self.seat = site, seat
 
     def strike(self, until_s: float) -> None:
-        """Let one shard die, and come back at `until_s`.
+        """Kill one shard, and bring it back at `until_s`.
 
-        The syncer comes back with it if learners cannot go on without what the shard had.
+        The syncer restarts, too, if learners cannot continue without what the shard had.
         """
         site = self.site
         there = [place for place in site.shards.places if place.process is not None]
@@ -37,8 +37,10 @@ class ShardFaults:
     def _is_back(
         self, place: ShardPlace, wanted: Mapping[Fragment, Version], generation: int
     ) -> None:
-        """Bring the shard back, unless a new generation has it already; the syncer begins one if
-        the shard has less than was asked for."""
+        """Bring the shard back, unless a new generation has done so.
+
+        The syncer begins a new generation if the shard has less than it asked for.
+        """
         syncer = self.site.syncer
         if syncer is None or syncer.state.generation != generation:
             return
@@ -48,6 +50,6 @@ class ShardFaults:
             self._start_over()
 
     def _start_over(self) -> None:
-        """End the syncer, and bring it back."""
+        """Kill the syncer, and bring it back."""
         self.seat.die()
         self.site.loop.at(self.site.loop.now_s + NOTICED_S, self.seat.resume)

@@ -1,4 +1,4 @@
-"""Where the simulated shards live and die: each a `cluster.shard.shard`, on a disk of integers."""
+"""The place where the simulated shards live and die: each a `cluster.shard.shard` on integers."""
 
 from __future__ import annotations
 
@@ -26,23 +26,27 @@ from coordinator.protocol import (
 
 @dataclass(slots=True)
 class ShardPlace:
-    """One shard's fragments, and the process that has them: None while it is dead. `fates`: what
-    the process knows has become of contributions; `arrivals`: and of publications; `gatherer`: whom
-    it asks. `deaths`: of its processes, in this generation; `died`: ever."""
+    """One shard's fragments and its process."""
 
     fragments: tuple[Fragment, ...]
     process: SimShard | None = None
+    """The shard's process; None while it is dead."""
     fates: Fates = field(default_factory=Fates)
+    """The process's record of what happened to contributions."""
     arrivals: Arrivals = field(default_factory=Arrivals)
+    """The process's record of which learners publications have reached."""
     gatherer: Gatherer = field(default_factory=Gatherer)
+    """The process's requests to learners."""
     deaths: int = 0
+    """How often its process has died in this generation."""
     died: int = 0
+    """How often its process has died at all."""
 
 
 class SimShards:
-    """All shards of a run, their disk, and the syncer's knowledge of what was merged.
+    """All shards of a run, their disk, and the syncer's record of merged contributions.
 
-    `history`: the value of each version that was ever public.
+    `history` holds the value of each version that was ever public.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class SimShards:
         own = [range(number, fragments, count) for number in range(count)]
         self.places = [ShardPlace(tuple(map(Fragment, each))) for each in own]
         self._of = {p: place for place in self.places for p in place.fragments}
-        self._merged = Fates()  # the syncer's, for a shard that comes back
+        self._merged = Fates()  # the syncer's record, for a shard that comes back
         self.history: dict[tuple[Fragment, Version], int] = {}
         for place in self.places:
             place.process = self._begun()
@@ -65,25 +69,28 @@ class SimShards:
         return Shard(lambda: (SimArithmetic(self._rng), self._disk), self._retention)
 
     def of(self, p: Fragment) -> ShardPlace:
+        """Return the place of a fragment's shard."""
         return self._of[p]
 
     @property
     def alive(self) -> Iterator[SimShard]:
+        """The processes of the live shards."""
         return (place.process for place in self.places if place.process is not None)
 
     @property
     def all_there(self) -> bool:
+        """Whether all shards are alive."""
         return all(place.process is not None for place in self.places)
 
     async def work(self, takes_s: float) -> None:
-        """Wait for one's turn, and until it is done."""
+        """Wait until earlier work is done, and then for `takes_s`."""
         self._free_s = max(self._free_s, self._loop.now_s) + takes_s
         await self._loop.pause(self._free_s - self._loop.now_s)
 
     # --- deaths -----------------------------------------------------------------------------------
 
     def die(self, place: ShardPlace) -> None:
-        """Its process is gone, with all that was handed in and not stored."""
+        """Kill a shard's process; all that was handed in and not stored is lost."""
         place.process, place.arrivals = None, Arrivals()
         place.gatherer.forget()
         place.deaths += 1
@@ -92,7 +99,7 @@ class SimShards:
     def come_back(
         self, place: ShardPlace, wanted: Mapping[Fragment, Version], generation: int
     ) -> bool:
-        """Another process has what is stored; is that what is wanted?"""
+        """Start a process from the stored versions, and return whether they are the wanted ones."""
         place.process, place.fates = self._begun(), Fates()
         found = place.process.recover(wanted, generation)
         place.fates.died(place.deaths)
@@ -102,9 +109,10 @@ class SimShards:
     def recover(
         self, versions: Sequence[Version], generation: int, *, dies: bool
     ) -> tuple[Version, ...]:
-        """Go back to these published versions, or to the newest before them that are stored.
+        """Return to these published versions, or to the newest stored ones before them.
 
-        A process that `dies` has nothing but what is stored. Returns the versions there are.
+        With `dies` every process restarts and has only what is stored. Returns the recovered
+        versions.
         """
         found: dict[Fragment, Version] = {}
         self._merged = Fates()
@@ -120,39 +128,42 @@ class SimShards:
         return tuple(found[p] for p in sorted(found))
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Cancel all requests to learners."""
         for place in self.places:
             place.gatherer.forget()
 
-    # --- what is there ----------------------------------------------------------------------------
+    # --- contents ---------------------------------------------------------------------------------
 
     def published(self, merged: Iterable[ContributionId]) -> None:
-        """The syncer has ordered that a version with these be public."""
+        """Record that the syncer ordered a version with these contributions to be public."""
         self._merged.published(merged)
 
     def made_public(self, said: Publication) -> None:
-        """A version is public from here on."""
+        """Record that a version is public from here on."""
         ((version, value),) = self._there(said.fragment).whole([said.fragment])
         self.history[said.fragment, version] = value
 
     def whole(self) -> list[tuple[Version, int]]:
-        """All public fragments; every shard must be there."""
+        """Return all public fragments; every shard must be alive."""
         return [self._there(p).whole([p])[0] for p in sorted(self._of)]
 
     def missed(
         self, p: Fragment, older: Version, newer: Version
     ) -> list[SimDifference] | tuple[Version, int]:
+        """Return the differences from one version to another, or the whole fragment."""
         return self._there(p).missed(p, older, newer)
 
     def can_follow(self, known: tuple[Version, int], said: Publication) -> bool:
-        """Return whether a process has what a learner that knows this has missed."""
+        """Return whether a process has what a learner that knows this version has missed."""
         return said.previous == known[0] or self.of(said.fragment).process is not None
 
     def follow(
         self, known: tuple[Version, int], said: Publication, payload: SimDifference
     ) -> tuple[Version, int]:
-        """Return the public fragment as a learner that knew it like this has it after a
-        publication."""
+        """Return the public fragment that a learner that knew it like this has after a publication.
+
+        Errors: `Violation` if that is not the public value of its version, or if the shard is dead.
+        """
         (version, value), p = known, said.fragment
         found = [] if said.previous == version else self.missed(p, version, said.previous)
         if isinstance(found, list):
@@ -166,7 +177,7 @@ class SimShards:
 
     @property
     def held(self) -> set[Reference]:
-        """All that was handed in and neither merged nor dropped."""
+        """References of all contributions that are neither merged nor dropped."""
         return {reference for process in self.alive for reference in process.inbox}
 
     def _there(self, p: Fragment) -> SimShard:

@@ -1,4 +1,4 @@
-"""The state that all parts of a simulated cluster share: islands' machines, shards, and clocks."""
+"""The state that all parts of a simulated cluster share: machines, shards, and clocks."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from coordinator.protocol import ContributionId, Island, Life
 
 @dataclass(slots=True)
 class Machine:
-    """One island's place: its link, and the process that is there.
-
-    `..._s`: until then the link is cut in that direction, loses messages, says them twice, is slow.
-    `troubles`: when something was wrong with it, in seconds of the syncer's clock. `retired`: it is
-    not wanted any more, and no process begins.
-    """
+    """One island's place: its link, and the process that runs there."""
 
     trait: Trait
     process: SimProcess | None = None
     started: int = 0
+    """How many processes have started there."""
     up_cut_s: float = 0.0
+    """Messages from the island are lost until this time."""
     down_cut_s: float = 0.0
+    """Messages to the island are lost until this time."""
     loss_s: float = 0.0
+    """Some messages are lost until this time."""
     twice_s: float = 0.0
+    """Some messages arrive twice until this time."""
     slow_s: float = 0.0
+    """Messages are slow until this time."""
     retired: bool = False
+    """Whether the island is no longer wanted, so that no process starts."""
     troubles: list[Span] = field(default_factory=list[Span])
+    """When something was wrong with it, in seconds of the syncer's clock."""
 
 
 class Site:
@@ -48,18 +51,18 @@ class Site:
         self.shards = SimShards(self.loop, plan.rule.schedule.fragments, retention, rng)
         self.machines = {trait.island: Machine(trait) for trait in plan.traits}
         self.made_of: dict[ContributionId, ContributionTruth] = {}
-        self.lied: set[Life] = set()  # lives that may have said something untrue
+        self.lied: set[Life] = set()  # lives that may have lied
         self.told = FateChecker()
         self.syncer: Syncer | None = None  # while it is alive
         self.everywhere: list[Span] = []
         self.jump_s = self.disk_fails_s = self.disk_slow_s = self.shard_slow_s = 0.0
 
     def now_s(self) -> float:
-        """The syncer's clock."""
+        """Return the time on the syncer's clock."""
         return self.loop.now_s + self.jump_s
 
     def suspect(self, island: Island) -> None:
-        """What is said of this island now may cost it its life."""
+        """Excuse this island for a while: a message about it may cost it its life."""
         now_s, slack_s = self.now_s(), self.plan.aftermath_s
         if island in self.machines:
             self.machines[island].troubles.append((now_s - slack_s, now_s + slack_s))

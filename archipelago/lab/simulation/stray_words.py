@@ -23,16 +23,16 @@ from coordinator.protocol import (
 )
 
 RECENT = 40
-"""An echo repeats one of the last so many events of a kind."""
+"""The last events of a kind, of which an echo repeats one."""
 
 
 def stray(site: Site, island: Island) -> None:
-    """Tell the syncer what means nothing, or comes too late."""
+    """Send the syncer events that mean nothing, or that come too late."""
     if site.syncer is None:
         return
     member, rng = site.syncer.state.members.get(island), site.rng
     if member is not None and rng.random() < 0.5:
-        site.syncer.left(Left(member.life, member.progress))  # by itself
+        site.syncer.left(Left(member.life, member.progress))  # it leaves by itself
     if member is not None and member.status not in (Status.JOINING, Status.LIVE):
         site.syncer.drain(island, "too late")
         site.syncer.feed(Missing(member.life, Fragment(0), "too late"))
@@ -42,7 +42,7 @@ def stray(site: Site, island: Island) -> None:
 
 
 def echo(site: Site, tape: Sequence[tuple[float, Event]], times: int) -> None:
-    """Repeat events of the tape to the syncer; each kind of event is as likely as any other."""
+    """Repeat events of the tape to the syncer; each kind of event is equally likely."""
     kinds: dict[str, list[Event]] = {}
     for _, event in tape:
         if not isinstance(event, (Tick, Stop, Resume, ShardLost, ShardBack)):

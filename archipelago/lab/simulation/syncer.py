@@ -16,9 +16,11 @@ from coordinator.state import State, initial
 
 
 class SyncerSlot(Log):
-    """The slot of the simulated syncer's process; what was flushed of its tape survives a crash.
+    """The slot of the simulated syncer's process; the flushed part of its tape survives a crash.
 
-    `hearing`: the event that is being taken in, or that has raised. `states`: after each event.
+    Attributes:
+        hearing: The event that is being handled, or that has raised.
+        states: The state after each event.
     """
 
     def __init__(self, site: Site, ports: Ports, judge: InvariantJudge) -> None:
@@ -34,6 +36,10 @@ class SyncerSlot(Log):
         return Witnessed(self, state)
 
     def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        """Add an event and the state after it to the tape.
+
+        Errors: `Violation` if the run has more events than its plan allows.
+        """
         assert self.site.syncer is not None
         self.tape.append((now_s, event))
         self.states.append(self.site.syncer.state)
@@ -41,10 +47,11 @@ class SyncerSlot(Log):
             raise Violation("an end", f"{most} events, and it still goes on")
 
     def flush(self) -> None:
+        """Make the tape durable up to here."""
         self.flushed = len(self.tape)
 
     def die(self) -> None:
-        """It dies; of its tape only what was flushed is sure to be there."""
+        """Kill the syncer; only the flushed part of its tape is certain to survive."""
         if self.site.syncer is None:
             return
         self.site.syncer.close()
@@ -54,7 +61,7 @@ class SyncerSlot(Log):
         self.died = True
 
     def resume(self) -> None:
-        """The syncer comes back as a new generation, and so does the shard."""
+        """Restart the syncer as a new generation, and recover the shards with it."""
         if self.site.syncer is not None:
             return
         state = self.states[-1] if self.states else initial(self.site.plan.rule)
@@ -67,7 +74,7 @@ class SyncerSlot(Log):
 
 
 class Witnessed(Syncer):
-    """The shell as it is; what it is about to hear is noted first, should it break of it."""
+    """The unchanged shell, with a note of the event that it handles, in case it raises."""
 
     def __init__(self, seat: SyncerSlot, state: State) -> None:
         self._seat = seat
@@ -82,6 +89,7 @@ class Witnessed(Syncer):
         )
 
     def feed(self, event: Event) -> tuple[Effect, ...]:
+        """Note the event, and handle it."""
         self._seat.hearing = event
         effects = super().feed(event)
         self._seat.hearing = None
@@ -89,7 +97,7 @@ class Witnessed(Syncer):
 
 
 class JudgedMeasures(Measures):
-    """Where the shell reports every event: to the judge, and to nobody else."""
+    """Measures that report every event to the judge, and to nothing else."""
 
     def __init__(self, judge: InvariantJudge) -> None:
         self._judge = judge
@@ -97,13 +105,14 @@ class JudgedMeasures(Measures):
     def saw(
         self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
     ) -> None:
+        """Let the judge check what the rules did on an event."""
         self._judge.saw(before, event, after, effects, now_s)
 
     def heard(self, life: Life, vitals: Vitals) -> None:
-        """Measurements of learners matter to no rule."""
+        """Do nothing: no rule depends on measurements of learners."""
 
     def failed(self, life: Life | None, failure: Failure) -> None:
-        """Nor does how often an island has failed."""
+        """Do nothing: no rule depends on how often an island has failed."""
 
     def trouble(self, what: str, why: str | None) -> None:
-        """Nor does why the disk will not have it."""
+        """Do nothing: no rule depends on why the disk fails."""

@@ -1,8 +1,8 @@
-"""A cluster with no machines: the syncer's own shell and rules, in virtual time, in a bad world.
+"""A cluster without machines: the syncer's own shell and rules, in virtual time, under faults.
 
-Around `cluster.syncer.Syncer`, which runs unchanged on a `VirtualLoop`, stand learners, a shard, a
-disk and a network that are made of integers. A `SimPlan` says what breaks and when. After every
-event the `InvariantJudge` looks at what the rules have done.
+`cluster.syncer.Syncer` runs unchanged on a `VirtualLoop`. Around it are learners, a shard, a disk
+and a network that are made of integers. A `SimPlan` says what breaks and when. After every event
+the `InvariantJudge` checks what the rules have done.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coordinator.protocol import Life
 from coordinator.state import Phase
 
 AFTERMATH_S = 3.0
-"""So long after its end a run is watched."""
+"""Seconds after its end during which a run is watched."""
 
 
 class SimWorld:
@@ -55,7 +55,11 @@ class SimWorld:
         )
 
     def run(self) -> None:
-        """Play the plan; raises what goes wrong."""
+        """Play the plan to its end.
+
+        Errors: `Violation` if an invariant is broken; defects of the rules or the shell come
+        through.
+        """
         plan, loop = self.plan, self.site.loop
         for machine in self.site.machines.values():
             loop.at(machine.trait.joins_s, self.network.start, machine)
@@ -73,7 +77,7 @@ class SimWorld:
                 self._run_to_the_end()
                 self._disturb(AFTERMATH_S / 2)
                 loop.run(loop.now_s + AFTERMATH_S, self._failed)
-                if not self._over():  # the syncer died, and does not remember that it had finished
+                if not self._over():  # the syncer died, and has forgotten that it had finished
                     self._run_to_the_end()
                     loop.run(loop.now_s + AFTERMATH_S, self._failed)
                 self._run_to_the_end()
@@ -86,7 +90,7 @@ class SimWorld:
 
     @property
     def enough(self) -> bool:
-        """Is this a schedule as was promised?"""
+        """Whether the schedule had enough events, faults and rounds."""
         return (
             len(self.seat.tape) >= EVENTS_WANTED
             and self.faults.struck >= FAULTS_WANTED
@@ -124,7 +128,7 @@ class SimWorld:
         return f"not by {self.plan.limit_s:.0f} s, {stands}; {'; '.join(members)}"
 
     def _look(self) -> None:
-        """Now and then after the world is mended: no round may be open for long."""
+        """Check at intervals, once all faults are repaired, that no round is open for too long."""
         if (syncer := self.site.syncer) is not None:
             self.judge.no_round_is_stuck(
                 syncer.state, self.site.now_s(), self.faults.healed_now_s, self.plan.patience_s
@@ -139,21 +143,21 @@ class SimWorld:
             self.site.syncer.stop("asked to")
 
     def _nothing_is_left_over(self) -> None:
-        """The shard holds what the rules know of, and what it merged the ledger calls merged."""
+        """Check that the shards hold only what the rules know, and that the ledger is true."""
         state, shards = self.seat.states[-1], self.site.shards
         held = {c.reference for fragment in state.fragments for c in fragment.inbox}
         if forgotten := shards.held - held:
             raise Violation("bytes are freed", f"the shard still holds {sorted(forgotten)}")
         undurable = Trouble.DISK in self.faults.met or self.plan.store_every > 1
         if self.seat.died and undurable:
-            return  # what was published without being durable may be gone
+            return  # published versions that were not durable may be gone
         for p, (row, (_, value)) in enumerate(zip(state.ledger.rows, shards.whole(), strict=True)):
             if row.merged != value:
                 words = f"f{p}: {value} tokens are merged, the ledger has {row.merged}"
                 raise Violation("the ledger is true", words)
 
     def _excused(self, life: Life, from_s: float, to_s: float) -> bool:
-        """Had this learner a reason to miss what was asked of it between these times?"""
+        """Return whether this learner had a reason to miss a request between these times."""
         machine, plan = self.site.machines[life.island], self.plan
         count, trait = plan.rule.schedule.fragments, machine.trait
         messages_s = 3 * (count + 4) * trait.latency_s
@@ -166,7 +170,7 @@ class SimWorld:
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """The shell's log lines are for people; thousands of runs are not."""
+    """Silence the shell's log, whose lines are not needed in thousands of runs."""
     log = logging.getLogger("archipelago.syncer")
     before, log.disabled = log.disabled, True
     try:

@@ -1,16 +1,16 @@
-"""`archipelago study`: a grid of runs in virtual time, paired by seed, kept and taken up again.
+"""`archipelago study`: a grid of runs in virtual time, paired by seed, stored and resumed.
 
-`cli` and `bench` come in. Whoever plans and sums up needs no JAX; cells are trained in processes of
-their own, on one thread each.
+`cli` and `bench` may import this package. Planning and summing up need no JAX; cells are trained in
+separate processes, on one thread each.
 
-    plan               STUDY.toml: a study, and the cells that it is
+    plan               STUDY.toml: a study and its cells
     study_file         the tables of STUDY.toml beside its base configuration
     grid               the points that axes make in each arm, with a cell for each seed
-    cells              a cell is a file, found again by its configuration's hash, with its
+    cells              a cell as a file, named by the hash of its configuration, with its
                        command
-    training_jobs      trains what is missing, on all cores
+    training_jobs      trains the missing cells, on all cores
     paired_statistics  means, and intervals of differences by seed
-    result             what a study comes to: a row for each point of each arm
+    result             the result of a study: a row for each point of each arm
     text               the table and the curves as text
-    pictures           the same as SVG, if matplotlib is there
+    pictures           the same as SVG, if matplotlib is installed
 """

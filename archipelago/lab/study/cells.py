@@ -1,4 +1,4 @@
-"""A cell of a study: one run in virtual time, as a file that is found again by what it is of."""
+"""A cell of a study: one run in virtual time, in a file named by its configuration's hash."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ from cluster.storage.files import json_bytes, json_text, write
 
 KEY_DIGITS = 16
 FORMAT = 1
-"""Of a cell's file."""
+"""The version of the format of a cell's file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run. `key`: equal for two that train the same, whatever they are called."""
+    """One run of a study."""
 
     config: Config
     virtual: Virtual
     key: str
+    """A hash that is equal for two cells that train the same, whatever their names."""
 
     @staticmethod
     def of(config: Config, virtual: Virtual) -> Cell:
-        """Make the cell of a configuration. Its key does not depend on where a run is written and
-        how it is watched, nor on keys that have their default, so that a new key of the
-        configuration keeps finished cells. Whoever changes a default raises `FORMAT`."""
+        """Make the cell of a configuration.
+
+        Its key does not depend on where a run is written or how it is watched. It also ignores keys
+        that have their default, so that a new key of the configuration keeps finished cells valid.
+        If you change a default, raise `FORMAT`.
+        """
         run = config.run.model_copy(update={"name": None, "dir": "runs"})
         plain = {"run": run, "monitor": MonitorConfig(), "durability": DurabilityConfig()}
         config = config.model_copy(update=plain)
@@ -45,58 +49,66 @@ class Cell:
 
     @property
     def seed(self) -> int:
+        """The seed of the run."""
         return self.config.run.seed
 
     @property
     def mode(self) -> Mode:
+        """The mode of the run."""
         return self.config.run.mode
 
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """What a cell has come to. `failed`: why it came to nothing, empty if it did not; `source`: of
-    the code that made it."""
+    """The result of a cell."""
 
     figures: Mapping[str, Any]
+    """The keys of `summary.json` with their values."""
     curve: Sequence[Evaluation]
+    """The evaluations on the way."""
     failed: str
+    """The reason if the cell failed; empty if it did not."""
     took_s: float
+    """The time it took to train, in seconds."""
     source: str
+    """The hash of the code that made it."""
 
     def figure(self, name: str) -> float:
-        """NaN where there is none."""
+        """Return a figure; NaN if there is none of this name."""
         value = self.figures.get(name)
         return math.nan if value is None else float(value)
 
 
 class Broken(Exception):
-    """A cell's file is none; the argument says why."""
+    """An error of a cell's file that holds no result; the argument says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellFiles:
-    """The cells in a folder: for each one its configuration, and what it has come to."""
+    """The cells in a folder: the configuration and the result of each."""
 
     folder: Path
 
     def config_path(self, key: str) -> Path:
+        """Return the path of a cell's configuration."""
         return self.folder / f"{key}.toml"
 
     def result_path(self, key: str) -> Path:
+        """Return the path of a cell's result."""
         return self.folder / f"{key}.json"
 
     def command(self, key: str) -> str:
-        """What makes this cell, and prints it."""
+        """Return the command that trains this cell and prints its result."""
         return f"python -m archipelago.lab.training {self.config_path(key)}"
 
     def ask(self, cell: Cell) -> Path:
-        """Write down what is to be trained."""
+        """Write the configuration of a cell, and return its path."""
         path = self.config_path(cell.key)
         write(path, written(cell.config, cell.virtual).encode())
         return path
 
     def keep(self, key: str, made: CellResult) -> None:
-        """Write down what it has come to, as a whole."""
+        """Write the result of a cell, atomically."""
         told = {
             "format": FORMAT,
             "key": key,
@@ -110,9 +122,9 @@ class CellFiles:
         write(self.result_path(key), json_bytes(told))
 
     def find(self, key: str) -> CellResult | None:
-        """What it has come to; None if it was not made yet.
+        """Return the result of a cell; None if it was not made yet.
 
-        Errors: `Broken` if there is a file that does not say it.
+        Errors: `Broken` if there is a file that holds no result of this cell.
         """
         path = self.result_path(key)
         try:

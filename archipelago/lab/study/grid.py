@@ -16,24 +16,22 @@ from cluster.config.toml import toml_value
 from cluster.config.values import Mode
 
 Point = Mapping[str, object]
-"""What a row of a study has set: configuration paths and their values."""
+"""The settings of a row of a study: configuration paths and their values."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudyRow:
-    """One point of one arm: a cell for each seed, in their order.
-
-    `shared`: what of the point is on the axes of all arms.
-    """
+    """One point of one arm, with a cell for each seed, in their order."""
 
     arm: str
     point: Point
     shared: Point
+    """The settings of the point that come from the axes of all arms."""
     cells: tuple[Cell, ...]
 
     @property
     def label(self) -> str:
-        """The arm, and what is set in it."""
+        """The arm and its settings."""
         told = ", ".join(f"{path} = {toml_value(value)}" for path, value in self.point.items())
         return f"{self.arm}: {told}" if told else self.arm
 
@@ -50,7 +48,7 @@ def flat(tables: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def axes_of(tables: Mapping[str, Any], where: str) -> tuple[dict[str, list[Any]], list[str]]:
-    """Return each path with its values, and what is wrong with them."""
+    """Return each path with its values, and the problems of the others."""
     axes, problems = dict[str, list[Any]](), list[str]()
     for path, values in flat(tables).items():
         if not isinstance(values, list):
@@ -77,7 +75,7 @@ def rows_of(
     overrides: Sequence[str],
     seeds: Sequence[int],
 ) -> Iterator[tuple[StudyRow, Iterable[str]]]:
-    """Yield all points of an arm, each as a row with what is wrong with it."""
+    """Yield each point of an arm as a row, with its problems."""
     seen = set[tuple[str, ...]]()
     for values in product(*common.values(), *own.values()):
         point = dict(zip((*common, *own), values, strict=True))
@@ -99,7 +97,7 @@ def rows_of(
         shared = {path: value for path, value in point.items() if path in common}
         row = StudyRow(arm, point, shared, tuple(cells))
         if (keys := tuple(cell.key for cell in cells)) not in seen:
-            seen.add(keys)  # an axis that the mode has no use for makes the same again
+            seen.add(keys)  # an axis that the mode ignores repeats the same row
             yield row, dict.fromkeys(problems)
 
 
@@ -109,8 +107,11 @@ def _said(base: Mapping[str, Any], path: str) -> object:
 
 
 def _fixed_by(mode: str) -> frozenset[str]:
-    """What of `[sync]` a mode decides itself: of the study's base and axes it is left out there,
-    since an arm has no part in them; what the arm sets itself is kept, and refused."""
+    """Return the paths of `[sync]` that a mode decides itself.
+
+    They are ignored in the study's base and axes, which hold for all arms. A setting of the arm
+    itself is kept, and refused.
+    """
     if mode not in [*Mode]:
         return frozenset()
     if Mode(mode).sums_gradients:

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 
 CONFIDENCE = 0.95
 METHOD = "student-t, 95 %"
-"""How intervals are made. Differences of pairs are near to normal, and there are few of them: a
-bootstrap of eight values is too narrow, and t is not (docs/studies.md)."""
+"""How intervals are computed.
+
+Differences of pairs are nearly normal, and there are few of them. A bootstrap of eight values is
+too narrow, and t is not (docs/studies.md).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean with its interval, which is infinite where there is one sample only."""
+    """A mean with its interval, which is infinite for a single sample."""
 
     value: float
     low: float
@@ -23,12 +26,12 @@ class Mean:
     samples: int
 
     def told(self, name: str) -> dict[str, float]:
-        """As JSON has it, under this name."""
+        """Return the mean and its interval as JSON values under this name."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def mean(samples: Sequence[float]) -> Mean:
-    """NaN of none."""
+    """Return the mean with its interval; NaN without samples."""
     if not samples:
         return Mean(math.nan, math.nan, math.nan, 0)
     middle = statistics.fmean(samples)
@@ -39,15 +42,17 @@ def mean(samples: Sequence[float]) -> Mean:
 
 
 def quantile(degrees: int) -> float:
-    """Of Student's t, two-sided."""
+    """Return the two-sided quantile of Student's t."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, 0.5 + CONFIDENCE / 2))
 
 
 def gaps_percent(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """By how much each is above the other of its pair, in per cent; pairs without a figure are
-    left out."""
+    """Return by how much each value is above the other of its pair, in per cent.
+
+    Pairs without a figure are left out.
+    """
     return [
         100 * (mine / other - 1)
         for mine, other in zip(ours, theirs, strict=True)

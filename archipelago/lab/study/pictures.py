@@ -1,6 +1,6 @@
 """A study as SVG: curves of the best point of each arm, and all gaps with their intervals.
 
-matplotlib is an optional extra, and is imported when something is drawn.
+matplotlib is an optional extra and is imported on the first drawing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#b8a800")
-"""Those of Okabe and Ito, which people of any colour vision tell apart, and two more."""
+"""The Okabe-Ito palette, which people of any colour vision can tell apart, and two more colours."""
 INCHES = (7.0, 4.2)
 LINE_INCHES = 0.28
-"""Of height, for each line of the gaps."""
+"""The height of each line of the gaps, in inches."""
 SETTINGS: dict[Any, Any] = {
-    "svg.hashsalt": "archipelago",  # the same file for the same figures
+    "svg.hashsalt": "archipelago",  # makes the file reproducible
     "svg.fonttype": "none",
     "font.size": 9,
     "axes.spines.top": False,
@@ -30,7 +30,10 @@ SETTINGS: dict[Any, Any] = {
 
 
 def drawn(result: Result, folder: Path) -> list[Path]:
-    """Draw what there is to draw; the files. None without matplotlib: the extra `pictures`."""
+    """Draw the curves and the gaps, and return the files.
+
+    The list is empty without matplotlib (the extra `pictures`).
+    """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -69,7 +72,7 @@ def _curves(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _gaps(axes: Axes, lines: Sequence[Line]) -> None:
-    """An interval that is not known is left out."""
+    """Draw the gaps; an unknown interval is left out."""
     for height, line in enumerate(reversed(lines)):
         assert line.gap is not None
         colour = COLOURS[0] if line.best else COLOURS[6]

@@ -19,23 +19,29 @@ from coordinator.errors import UserMistake
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A study as it was asked for; `folder`: where its cells and its pictures are."""
+    """A study as the user described it."""
 
     name: str
     folder: Path
+    """The folder of its cells and pictures."""
     seeds: tuple[int, ...]
+    """The seed of each cell of a row."""
     against: str | None
+    """The arm that the others are compared with; None if there is none."""
     measure: str
+    """The figure to compare."""
     rows: tuple[StudyRow, ...]
 
     @property
     def cells(self) -> dict[str, Cell]:
-        """Each one once, by its hash: several rows may want the same."""
+        """Each cell once, by its hash: several rows may share one."""
         return {cell.key: cell for row in self.rows for cell in row.cells}
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Study:
-    """Read a file; `overrides` (`a.b=c`) change its base, `study.seeds=1` and `axes.a.b=[c]` too.
+    """Read a study file; `overrides` (`a.b=c`) change its base, `study.*` and `axes.*`.
+
+    Examples of overrides are `study.seeds=1` and `axes.a.b=[c]`.
 
     Errors: `UserMistake` with every problem.
     """
@@ -56,7 +62,7 @@ def _is_ours(override: str) -> bool:
 def planned(
     tables: Mapping[str, Any], *, origin: str, name: str, overrides: Sequence[str] = ()
 ) -> Study:
-    """Make a study of the tables of a file; `name`: unless it has one.
+    """Make a study of the tables of a file; `name` is its name unless the file has one.
 
     Errors: `UserMistake` with every problem.
     """
@@ -108,7 +114,7 @@ def planned(
 
 
 def _where(labels: Sequence[str], rows: int) -> str:
-    """At which points something is wrong."""
+    """Return at which points a problem occurs, in words."""
     match len(labels):
         case count if count == rows and rows > 1:
             return f"at all {rows} points"

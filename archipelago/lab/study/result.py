@@ -1,4 +1,4 @@
-"""What a study comes to: a line for each point of each arm, compared with the best of another."""
+"""The result of a study: a line for each point of each arm, compared with the best of another."""
 
 from __future__ import annotations
 
@@ -16,52 +16,57 @@ from archipelago.lab.training.average import PREFIX
 from cluster.config.values import Mode
 
 HIGHER = ("goodput", "mean_participants")
-"""Measures of which more is better."""
+"""Measures for which more is better."""
 ALSO = (
     "heldout_loss", "initial_heldout_loss", "tokens_trained", "tokens_merged", "goodput", "wall_s",
     "mean_participants", "effective_overlap", "up_bytes_per_token", "down_bytes_per_token",
 )  # fmt: skip
-"""Figures of a line beside its measure: means over its seeds."""
+"""Figures of a line besides its measure: means over its seeds."""
 
 
 class EvaluationMean(NamedTuple):
-    """Means over seeds: of virtual seconds, tokens trained and held-out loss at a step."""
+    """An evaluation at one step, averaged over seeds."""
 
     t: int
+    """The syncer step."""
     time_s: float
+    """Virtual seconds."""
     tokens: float
+    """Tokens trained."""
     heldout_loss: float
+    """Held-out loss, in nats per token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row with what it has come to.
-
-    `missing`: seeds whose cells are not made; `failed`: those that came to nothing, and why. `gap`:
-    by how much it is above its opponent, in per cent, None where it has none. `best`: of the points
-    of its arm; `enclosed`: no value of it is at the end of an axis of its arm.
-    """
+    """One row with its result."""
 
     row: StudyRow
     measured: Mean
+    """The mean of the study's measure, with its interval."""
     figures: Mapping[str, float]
     curve: Sequence[EvaluationMean]
     missing: Sequence[int]
+    """Seeds whose cells are not made yet."""
     failed: Mapping[int, str]
+    """Seeds whose cells failed, and why."""
     gap: Mean | None
+    """By how much it is above its opponent, in per cent; None without an opponent."""
     best: bool
+    """Whether it is the best point of its arm."""
     enclosed: bool
+    """Whether none of its values lies at the end of an axis of its arm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of a whole study."""
+    """The result of a whole study."""
 
     study: Study
     lines: Sequence[Line]
 
     def json(self) -> dict[str, object]:
-        """As `archipelago study --json` prints it."""
+        """Return the result as `archipelago study --json` prints it."""
         cells = self.study.cells
         return {
             "study": self.study.name,
@@ -77,11 +82,11 @@ class Result:
         }
 
     def by_mode(self) -> dict[str, object]:
-        """Return `decoupled_loss`, `diloco_loss` and so on, of the best point of each mode.
+        """Return `decoupled_loss`, `diloco_loss` and so on for the best point of each mode.
 
-        `decoupled_arm` and so on name that point. Where data-parallel is the opponent, the gap to
-        it follows in per cent; intervals are named as `bench parity` names them. Nothing is
-        returned where the study's own axes leave several places to compare at.
+        `decoupled_arm` and so on name that point. If data-parallel is the opponent, the gap to it
+        follows in per cent. Intervals are named as `bench parity` names them. Nothing is returned
+        if the study's own axes leave several places to compare at.
         """
         study = self.study
         if study.measure != "heldout_loss" or any(line.row.shared for line in self.lines):
@@ -106,7 +111,7 @@ class Result:
 
 
 def summed(study: Study, made: Mapping[str, CellResult]) -> Result:
-    """Sum up what was made of it so far."""
+    """Sum up the cells that are made so far."""
     samples = {row.label: _samples(row, study.measure, made) for row in study.rows}
     means = {label: mean([x for x in each if math.isfinite(x)]) for label, each in samples.items()}
     lines = list[Line]()
@@ -138,18 +143,18 @@ def summed(study: Study, made: Mapping[str, CellResult]) -> Result:
 
 
 def _samples(row: StudyRow, measure: str, made: Mapping[str, CellResult]) -> list[float]:
-    """Of each seed; NaN where there is no figure."""
+    """Return the measure of each seed; NaN where there is no figure."""
     found = [made.get(cell.key) for cell in row.cells]
     return [math.nan if each is None or each.failed else each.figure(measure) for each in found]
 
 
 def _alike(one: StudyRow, other: StudyRow) -> bool:
-    """Are they at the same place of all axes that both have from the study?"""
+    """Return whether two rows are at the same place of all axes that both have from the study."""
     return all(other.shared[p] == v for p, v in one.shared.items() if p in other.shared)
 
 
 def _best(rows: Sequence[StudyRow], means: Mapping[str, Mean], measure: str) -> StudyRow | None:
-    """Of those with the most figures, the one with the best mean."""
+    """Return the row with the best mean among those with the most figures."""
     most = max((means[row.label].samples for row in rows), default=0)
     tried = [row for row in rows if means[row.label].samples == most > 0]
     sign = -1 if measure in HIGHER else 1
@@ -157,7 +162,7 @@ def _best(rows: Sequence[StudyRow], means: Mapping[str, Mean], measure: str) -> 
 
 
 def _enclosed(row: StudyRow, peers: Sequence[StudyRow]) -> bool:
-    """Lies it between others on each axis of its arm on which there are numbers?"""
+    """Return whether the row lies between others on each numeric axis of its arm."""
     for path, value in row.point.items():
         line = {each.point[path] for each in peers if path in each.point}
         numbers = sorted(x for x in line if isinstance(x, int | float) and not isinstance(x, bool))
@@ -177,7 +182,7 @@ def _told(made: Sequence[CellResult]) -> list[str]:
 
 
 def _curve(made: Sequence[CellResult]) -> list[EvaluationMean]:
-    """Over the looks that all seeds have had."""
+    """Return the mean curve over the steps that all seeds have evaluated."""
     looks = [{look[0]: look for look in each.curve} for each in made]
     steps = set[int].intersection(*(set(each) for each in looks)) if looks else set[int]()
     return [

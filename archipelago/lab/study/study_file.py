@@ -23,29 +23,31 @@ OURS = ("study", "axes", "arms")
 
 
 class StudyTable(Table):
-    """The table `[study]`.
+    """The table `[study]`."""
 
-    `seeds`: so many from 0 on, or which. `against`: the arm that the others are compared with, seed
-    by seed, at its best point. `measure`: a figure of `summary.json`.
-    """
-
-    name: Name | None = None  # None: the file's
+    name: Name | None = None
+    """The study's name; None: the name of the file."""
     dir: Annotated[str, Field(min_length=1)] = "studies"
     seeds: Count | Annotated[list[Seed], Field(min_length=1)] = 4
+    """The number of seeds, counted from 0, or a list of seeds."""
     against: str | None = None
+    """The arm that the others are compared with, seed by seed, at its best point."""
     measure: Measure = "heldout_loss"
+    """A figure of `summary.json`."""
 
 
 class ArmTable(Table):
-    """One table `[[arms]]`: `set` and `axes` of this arm alone, beside those of the study."""
+    """One table `[[arms]]`."""
 
     name: Name
     set: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Settings of this arm alone."""
     axes: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Axes of this arm alone, beside those of the study."""
 
 
 class StudyFile(Table):
-    """What of the file is not the base configuration."""
+    """The tables of the file that are not the base configuration."""
 
     study: StudyTable = StudyTable()
     axes: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -53,7 +55,7 @@ class StudyFile(Table):
 
 
 def checked(tables: Mapping[str, Any]) -> tuple[StudyFile, list[str]]:
-    """Return the tables as far as they are sound, and what is wrong with the rest."""
+    """Return the tables without their mistakes, and the problems."""
     try:
         return StudyFile.model_validate(tables), []
     except ValidationError as error:

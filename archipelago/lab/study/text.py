@@ -9,14 +9,14 @@ from archipelago.lab.study.paired_statistics import METHOD, Mean
 from archipelago.lab.study.result import Line, Result
 
 COLUMNS = 8
-"""Of a curve: at so many steps at most its loss is told."""
+"""The most steps of a curve at which the loss is shown."""
 DIGITS = 4
 SHORT, LONG = 1e-3, 1e5
-"""Figures outside are written with a power of ten."""
+"""Figures outside this range are written with a power of ten."""
 
 
 def table(result: Result) -> str:
-    """A line for each row, the best of each arm marked, and what the marks mean."""
+    """Return a line for each row, with the best of each arm marked, and notes on the marks."""
     study, compared = result.study, result.study.against is not None
     head = ["", study.measure, "interval"]
     head += [f"over {study.against}", "interval"] if compared else []
@@ -36,7 +36,7 @@ def table(result: Result) -> str:
 
 
 def curves(result: Result) -> str:
-    """Held-out loss of each row at some steps; empty if nobody has looked."""
+    """Return the held-out loss of each row at some steps; empty without evaluations."""
     shown = [line for line in result.lines if line.curve]
     if not shown:
         return ""
@@ -77,7 +77,7 @@ def _number(value: float, digits: int = DIGITS) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, all others to the right."""
+    """Align the first column to the left, all others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         "  ".join(

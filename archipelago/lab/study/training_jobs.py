@@ -1,4 +1,4 @@
-"""Trains the cells that are missing, each in a process of its own choosing, on all cores."""
+"""Training of the missing cells, in a pool of processes on all cores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from coordinator.errors import ArchipelagoError
 
 
 def found(files: CellFiles, cells: Mapping[str, Cell], *, retry: bool) -> dict[str, CellResult]:
-    """What was made before; `retry`: without those that came to nothing.
+    """Return the results made before; with `retry` without the failed ones.
 
     Errors: `UserMistake` with every file that is broken.
     """
@@ -43,20 +43,20 @@ def found(files: CellFiles, cells: Mapping[str, Cell], *, retry: bool) -> dict[s
 def make(
     files: CellFiles, cells: Mapping[str, Cell], jobs: int, done: Callable[[str, CellResult], None]
 ) -> None:
-    """Train these cells; `done` is told of each one once its file is there.
+    """Train these cells; `done` is called with each one once its file is written.
 
-    They are begun in their order, in so many processes at once. Whatever ends this early, such as
-    Ctrl-C, drops the cells under way and leaves no process; those that are finished are kept.
+    They start in their order, in `jobs` processes at once. An early end, such as Ctrl-C, drops the
+    cells under way and leaves no process; finished cells are kept.
     """
     for cell in cells.values():
         files.ask(cell)
     if not cells:
         return
     take_one_thread()
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # they share a GPU
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the workers share a GPU
 
     with _workers(min(jobs, len(cells))) as pool:
-        with _deaf():  # as whoever is started here is then, for good
+        with _deaf():  # inherited by the workers started here, for good
             waiting = {pool.submit(trained, files.config_path(key)): key for key in cells}
         try:
             while waiting:
@@ -74,7 +74,7 @@ def make(
 
 @contextmanager
 def _workers(count: int) -> Generator[ProcessPoolExecutor]:
-    """Processes that end with the block, or with this process, whatever they are at."""
+    """Provide processes that end with the block, or with this process, whatever they are doing."""
     context = multiprocessing.get_context("spawn")
     watched, held = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(
@@ -83,7 +83,7 @@ def _workers(count: int) -> Generator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        with _deaf():  # it takes a moment
+        with _deaf():  # the shutdown takes a moment
             held.close()
             pool.shutdown(cancel_futures=True)
         raise
@@ -95,7 +95,7 @@ def _workers(count: int) -> Generator[ProcessPoolExecutor]:
 
 
 def _end_with(watched: Connection) -> None:
-    """In a worker: end when nobody holds the other end any more."""
+    """Make this worker exit when the other end of the pipe is closed."""
 
     def watch() -> None:
         watched.poll(None)
@@ -106,7 +106,7 @@ def _end_with(watched: Connection) -> None:
 
 @contextmanager
 def _deaf() -> Generator[None]:
-    """Pass over Ctrl-C, which a terminal sends to all that it has started."""
+    """Ignore Ctrl-C, which a terminal sends to all processes that it has started."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -115,7 +115,7 @@ def _deaf() -> Generator[None]:
 
 
 def nothing(figures: Mapping[str, object]) -> str:
-    """Why a run that has ended has come to nothing; empty if it has not."""
+    """Return why a run that has ended counts as failed; empty if it does not."""
     loss, refused = figures["heldout_loss"], figures["rejected_contributions"]
     if not figures["merges"]:
         return f"nothing was merged, and {refused} contributions were refused: it diverged"
@@ -125,7 +125,7 @@ def nothing(figures: Mapping[str, object]) -> str:
 
 
 def trained(path: Path) -> CellResult:
-    """Train what this file says, in this process."""
+    """Train the run that this file describes, in this process."""
     from archipelago.lab.training.train import train
 
     began_s = time.monotonic()

@@ -1,7 +1,7 @@
 """`python -m archipelago.lab.training FILE.toml [a.b=c ...]`: one run in virtual time, as JSON.
 
-With a run directory instead of a file: the run that it is of, trained again with the leases of its
-tape. It computes on one thread, as an island of one CPU does.
+If you give a run directory instead of a file, its run is trained again with the leases of its tape.
+The command computes on one thread, like an island of one CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coordinator.errors import ArchipelagoError, UserMistake
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the command, and return its exit code."""
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)
         return 2

@@ -23,7 +23,9 @@ class Average:
     """
 
     share: float
+    """The time constant as a share of T."""
     constant: float
+    """The time constant in steps."""
     updated_t: int = 0
     flats: list[Flat] = field(default_factory=list[Flat])
 

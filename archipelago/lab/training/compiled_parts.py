@@ -1,4 +1,4 @@
-"""What a virtual run is made of, compiled once for all islands and runs that can share it."""
+"""The compiled parts of a virtual run, shared by all islands and runs that can use the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from islands.task import Task
 K = TypeVar("K")
 V = TypeVar("V")
 KEPT = 8
-"""Compiled steps and fragment ports that are kept for the next run of the same process."""
+"""The compiled steps and fragment ports that are kept for the next run of the same process."""
 _inner: dict[tuple[str, OptimizerSpec], Inner] = {}
 _sharing: dict[tuple[str, str, OptimizerSpec, int], MomentSharing | None] = {}
 _ports: dict[tuple[str, AdoptRule, float], FragmentPort] = {}
@@ -28,18 +28,25 @@ _ports: dict[tuple[str, AdoptRule, float], FragmentPort] = {}
 
 @dataclass(frozen=True, slots=True)
 class CompiledParts:
-    """Of all islands: `inner` compiles the step for each shape of batch, `port` cuts fragments."""
+    """The parts that all islands of a run share."""
 
     task: Task
     layout: Layout
     inner: Inner
+    """The inner step, compiled for each shape of batch."""
     port: FragmentPort
+    """The port that cuts fragments out of the parameters, and puts them back."""
     sharing: MomentSharing | None
+    """How first moments are shared; None if they are not."""
     structure: Any
+    """The tree structure of the parameters."""
 
 
 def kit_of(config: Config) -> CompiledParts:
-    """Errors: `UserMistake` if there is no such task."""
+    """Return the compiled parts for a configuration.
+
+    Errors: `UserMistake` if there is no such task.
+    """
     sync, task = config.sync, task_of(config)
     shapes = jax.eval_shape(lambda: task.init(0))
     layout = layout_of(task, sync.fragments, shapes)
@@ -56,8 +63,11 @@ def kit_of(config: Config) -> CompiledParts:
 
 
 def inner_of(config: Config, task: Task) -> Inner:
-    """The compiled step. That of a preset depends on its options and the optimizer only, so that
-    runs of other seeds share it; a task of the user's may depend on its data."""
+    """Return the compiled step.
+
+    The step of a preset depends only on its options and the optimizer, so that runs with other
+    seeds share it. A user's own task may depend on its data, and is compiled for each run.
+    """
     spec = optimizer_of(config)
     if config.task.preset is None:
         return Inner(task, spec)
@@ -77,7 +87,7 @@ def _port_of(layout: Layout, rule: AdoptRule, blend: float, devices: Devices) ->
 
 
 def _sharing_of(config: Config, task: Task, layout: Layout) -> MomentSharing | None:
-    """That of a preset is kept as its step is."""
+    """Return how moments are shared, which is cached for presets like the step."""
     if config.task.preset is None or config.sync.moments == "own":
         return sharing_of(config, task, layout)
     spec = optimizer_of(config)

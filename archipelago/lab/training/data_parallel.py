@@ -1,8 +1,8 @@
 """Data-parallel in one process, which takes each step on the summed batch of all islands.
 
-What that computes is what islands with all-reduced gradients would, as nobody drops out. In virtual
-time (`train`) a step takes as long as the slowest island of it, and a ring of bf16 gradients after
-it, which nothing hides.
+The result equals that of islands with all-reduced gradients, as no island drops out. In virtual
+time (`train`) a step takes as long as its slowest island, and then a ring all-reduce of bf16
+gradients, which nothing hides.
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ from islands.task import Task
 
 
 class StepTaken(NamedTuple):
-    """One step on the summed batch.
-
-    `state`: after the step; the next step uses it up. `measures`: what is still being computed.
-    `tokens`: those of the batch.
-    """
+    """One step on the summed batch."""
 
     state: InnerState
+    """The state after the step; the next step donates it."""
     measures: StepMeasures
+    """The measures of the step, which may still be computing."""
     tokens: int
+    """The tokens of the batch."""
 
 
 def steps_on_summed_batch(
     config: Config, task: Task, inner: Inner, state: InnerState, steps: int
 ) -> Iterator[StepTaken]:
-    """Train for so many steps from a state, on the leases 0, 1, 2 and so on, one after another."""
+    """Train for `steps` steps from a state, on the leases 0, 1, 2 and so on, one after another."""
     batch_size = sum(group.count * group.batch_size for group in config.islands)
     stream, leases = task.stream(batch_size), 0
     for clock in range(steps):

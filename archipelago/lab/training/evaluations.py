@@ -1,4 +1,4 @@
-"""What was seen of the global model on the way. No JAX: whoever draws it needs none."""
+"""One evaluation of the global model on the way; without JAX, so that drawing needs none."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 
 class Evaluation(NamedTuple):
-    """The global model at a syncer step: virtual seconds, tokens trained by then, and its held-out
-    loss over a sample, nats per token."""
+    """The global model at a syncer step."""
 
     t: int
+    """The syncer step."""
     time_s: float
+    """Virtual seconds."""
     tokens: int
+    """Tokens trained by then."""
     heldout_loss: float
+    """The held-out loss over a sample, in nats per token."""

@@ -1,4 +1,4 @@
-"""A fault plan in virtual time, as far as what breaks has a counterpart there."""
+"""A fault plan in virtual time, for the faults that have a counterpart there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coordinator.state import Phase
 
 
 class Faults:
-    """Breaks what the plan says, as soon as the syncer's clock gets there."""
+    """The planned faults; each strikes as soon as the syncer's clock reaches its step."""
 
     def __init__(
         self,
@@ -28,13 +28,13 @@ class Faults:
         timing: Timing,
         start: Callable[[IslandPlace], None],
     ) -> None:
-        """`start`: begin a process at this place."""
+        """Prepare a plan; `start` starts a process at a place."""
         self._plan, self._left = FaultPlan(plan), len(plan)
         self._network, self._measures, self._timing = network, measures, timing
         self._start = start
 
     def look(self, syncer: Syncer) -> None:
-        """Strike with what is due."""
+        """Strike the faults that are due."""
         if not self._left or syncer.state.phase is not Phase.RUNNING:
             return
         there = live(syncer.state.members).keys()

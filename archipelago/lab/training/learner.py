@@ -1,4 +1,4 @@
-"""One life of a learner in virtual time: the real one's state and arrays, carried by callbacks."""
+"""One life of a learner in virtual time: the real state and arrays, carried by callbacks."""
 
 from __future__ import annotations
 
@@ -70,16 +70,37 @@ class VirtualLearnerProcess(Protocol):
     frozen_s: float
 
     @property
-    def learner(self) -> VirtualLearner | None: ...
-    def takes_s(self) -> float: ...
-    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
-    def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> None: ...
-    def lease(self, event: LeaseWanted) -> None: ...
-    def ends(self, learner: VirtualLearner, *, distrusted: bool) -> None: ...
+    def learner(self) -> VirtualLearner | None:
+        """The current learner; None between two lives."""
+        ...
+
+    def takes_s(self) -> float:
+        """Return the duration of the next step in virtual seconds."""
+        ...
+
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
+        """Return the differences from one version to another, or the whole fragment."""
+        ...
+
+    def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> None:
+        """Send a report to the syncer."""
+        ...
+
+    def lease(self, event: LeaseWanted) -> None:
+        """Ask the syncer for data."""
+        ...
+
+    def ends(self, learner: VirtualLearner, *, distrusted: bool) -> None:
+        """End the learner's life."""
+        ...
 
 
 class VirtualLearner:
-    """It does each word at once. A step is computed when it begins, and over when its time is."""
+    """The learner of a life.
+
+    It carries out every instruction at once. A step is computed when it begins, and ends when its
+    virtual time is over.
+    """
 
     def __init__(
         self,
@@ -88,7 +109,7 @@ class VirtualLearner:
         public: dict[Fragment, Public],
         stream: StreamLike,
     ) -> None:
-        """`public`: each fragment as it is now; `stream`: with the leases of the grant in it."""
+        """Begin a life at these public fragments; the leases of its grant are in `stream`."""
         self.process, self.life, self.stream = process, granted.life, stream
         self._uplink = Uplink(
             granted.life,
@@ -109,7 +130,7 @@ class VirtualLearner:
         self.computing_s = 0.0
 
     def happens(self, happening: Happening) -> None:
-        """Take it in, and do what follows."""
+        """Feed a happening to the learner's state, and carry out what follows."""
         self.now, words = happen(self.now, happening)
         process = self.process
         for word in words:
@@ -137,14 +158,14 @@ class VirtualLearner:
     # --- called by others -------------------------------------------------------------------------
 
     def hand_in(self, p: Fragment, known: Known) -> asyncio.Future[HandedIn | None]:
-        """What was trained on the fragment, once there is a step boundary."""
+        """Return a future of the work on the fragment, handed in at the next step boundary."""
         held = known.held if self._uplink.hear(p, known) else None
         waiter = self.asks.setdefault(p, asyncio.Future(loop=self.process.loop))
         self.happens(Asked(p, held))
         return waiter
 
     def offer(self, said: Publication, payload: Sent) -> None:
-        """Follow the public chain, and adopt at the next boundary."""
+        """Follow the public chain to this version, which is adopted at the next step boundary."""
         self._uplink.settle_merged(said)
         self.happens(Settled(said.merged))
         if (found := self._downlink.follow(said, payload)) is None:
@@ -155,11 +176,11 @@ class VirtualLearner:
         self.happens(Offered(said.fragment, version))
 
     def refused(self, said: ContributionId) -> None:
-        """A contribution was discarded: what it took along is this learner's again."""
+        """Take back the residual of a contribution that was discarded."""
         self._uplink.settle(said, merged=False)
         self.happens(Settled((said,)))
 
-    # --- words ------------------------------------------------------------------------------------
+    # --- instructions -----------------------------------------------------------------------------
 
     def _handed_in(self, word: HandOver) -> HandedIn | None:
         if word.said is None:

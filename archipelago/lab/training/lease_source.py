@@ -1,4 +1,4 @@
-"""Which data an island reads in virtual time: what the rules grant it, or what a tape says."""
+"""The data that an island reads in virtual time: the leases it is granted, or those of a tape."""
 
 from __future__ import annotations
 
@@ -13,24 +13,30 @@ from coordinator.state import Rule
 from islands.task import Batch, StreamLike
 
 Reading = Mapping[Island, Sequence[int]]
-"""The numbers of an island's leases in the order in which they were granted, over all its lives."""
+"""The numbers of an island's leases in the order of their grants, over all its lives."""
 
 
 class Renumbered:
-    """A stream that reads other leases than it is given, one for each; to whoever looks it reads
-    those that it was given."""
+    """A stream that reads other leases than it is given, one for each.
+
+    To its user it seems to read those that it was given.
+    """
 
     def __init__(self, stream: StreamLike, read: deque[int]) -> None:
-        """`read`: instead of the first lease that is added, of the second, and so on; used up."""
+        """Wrap a stream; `read` holds the lease to read for each added one, and is used up."""
         self._stream, self._read = stream, read
-        self._given: dict[int, int] = {}  # a lease that is read, and the one it stands for
+        self._given: dict[int, int] = {}  # lease that is read: lease that it stands for
 
     @property
     def batch_size(self) -> int:
+        """Windows per batch."""
         return self._stream.batch_size
 
     def add(self, lease: Lease) -> None:
-        """Errors: `ValueError` if it is one more than there are to be read."""
+        """Add the lease that stands for this one.
+
+        Errors: `ValueError` if there are no more leases to read.
+        """
         if not self._read:
             raise ValueError(f"{lease} is one more than the tape has for this island")
         number = self._read.popleft()
@@ -38,23 +44,27 @@ class Renumbered:
         self._stream.add(replace(lease, number=number))
 
     def next(self) -> Batch:
+        """Return the next batch."""
         return self._stream.next()
 
     @property
     def cursor(self) -> Lease:
+        """The position in the leases that were given."""
         cursor = self._stream.cursor
         return replace(cursor, number=self._given[cursor.number])
 
     @property
     def remaining(self) -> int:
+        """Windows left in the leases held."""
         return self._stream.remaining
 
 
 def reading_of(rule: Rule, rows: Iterable[TapeRow]) -> dict[Island, list[int]]:
-    """Which leases each island was granted, as the tape of a run has them; islands in the order in
-    which they joined first.
+    """Return the leases that each island was granted, from the tape of a run.
 
-    Errors: `OtherRules` if the rules that wrote it were others.
+    Islands are in the order of their first joins.
+
+    Errors: `OtherRules` if other rules wrote the tape.
     """
     reading = dict[Island, list[int]]()
     for heard in relive(rule, rows):

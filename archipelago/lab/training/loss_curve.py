@@ -1,4 +1,4 @@
-"""Held-out loss along the way, and what a virtual run comes to."""
+"""Held-out loss along the way, and the figures of a virtual run."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ from coordinator.fragments import Flat
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """`figures`: the keys of `summary.json`, with `wall_s` in virtual seconds, and `mode`;
-    `curve`: the looks on the way."""
+    """The result of a virtual run."""
 
     figures: dict[str, object]
+    """The keys of `summary.json`, with `wall_s` in virtual seconds, and `mode`."""
     curve: list[Evaluation]
+    """The evaluations on the way."""
 
 
 @dataclass(slots=True)
 class LossCurve:
-    """Judges the global model every so many steps (0: only at its end), always on the same
-    windows."""
+    """Evaluations of the global model, always on the same windows."""
 
     evaluator: Evaluator
     every: int
+    """Steps between two evaluations; 0: only at the end."""
     averages: Averages = field(default_factory=lambda: Averages([]))
     looks: list[Evaluation] = field(default_factory=list[Evaluation])
 
     def due(self, t: int) -> bool:
-        """Has it been so long since the last look?"""
+        """Return whether the next evaluation is due at step t."""
         return self.every > 0 and t // self.every > (
             self.looks[-1].t // self.every if self.looks else 0
         )
 
     def look(self, t: int, time_s: float, tokens: int, flats: Sequence[Flat]) -> None:
+        """Evaluate the model at this step."""
         self.looks.append(Evaluation(t, time_s, tokens, self.evaluator.sample(flats)))
 
     def ended(
@@ -49,7 +51,7 @@ class LossCurve:
         measured: dict[str, object],
         flats: Sequence[Flat],
     ) -> Learned:
-        """Judge the model that the run has come to; `measured`: all other figures."""
+        """Evaluate the final model; `measured` holds all other figures."""
         tokens = measured["tokens_trained"]
         assert isinstance(tokens, int)
         if self.every > 0:

@@ -1,4 +1,4 @@
-"""Islands' places, and the links between them and the rest: words and bytes in virtual time."""
+"""The islands' places, and their links to the rest: messages and bytes in virtual time."""
 
 from __future__ import annotations
 
@@ -34,28 +34,25 @@ from islands.exchange import Missed
 from islands.task import StreamLike, Task
 
 NOTICED_S = 0.5
-"""So long after its end a process is known to be dead."""
+"""Seconds from a process's end until it is known to be dead."""
 
 
 @dataclass(slots=True)
 class Direction:
-    """One way of an island's own link; what comes while it is busy waits for its turn."""
+    """One direction of an island's own link; messages queue while it is busy."""
 
     timing: Timing
     free_s: float = 0.0
 
     def takes_s(self, now_s: float, size_bytes: int) -> float:
-        """From now until so many bytes are there."""
+        """Return the seconds until `size_bytes` have arrived."""
         self.free_s = max(self.free_s, now_s) + self.timing.passes_s(size_bytes)
         return self.free_s - now_s + self.timing.latency_s
 
 
 @dataclass(slots=True)
 class IslandPlace:
-    """Where one island is: its link, its batches, and the process that is there.
-
-    `cut_s`: until then nothing comes through. `retired`: it is not wanted any more.
-    """
+    """One island's place: its link, its batches, and the process that runs there."""
 
     island: Island
     batch_size: int
@@ -63,12 +60,15 @@ class IslandPlace:
     down: Direction
     process: VirtualProcess | None = None
     started: int = 0
+    """How many processes have started there."""
     cut_s: float = 0.0
+    """No message passes until this time."""
     retired: bool = False
+    """Whether the island is no longer wanted."""
 
 
 class VirtualNetwork:
-    """Carries words between processes and the syncer; it is every process's way."""
+    """The network that carries messages between processes and the syncer."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class VirtualNetwork:
         places: Sequence[IslandPlace],
         reading: Reading | None,
     ) -> None:
-        """`reading`: instead of the leases that the rules grant."""
+        """Connect these places; `reading` replaces the leases that the rules grant."""
         self.loop, self.timing, self.shard = loop, timing, shard
         self.places = {place.island: place for place in places}
         self._task, self._layout = task, layout
@@ -88,12 +88,12 @@ class VirtualNetwork:
         if reading is not None:
             self._reading = {name: deque(numbers) for name, numbers in reading.items()}
         self.watched: dict[Life, asyncio.Future[str]] = {}
-        self.syncer: Syncer  # said by the world, which has it
+        self.syncer: Syncer  # set by the world
 
     # --- processes --------------------------------------------------------------------------------
 
     def crash(self, place: IslandPlace) -> None:
-        """The process that is there dies, which is known a moment later."""
+        """Kill the process at a place; this is noticed `NOTICED_S` later."""
         if (process := place.process) is None:
             return
         process.dead, place.process = True, None
@@ -105,17 +105,17 @@ class VirtualNetwork:
                 self.loop.at(known_s, settle, watcher, "its process ended")
 
     def ended(self, who: VirtualProcess, life: Life) -> None:
-        """A life is over, and whoever watches it is told."""
+        """Tell the watchers of a life that it is over."""
         for other, watcher in self.watched.items():
             if other.island == life.island and other.incarnation <= life.incarnation:
                 known_s = self.loop.now_s + self.timing.latency_s
                 self.loop.at(known_s, settle, watcher, "its learner has ended this life")
 
     def left(self, who: VirtualProcess) -> None:
-        """An island that was drained does not come back."""
+        """Retire a drained island: it does not come back."""
         self.places[who.island].retired = True
 
-    # --- words ------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def _call(
         self,
@@ -124,7 +124,7 @@ class VirtualNetwork:
         heard: Callable[[Any], None],
         unheard: Callable[[], None],
     ) -> None:
-        """Say something to the syncer; then either `heard` its answer, or `unheard`."""
+        """Send a message to the syncer, then call either `heard` with its answer, or `unheard`."""
         now_s = self.loop.now_s
         if now_s < self.places[process.island].cut_s:
             self.loop.at(now_s + CALL_TIMEOUT_S, process.reached, unheard)
@@ -145,7 +145,7 @@ class VirtualNetwork:
             self.loop.at(now_s + self.timing.latency_s, process.reached, heard, answer)
 
     async def reach(self, life: Life) -> VirtualProcess | None:
-        """The process where this life should be, once a word is there; None if it is not."""
+        """Return the process at a life's place, once a message arrives; None if there is none."""
         place = self.places[life.island]
         while self.loop.now_s < place.cut_s:
             await self.loop.pause(CALL_TIMEOUT_S)
@@ -156,9 +156,11 @@ class VirtualNetwork:
             process = place.process
         return process
 
-    # --- what a process says ----------------------------------------------------------------------
+    # --- messages of a process --------------------------------------------------------------------
 
     def join(self, who: VirtualProcess, event: Join) -> None:
+        """Send a join, and try again if no answer comes."""
+
         def again() -> None:
             if not who.let_go:
                 who.begin()
@@ -166,7 +168,7 @@ class VirtualNetwork:
         self._call(who, lambda: self.syncer.join(event), who.granted, again)
 
     def whole(self, who: VirtualProcess) -> None:
-        """All public fragments, as they are when they have come."""
+        """Fetch all public fragments, as they are when they arrive."""
         size_bytes = sum(map(Wire.F32.bytes_of, self._layout.sizes))
         takes_s = self.places[who.island].down.takes_s(self.loop.now_s, size_bytes)
         ready_s = self.loop.now_s + takes_s + self.timing.latency_s
@@ -176,20 +178,24 @@ class VirtualNetwork:
         who.start(self.shard.whole([Fragment(p) for p in range(len(self._layout.fragments))]))
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
+        """Return the differences from one version to another, or the whole fragment."""
         return self.shard.missed(p, older, newer)
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
+        """Return a donor's moments; None if its process is in another life."""
         process = self.places[donor.island].process
         if process is None or process.life != donor:
             return None
         return process.kit.inner.moments(process.replica.state)
 
     def shared(self) -> dict[Fragment, Flat]:
+        """Return the published means of first moments, by fragment."""
         fragments, sizes = range(len(self._layout.fragments)), self._layout.sizes
         found = enumerate(self.shard.shared([Fragment(p) for p in fragments]))
         return {Fragment(p): decode(split(m)[0], sizes[p]) for p, m in found if m is not None}
 
     def stream(self, island: Island) -> StreamLike:
+        """Return an island's data stream, which reads the leases of the tape if there is one."""
         stream = self._task.stream(self.places[island].batch_size)
         if self._reading is None:
             return stream
@@ -198,6 +204,7 @@ class VirtualNetwork:
     def report(
         self, who: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
     ) -> None:
+        """Send a report to the syncer."""
         life = event.life
         self._call(
             who,
@@ -207,6 +214,7 @@ class VirtualNetwork:
         )
 
     def lease(self, who: VirtualProcess, event: LeaseWanted) -> None:
+        """Ask the syncer for data."""
         life = event.life
         self._call(
             who,

@@ -1,4 +1,4 @@
-"""What the syncer reaches in virtual time: a real shard, and learners with real arrays."""
+"""The syncer's ports in virtual time: a real shard, and learners with real arrays."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class VirtualPorts(Ports):
         self._fates, self._arrivals, self._free_s = Fates(), Arrivals(), 0.0
 
     async def watch(self, life: Life) -> str:
+        """Return when the life is over, with the reason; this may never happen."""
         if self._network.places[life.island].process is None:
             await self._loop.pause(NOTICED_S)
             return "there is no such process"
@@ -40,6 +41,10 @@ class VirtualPorts(Ports):
             self._network.watched.pop(life, None)
 
     async def collect(self, life: Life, fragment: Fragment) -> Contribution | str | None:
+        """Ask the learner for a fragment, and give its hand-in to the shard.
+
+        Returns the contribution, the reason why there is none, or None if the life is over.
+        """
         if (process := await self._network.reach(life)) is None:
             return f"{life} could not be asked"
         waiter = process.hand_in(life, fragment, self._fates.known(life, fragment))
@@ -54,15 +59,17 @@ class VirtualPorts(Ports):
         return there
 
     async def merge(self, order: Merge) -> Merged | Unsound:
-        """One after another, each when the shard is free."""
+        """Merge one order after another, each when the shard is free."""
         self._free_s = max(self._free_s, self._loop.now_s) + self._network.timing.merge_s
         await self._loop.pause(self._free_s - self._loop.now_s)
         return self._shard.merge(order)
 
     async def store(self, order: Store) -> bool:
-        return False  # nothing here outlives its process
+        """Do nothing: no file outlives this process."""
+        return False  # never durable
 
     async def publish(self, order: Publish) -> Answered:
+        """Make a version public, and send it to the lives."""
         done = self._shard.publish(order)
         assert done is not None, f"{order.version} of fragment {order.fragment} is public already"
         said, payload = done
@@ -81,6 +88,7 @@ class VirtualPorts(Ports):
         return Answered(reached=reached)
 
     async def discard(self, order: Discard) -> None:
+        """Drop a contribution, and give its residual back to the learner if the order says so."""
         said = order.contribution.id
         self._shard.drop(order.contribution.reference)
         self._fates.freed(said)
@@ -88,14 +96,17 @@ class VirtualPorts(Ports):
             process.refused(said)
 
     async def cease(self, order: Void) -> None:
+        """Tell a learner that its life is void."""
         if (process := await self._network.reach(order.life)) is not None:
             process.cease(order)
 
     async def park(self, life: Life) -> None:
+        """Tell a learner to stop stepping."""
         if (process := await self._network.reach(life)) is not None:
             process.park(life)
 
     async def leave(self, life: Life) -> Progress | None:
+        """Have the learner end its life for good; return how far it came, None if it is gone."""
         if (process := await self._network.reach(life)) is None:
             return None
         progress = process.leave()
@@ -103,5 +114,5 @@ class VirtualPorts(Ports):
         return progress
 
     async def break_down(self, life: Life, why: str) -> None:
-        """What a learner raises here is a mistake of ours or of the task, and ends the run."""
+        """Raise `AssertionError`: a learner's error is a mistake of ours or of the task."""
         raise AssertionError(f"{life} failed: {why}")

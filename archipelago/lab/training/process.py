@@ -1,4 +1,4 @@
-"""A process of an island in virtual time: what it is made of, and one learner after another."""
+"""A process of an island in virtual time: its parts, and one learner after another."""
 
 from __future__ import annotations
 
@@ -52,27 +52,53 @@ from islands.task import StreamLike
 
 
 class Way(Protocol):
-    """A process's way to the rest; answers come later, or `unheard` is called instead."""
+    """A process's link to the rest; either an answer comes later, or `unheard` is called."""
 
-    def join(self, who: VirtualProcess, event: Join) -> None: ...
-    def whole(self, who: VirtualProcess) -> None: ...
-    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed: ...
-    def moments(self, donor: Life) -> list[NDArray[Any]] | None: ...
-    def shared(self) -> dict[Fragment, Flat]: ...
-    def stream(self, island: Island) -> StreamLike: ...
+    def join(self, who: VirtualProcess, event: Join) -> None:
+        """Ask for a life."""
+        ...
+
+    def whole(self, who: VirtualProcess) -> None:
+        """Ask for all public fragments."""
+        ...
+
+    def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
+        """Return the differences from one version to another, or the whole fragment."""
+        ...
+
+    def moments(self, donor: Life) -> list[NDArray[Any]] | None:
+        """Return a donor's moments; None if its process is in another life."""
+        ...
+
+    def shared(self) -> dict[Fragment, Flat]:
+        """Return the published means of first moments, by fragment."""
+        ...
+
+    def stream(self, island: Island) -> StreamLike:
+        """Return an island's data stream."""
+        ...
+
     def report(
         self, who: VirtualProcess, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
-    ) -> None: ...
-    def lease(self, who: VirtualProcess, event: LeaseWanted) -> None: ...
-    def ended(self, who: VirtualProcess, life: Life) -> None: ...
-    def left(self, who: VirtualProcess) -> None: ...
+    ) -> None:
+        """Send a report to the syncer."""
+        ...
+
+    def lease(self, who: VirtualProcess, event: LeaseWanted) -> None:
+        """Ask the syncer for data."""
+        ...
+
+    def ended(self, who: VirtualProcess, life: Life) -> None:
+        """Say that a life is over."""
+        ...
+
+    def left(self, who: VirtualProcess) -> None:
+        """Say that the island was drained and has left."""
+        ...
 
 
 class VirtualProcess(LearnerProcess[VirtualLearner]):
-    """One process of one island.
-
-    `spoil`: what it hands in is multiplied by it.
-    """
+    """One process of one island; its hand-ins are multiplied by `spoil`."""
 
     def __init__(
         self,
@@ -97,7 +123,7 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
         self._distrusted, self.spoil = False, 1.0
 
     def takes_s(self) -> float:
-        """How long its next step takes."""
+        """Draw the duration of the next step in virtual seconds."""
         return step_s(self._timing, self.habits, self._rng) * (
             self.drag if self.loop.now_s < self.dragged_s else 1.0
         )
@@ -105,23 +131,27 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
     # --- lives ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
+        """Ask for a life."""
         habits = self.habits
         event = Join(self.island, habits.group, self.kit.layout.fingerprint, habits.region)
         self.network.join(self, event)
 
     def fetch(self) -> None:
+        """Ask for all public fragments."""
         self.network.whole(self)
 
     def tell_end(self, life: Life) -> None:
+        """Say that this life is over."""
         self.network.ended(self, life)
 
     def tell_left(self) -> None:
+        """Say that the island was drained and has left."""
         self.network.left(self)
 
     def start(self, public: Sequence[Public]) -> None:
-        """The public fragments have come: a life at the current versions, its data from leases.
+        """Begin the granted life at these public fragments, with the data of its leases.
 
-        `life_start` says with which moments.
+        `life_start` decides with which moments.
         """
         moments, shared = self.replica.end(), dict[Fragment, Flat]()
         start = life_start(
@@ -152,35 +182,40 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
         self.beat(learner)
 
     def _ask_donors(self, donors: Sequence[Life]) -> OptState | None:
-        """The moments of the first donor that has good ones; None if none has."""
+        """Return the moments of the first donor that has good ones; None if none has."""
         for donor in donors:
             if (given := self.network.moments(donor)) is not None:
                 try:
                     return self.kit.inner.accept(given)
                 except ValueError:
-                    continue  # as a real learner does: the next one may have good ones
+                    continue  # as a real learner does: the next donor may have good ones
         return None
 
     def ends(self, learner: VirtualLearner, *, distrusted: bool) -> None:
+        """End a life, and note whether its moments are distrusted."""
         self._distrusted = distrusted
         super().ends(learner, distrusted=distrusted)
 
     # --- called by others -------------------------------------------------------------------------
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
+        """Return the differences from one version to another, or the whole fragment."""
         return self.network.missed(p, older, newer)
 
     def hand_in(
         self, life: Life, p: Fragment, known: Known
     ) -> asyncio.Future[HandedIn | None] | None:
+        """Return a future of the learner's hand-in; None if this life is over."""
         learner = self.learner_of(life)
         return None if learner is None else learner.hand_in(p, known)
 
     def offer(self, life: Life, said: Publication, payload: Sent) -> None:
+        """Give a publication to the learner of this life."""
         if (learner := self.learner_of(life)) is not None:
             learner.offer(said, payload)
 
     def refused(self, said: ContributionId) -> None:
+        """Tell the learner that its contribution was discarded."""
         if (learner := self.learner_of(said.life)) is not None:
             learner.refused(said)
 
@@ -196,6 +231,6 @@ class VirtualProcess(LearnerProcess[VirtualLearner]):
 
 
 def step_s(timing: Timing, habits: LearnerSettings, rng: random.Random) -> float:
-    """How long a step of such an island takes, by chance."""
+    """Draw the duration of a step of such an island in virtual seconds."""
     usual_s = max(timing.step_s / habits.speed, habits.step_s)
     return usual_s * (1 + timing.jitter * (2 * rng.random() - 1))

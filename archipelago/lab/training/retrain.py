@@ -1,4 +1,4 @@
-"""A run that was on Ray, trained again in virtual time: each island with the leases of its tape."""
+"""A run of Ray, trained again in virtual time: each island reads the leases of its tape."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from cluster.workers.evaluator import Evaluator
 
 
 def train_again(run_dir: Path, virtual: Virtual) -> Learned:
-    """Where all islands wait for each other (`overlap = 0`, a quorum of all) it comes to the same
-    fragments to the last bit, on a machine of the same kind; else to a run of its own.
+    """Train the run of a run directory again.
 
-    Errors: `Damaged` if there is no tape; `OtherRules` if the rules that wrote it were others.
+    If all islands wait for each other (`overlap = 0`, a quorum of all), the fragments are the same
+    to the last bit on a machine of the same kind. Otherwise the result is a run of its own.
+
+    Errors: `Damaged` if there is no tape; `OtherRules` if other rules wrote it.
     """
     config = load(run_dir / "config.toml")
     depot = depot_of(config, run_dir)

@@ -1,4 +1,4 @@
-"""What virtual time can play, and what it cannot. No JAX: asked before anything is imported."""
+"""The runs that virtual time supports; without JAX, as this is checked before any import of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cluster.config.schema import Config
 
 
 def refused(config: Config) -> list[str]:
-    """Why virtual time cannot have this run; empty if it can."""
+    """Return why virtual time does not support this run; empty if it does."""
     mode = config.run.mode
     if mode.sums_gradients and config.faults.plan:
         return [
@@ -18,7 +18,7 @@ def refused(config: Config) -> list[str]:
 
 
 def _impossible(config: Config) -> list[str]:
-    """What of the plan cannot happen here; empty if all can."""
+    """Return the planned faults that cannot happen here, with the reasons."""
     return [
         f"faults.plan: the {fault.kind} of {fault.island} at step {fault.at_step}: virtual "
         f"time has no process of the {fault.island}; leave it out, or run it on Ray"

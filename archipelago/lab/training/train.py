@@ -1,4 +1,4 @@
-"""A run in virtual time: from its configuration to what it comes to, in whichever mode."""
+"""A run in virtual time, in any mode, from its configuration to its result."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from coordinator.errors import UserMistake
 def train(
     config: Config, timing: Timing, look_every: int, average_shares: Sequence[float] = ()
 ) -> Learned:
-    """Train to the end; `look_every`: syncer steps from one look at the model to the next, 0: none.
+    """Train to the end; `look_every` syncer steps lie between two evaluations (0: none).
 
-    `average_shares`: time constants of moving averages of the global model, as shares of T.
+    `average_shares` are the time constants of moving averages of the global model, as shares of T.
+    One seed gives the same bits.
 
-    One seed gives the same bits. Errors: `UserMistake` if virtual time cannot have this run, with
-    every reason; `RunFailed` if it comes to nothing.
+    Errors: `UserMistake` with every reason if virtual time does not support this run; `RunFailed`
+    if the run fails.
     """
     if problems := refused(config):
         raise UserMistake("\n".join(problems))

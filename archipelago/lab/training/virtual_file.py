@@ -1,4 +1,4 @@
-"""A file with a configuration and a table `[virtual]`, checked; every problem at once."""
+"""A file with a configuration and a table `[virtual]`, checked for all problems at once."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ TABLE = "virtual"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A run in virtual time as it was asked for; `problems`: why it cannot be."""
+    """A run in virtual time as the user described it."""
 
     draft: Draft
     virtual: Virtual
     problems: tuple[str, ...]
+    """The reasons why it cannot be trained."""
 
     @property
     def config(self) -> Config:
+        """The configuration."""
         return self.draft.config
 
 
 def enter(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = ()) -> Entry:
-    """Check the tables of a file, with `a.b=c` applied; `virtual.jitter=0.1` is one too."""
+    """Check the tables of a file after the overrides `a.b=c`, such as `virtual.jitter=0.1`."""
     tables = copy.deepcopy(dict(tables))
     ours = [text for text in overrides if text.strip().startswith(f"{TABLE}.")]
     theirs = [text for text in overrides if text not in ours]
@@ -53,7 +55,10 @@ def enter(tables: Mapping[str, Any], *, origin: str, overrides: Sequence[str] = 
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """Errors: `UserMistake` if there is no such file, or it is no TOML."""
+    """Read a TOML file.
+
+    Errors: `UserMistake` if there is no such file, or if it is not TOML.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -65,26 +70,32 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, Virtual]:
-    """Errors: `UserMistake` with every problem."""
+    """Read a file and apply the overrides.
+
+    Errors: `UserMistake` with every problem.
+    """
     entry = enter(read_tables(path), origin=str(path), overrides=overrides)
     refuse(str(path), entry.problems)
     return entry.config, entry.virtual
 
 
 def refuse(origin: str, problems: Sequence[str]) -> None:
-    """Errors: `UserMistake`, if there are any."""
+    """Raise the problems together, if there are any.
+
+    Errors: `UserMistake` with every problem.
+    """
     if lines := list(dict.fromkeys(f"  {line}" for each in problems for line in each.splitlines())):
         count = f"{len(lines)} problem{'s' if len(lines) > 1 else ''}"
         raise UserMistake("\n".join([f"{origin}: {count}", *lines]))
 
 
 def written(config: Config, virtual: Virtual) -> str:
-    """Both, as a file that `load` reads back."""
+    """Return a configuration and its table `[virtual]` as a file that `load` reads back."""
     return config.toml() + "\n" + table_block(f"[{TABLE}]", virtual.model_dump(mode="json"))
 
 
 def _virtual(table: object) -> tuple[Virtual, list[str]]:
-    """The table as far as it is sound, and what is wrong with the rest."""
+    """Return the table, or the defaults if it has mistakes, and the problems."""
     if not isinstance(table, dict):
         return Virtual(), [f"{TABLE}: must be a table"]
     try:

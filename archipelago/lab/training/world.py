@@ -1,4 +1,4 @@
-"""Everything of a run in virtual time: rules, shell, learners and shard, as on Ray."""
+"""All parts of a run in virtual time: rules, shell, learners and shard, as on Ray."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ from coordinator.protocol import Effect, Event, Fragment, Island
 from coordinator.state import EDITION, Phase, initial
 
 LEEWAY = 20
-"""A run that takes so many times as long as its slowest island needs for its steps will not end."""
+"""The factor of the slowest island's time for its steps above which a run will not end."""
 PATIENCE_S = 1000.0
-"""Nor one that takes so much longer than that: restarts, bars and last rounds have seconds of their
-own."""
+"""Additional seconds for restarts, bars and last rounds, which do not depend on the step time."""
 
 
 class VirtualWorld(Log):
-    """Everything of one run; it is its own tape. `tape`: each event, with its time."""
+    """All parts of one run, and its tape.
+
+    `tape` holds each event with its time.
+    """
 
     def __init__(
         self,
@@ -46,8 +48,10 @@ class VirtualWorld(Log):
         order: Sequence[Island] | None = None,
         edition: int = EDITION,
     ) -> None:
-        """`reading`: the leases that each island reads instead of those that it is granted;
-        `order`: that in which islands ask for their first lives; `edition`: of the rules.
+        """Build the run; its islands ask for their first lives in `order`.
+
+        `reading` holds the leases that each island reads instead of the granted ones, `edition` is
+        that of the rules.
 
         Errors: `UserMistake` if there is no such task.
         """
@@ -68,7 +72,7 @@ class VirtualWorld(Log):
             self.loop, timing, kit.task, kit.layout, self.shard, places, reading
         )
         rule = rule_of(config, kit.layout, edition)
-        if reading is not None:  # the cursors are in leases that these rules have not granted
+        if reading is not None:  # the cursors refer to leases that these rules have not granted
             rule = replace(rule, batches=tuple((name, 0) for name, _ in rule.batches))
         groups = {name: group_of(config, name).group for name in config.island_names}
         self.measures = Measures(
@@ -93,7 +97,7 @@ class VirtualWorld(Log):
     # --- the tape ---------------------------------------------------------------------------------
 
     def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
-        """Keep it; then break what is due, and have the model judged now and then."""
+        """Add an event to the tape, then strike faults and evaluate the model if these are due."""
         self.tape.append((now_s, event))
         state = self.syncer.state
         self._faults.look(self.syncer)
@@ -103,25 +107,25 @@ class VirtualWorld(Log):
             self._curve.look(state.t, now_s, state.ledger.trained, self.public)
 
     def flush(self) -> None:
-        """Nothing here outlives its process."""
+        """Do nothing: no tape outlives this process."""
 
     # --- the run ----------------------------------------------------------------------------------
 
     @property
     def layout(self) -> Layout:
-        """How the model is cut."""
+        """How the parameters are cut into fragments."""
         return self._kit.layout
 
     @property
     def public(self) -> list[Flat]:
-        """The fragments of the global model, as everybody has them."""
+        """The fragments of the global model that all learners have."""
         fragments = [Fragment(p) for p in range(self.config.sync.fragments)]
         return [flat for _, flat in self.shard.whole(fragments)]
 
     def run(self) -> Learned:
         """Train to the end.
 
-        Errors: `RunFailed` if it would take for ever.
+        Errors: `RunFailed` if the run would never end.
         """
         with running(self.loop), quiet():
             try:
@@ -151,7 +155,7 @@ class VirtualWorld(Log):
         return LEEWAY * self.config.run.steps * slowest_s + PATIENCE_S
 
     def _start(self, place: IslandPlace) -> None:
-        """A process begins, unless the island is not wanted any more."""
+        """Start a process at a place, unless one is there or the island is retired."""
         if place.retired or place.process is not None:
             return
         place.started += 1
