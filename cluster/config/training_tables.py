@@ -35,7 +35,7 @@ from coordinator.codec import Wire
 
 
 class RunConfig(Table):
-    """The table `[run]`."""
+    """The run itself: its name, mode, length and directory."""
 
     name: Name | None = None
     """Name of the run and of its directory; the default is the file's name and the start time."""
@@ -61,7 +61,7 @@ class TaskConfig(Table):
 
 
 class DataConfig(Table):
-    """The table `[data]`."""
+    """The training data: its source, the held-out share and the size of a window."""
 
     source: Annotated[str, Field(min_length=1)] = "python-stdlib"
     """Corpus: "python-stdlib", a text file, a folder, a glob or Parquet files."""
