@@ -24,7 +24,9 @@ T = TypeVar("T")
 class Spread(Protocol):
     """A `map`, possibly over several threads, with results in the order of the items."""
 
-    def __call__(self, work: Callable[[S], T], items: Iterable[S], /) -> Iterable[T]: ...
+    def __call__(self, work: Callable[[S], T], items: Iterable[S], /) -> Iterable[T]:
+        """Return the results of `work` for each item, in order."""
+        ...
 
 
 class Tile(NamedTuple):
