@@ -27,19 +27,19 @@ class CorruptPayload(ArchipelagoError):
 
 
 class Unreachable(ArchipelagoError):
-    """The coordinator cannot be reached at present: training goes on, and the caller retries."""
+    """A coordinator that cannot be reached at present: training goes on, the caller retries."""
 
 
 class Rejected(ArchipelagoError):
-    """The coordinator refuses this learner for good; a retry would not change that."""
+    """A final refusal of this learner by the coordinator; a retry would not change that."""
 
 
 class Relieved(ArchipelagoError):
-    """A spare has taken over this learner's island while the learner could not be reached."""
+    """The takeover of this learner's island by a spare, while the learner was unreachable."""
 
 
 class HostLost(ArchipelagoError):
-    """A host of a multi-host island is gone or hangs: the whole island begins another life."""
+    """The loss or hang of a host of a multi-host island: the island begins another life."""
 
 
 class Malformed(ArchipelagoError):
@@ -47,11 +47,11 @@ class Malformed(ArchipelagoError):
 
 
 class NoModel(ArchipelagoError):
-    """A shard's process has only just started and has not been told what to hold."""
+    """A shard whose process has only just started and was not told what to hold."""
 
 
 class Outdated(ArchipelagoError):
-    """A later generation of the syncer has taken over; the process that learns this must exit."""
+    """The takeover by a later generation of the syncer: the older syncer must exit."""
 
 
 class Misordered(ArchipelagoError):

@@ -43,18 +43,22 @@ class MomentPiece(Protocol):
     def host(self) -> int:
         """The number of the host that the piece is for."""
         ...
+
     @property
     def leaf(self) -> int:
         """The number of the leaf."""
         ...
+
     @property
     def start(self) -> int:
         """The first element of the piece in its leaf."""
         ...
+
     @property
     def nbytes(self) -> int:
         """Bytes of the piece."""
         ...
+
     @property
     def reference(self) -> object:
         """The reference to the stored bytes."""

@@ -60,10 +60,12 @@ class Located(Protocol):
     def facts(self) -> HandIn:
         """The description of the whole contribution."""
         ...
+
     @property
     def start(self) -> int:
         """The first element of the part."""
         ...
+
     @property
     def stop(self) -> int:
         """The end of the part's range of elements."""

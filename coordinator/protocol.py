@@ -174,7 +174,7 @@ class Join:
     fingerprint: str
     """The fingerprint of the learner's layout."""
     region: Region | None = None
-    """The region of the corpus that the learner reads; None if the corpus is not divided."""
+    """The region of the corpus that the learner reads; None if its island has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,7 +527,7 @@ class Publish:
     fragment: Fragment
     version: Version
     previous: Version
-    """The version that was public before; the learners receive the delta to it."""
+    """The version that was public before; learners add the sent delta to it."""
     to: tuple[Life, ...]
     merged: tuple[ContributionId, ...]
     """Contributions that went into the version; the publication acknowledges them."""

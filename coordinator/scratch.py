@@ -19,7 +19,7 @@ class Room(NamedTuple):
     total: NDArray[np.float32]
     """A total of decoded values."""
     bits: NDArray[np.uint32]
-    """Bits of encoded values."""
+    """Bits of f32 values, widened from bf16."""
     lanes: NDArray[np.float64]
     """Partial sums in f64."""
 

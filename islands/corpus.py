@@ -38,7 +38,7 @@ TRAIN, HELDOUT = 0, 1
 
 
 class Starved(ArchipelagoError):
-    """A batch was asked of a stream whose leases are used up; nothing was consumed."""
+    """A request for a batch from a stream whose leases are used up; nothing was consumed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

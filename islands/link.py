@@ -115,7 +115,7 @@ class LearnerSettings:
     anchor: Anchor
     """The reference point of its deltas when they are merged."""
     encode: Where
-    """The place where deltas are encoded, and their starting points kept."""
+    """The place where deltas are encoded, and their anchors kept."""
     region: Region | None
     """The region of the corpus that it reads."""
     until: int | None

@@ -54,7 +54,7 @@ class MomentsPort:
     def __init__(
         self, task: Task, layout: Layout, spec: OptimizerSpec, devices: Devices | None = None
     ) -> None:
-        """Compile nothing yet; `compile` does.
+        """Prepare the functions of each fragment, which are compiled at first use.
 
         `devices`: the devices of parameters and moments; None: all of this process. The flat form
         is split over them as that of `FragmentPort` is.

@@ -34,13 +34,13 @@ class Replica:
     ) -> None:
         """Create a replica without a life.
 
-        `encode`: where deltas are encoded, and so where their starting points are kept. `sharing`:
+        `encode`: where deltas are encoded, and so where their anchors are kept. `sharing`:
         how first moments are shared; None: not at all.
         """
         self._inner, self._port, self._encode, self._sharing = inner, port, encode, sharing
         self._state: InnerState | None = None
         self._basis: dict[Fragment, Basis] = {}
-        self._kept: dict[Fragment, FragmentSnapshot] = {}  # due, copied, not yet asked for
+        self._kept: dict[Fragment, FragmentSnapshot] = {}  # copied when due, not yet asked for
         self._handed: dict[Fragment, Handed] = {}  # handed in, not known to be in the fragment yet
         self._taken: dict[Fragment, Taken] = {}  # first moments handed in, for when the mean comes
 

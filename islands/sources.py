@@ -42,7 +42,7 @@ class DataSpec:
     """The source of the tokens and how they are handed out: the table `[data]`."""
 
     source: str
-    """"python-stdlib", a text file, a folder (with all below it), a glob, or Parquet files."""
+    """A text file, a folder (with all below it), a glob, Parquet files, or "python-stdlib"."""
     column: str | None
     """The Parquet column to read."""
     tokens: bool

@@ -114,7 +114,7 @@ class Trainer:
                     self._timing.settle()
                     return distrusted
                 case None:
-                    return False  # the life has ended elsewhere
+                    return False  # another thread of this learner has broken
 
     def _next(self, for_s: float) -> Todo | None:
         return self._mail.next_to_do(for_s, self._donate)
