@@ -1,8 +1,8 @@
-"""advance(rule, state, event, now_s) -> (state, effects): every decision of the protocol.
+"""The entry point of the rules: advance(rule, state, event, now_s) -> (state, effects).
 
-An event first changes what is known (`hear`); then everything that now follows is decided in one
-place (`settle`): silence, the clock, due rounds, quorum and grace, the end. Pure: the same list of
-events at the same times gives the same states and effects, whoever carries them out.
+An event first changes what is known (`hear`). Then one place (`settle`) decides everything that
+follows: silence, the clock, due rounds, quorum and grace, the end. The function is pure: the same
+events at the same times give the same states and effects, whatever shell carries them out.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from coordinator.state import Rule, State, Step, is_open
 
 
 def advance(rule: Rule, state: State, event: Event, now_s: float) -> Step:
-    """Take in one event at `now_s` (seconds, never falling); say what the shell must do.
+    """Take in one event at `now_s` (seconds, never falling); return the new state and the effects.
 
-    The effects are to be carried out in the order given; docs/protocol.md says how.
+    The shell must carry the effects out in the order given; docs/protocol.md says how.
     """
     before = state
     state, heard = hear(rule, state, event, now_s)
@@ -51,7 +51,7 @@ def advance(rule: Rule, state: State, event: Event, now_s: float) -> Step:
 
 
 def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
-    """Change what is known, and answer whoever asked."""
+    """Update the state with one event, and answer its sender."""
     match event:
         case Join():
             return lives.join(rule, state, event, now_s)
@@ -94,14 +94,14 @@ def hear(rule: Rule, state: State, event: Event, now_s: float) -> Step:
 
 
 def settle(rule: Rule, before: State, state: State, now_s: float) -> Step:
-    """Decide everything that follows from what is known at `now_s`; `before`: settled already."""
+    """Decide everything that follows from the state at `now_s`; `before` is settled already."""
     state = lives.give_up_silent(rule, state, now_s)
     state, effects = lives.keep_clock(state, kth_clock(state.members, rule.min_quorum))
     state = rounds.open_due(state, now_s)
     clock = believed_clock(state.members, rule.min_quorum)
     state = rounds.tell_time(rule, state, clock, now_s)
     state = rounds.notice_quorums(rule, state, now_s)
-    for p in rounds.opened(state):  # all that are due: more than these will not be opened
+    for p in rounds.opened(state):  # all that are due: deciding these opens no others
         if not rounds.goes_on(rule, before, state, p, now_s):
             state, wanted = rounds.further(rule, state, p, now_s)
             effects = (*effects, *wanted)
@@ -111,7 +111,7 @@ def settle(rule: Rule, before: State, state: State, now_s: float) -> Step:
 
 
 def _set_alarm(rule: Rule, state: State, now_s: float) -> Step:
-    """Wish to be woken when time alone will decide something; an earlier wish is left to stand."""
+    """Set an alarm for when time alone will decide something, unless an earlier one is set."""
     silence_s = lives.next_silence_s(rule, state)
     deadlines = [
         rounds.deadline_s(rule, state, f.round) for f in state.fragments if f.round and is_open(f)

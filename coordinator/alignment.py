@@ -1,4 +1,4 @@
-"""Where the contributions of a merge point beside each other, on a sixteenth of a fragment."""
+"""The cosines between the contributions of a merge, measured on a sixteenth of a fragment."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from coordinator.tiles import Spread, Tile, is_looked_at, jobs_of
 from coordinator.weighted_sum import weighted
 
 VANISHING = float(np.finfo(np.float32).tiny)
-"""A shorter delta points nowhere: dividing by such a length would overflow."""
+"""The shortest length that has a direction; division by a shorter one would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlignmentPart:
-    """A contribution in a merge: its frozen payload, its share, and the norm of each piece."""
+    """A contribution in a merge: its frozen payload, its weight, and the norm of each piece."""
 
     payload: Payload
     weight: float
@@ -32,27 +32,34 @@ class AlignmentPart:
 
 
 class Directions(NamedTuple):
-    """Where the contributions of a merge point, on the tiles that were looked at.
-
-    `cosines`: of each part to the weighted mean of the others, then of each one on trial to the
-    mean of all parts; None where one of the two has no length. `measured`: elements looked at.
-    `turned`: cosine of the merged delta to the outer momentum (`Turn`); `rate`: the outer learning
-    rate that was taken; None if no outer rule of ours was there. `aligned`: cosine of each part to
-    where the outer momentum led before the step; empty if no outer rule of ours was there.
-    """
+    """The directions of the contributions of a merge, on the measured tiles."""
 
     cosines: tuple[float | None, ...]
+    """Cosines of the parts, then of those on trial; None where a length vanishes.
+
+    A part is compared with the weighted mean of the others, one on trial with the mean of all
+    parts.
+    """
     measured: int
+    """Elements measured."""
     turned: float | None = None
+    """Cosine of the merged delta to the outer momentum; None without an outer rule of ours."""
     rate: float | None = None
+    """Outer learning rate that was taken; None without an outer rule of ours."""
     aligned: tuple[float | None, ...] = ()
+    """Cosine of each part to the direction of the momentum before the step.
+
+    It is empty without an outer rule of ours.
+    """
 
 
 class Everyone(NamedTuple):
-    """Whose directions are measured: the parts, then those on trial; the shares of the parts."""
+    """The contributions whose directions are measured."""
 
     payloads: Sequence[Payload]
+    """Payloads of the parts, then of those on trial."""
     weights: Flat
+    """Weights of the parts."""
 
 
 def directions(
@@ -61,10 +68,10 @@ def directions(
     trial: Sequence[Payload] = (),
     spread: Spread = map,
 ) -> Directions:
-    """Measure where each part, and each payload on trial, points beside the others.
+    """Measure the direction of each part, and of each payload on trial, beside the others.
 
-    On a sixteenth of a fragment, the same for everyone: the tiles that begin in the first TILE of
-    every SHARE * TILE elements. A fragment of one tile or less is looked at whole.
+    The measured sixteenth of a fragment is the same for all: the tiles that begin in the first TILE
+    of every SHARE * TILE elements. A fragment of one tile or less is measured whole.
     """
     everyone, size = everyone_of(parts, trial), sum(piece.size for piece in pieces)
 
@@ -80,17 +87,21 @@ def directions(
 
 
 def everyone_of(parts: Sequence[AlignmentPart], trial: Sequence[Payload]) -> Everyone:
+    """Return the payloads to measure, parts first, and the parts' weights."""
     weights = np.array([part.weight for part in parts], np.float32)
     return Everyone([*(part.payload for part in parts), *trial], weights)
 
 
 def nothing(everyone: Everyone) -> NDArray[np.float64]:
+    """Return zero sums for `look`, [n, 2]."""
     return np.zeros((len(everyone.payloads), 2))
 
 
 def look(everyone: Everyone, tile: Tile, size: int, room: Room) -> tuple[Flat, NDArray[np.float64]]:
-    """Return the parts' weighted mean on this tile, which is in `room`; and of each payload its
-    product with that, and with itself: [n, 2]."""
+    """Return the parts' weighted mean on this tile, and the products of each payload, [n, 2].
+
+    The products of a payload are with that mean and with itself. The mean lies in `room`.
+    """
     sums, (payloads, weights), (_, start, stop) = nothing(everyone), everyone, tile
     if len(payloads) <= TOGETHER[-1] and all(each.dtype == np.float32 for each in payloads):
         flats = [each[start:stop].view(np.float32) for each in payloads]
@@ -109,8 +120,10 @@ def look(everyone: Everyone, tile: Tile, size: int, room: Room) -> tuple[Flat, N
 def look_along(
     everyone: Everyone, momentum: Flat, tile: Tile, size: int, room: Room
 ) -> NDArray[np.float64]:
-    """Return of each part its product with the momentum on this tile, then that of the momentum
-    with itself: [n + 1]."""
+    """Return the product of each part with the momentum on this tile, [n + 1].
+
+    The last element is the product of the momentum with itself.
+    """
     found, (_, start, stop) = along_nothing(everyone), tile
     beside = frozen(momentum[start:stop])
     for i, payload in enumerate(everyone.payloads[: len(found) - 1]):
@@ -120,12 +133,15 @@ def look_along(
 
 
 def along_nothing(everyone: Everyone) -> NDArray[np.float64]:
+    """Return zero sums for `look_along`, [n + 1]."""
     return np.zeros(len(everyone.weights) + 1)
 
 
 def alignments(sums: NDArray[np.float64], along: NDArray[np.float64]) -> tuple[float | None, ...]:
-    """Return the cosine of each part to minus the momentum, which is where that leads; `sums` as in
-    `look`, `along` as in `look_along`."""
+    """Return the cosine of each part to the direction of the momentum, which is its negative.
+
+    `sums`: as in `look`. `along`: as in `look_along`.
+    """
     return tuple(
         _cosine(-float(dot), math.sqrt(max(own, 0.0) * max(float(along[-1]), 0.0)))
         for dot, (_, own) in zip(along[:-1], sums, strict=False)
@@ -143,8 +159,7 @@ def pointing(
     sizes: Sequence[int],
     along: Iterable[NDArray[np.float64]] | None = None,
 ) -> Directions:
-    """Return the cosines, from what each job has found; `along`: of the outer momentum, if there is
-    one."""
+    """Return the cosines from the sums of each job; `along`: those with the momentum, if any."""
     total = sum(sums, nothing(everyone))
     tiles = [tile for job in jobs_of(sizes, range(len(sizes))) for tile in job]
     measured = sum(tile.stop - tile.start for tile in tiles if is_looked_at(tile.start))
@@ -153,8 +168,10 @@ def pointing(
 
 
 def _cosines(sums: NDArray[np.float64], weights: Sequence[float]) -> tuple[float | None, ...]:
-    """Return the cosines; `sums`: [n, 2], of each one its product with the mean S of the parts, and
-    with itself. |S|^2 = sum w (v . S), and the mean of the others is S - w v."""
+    """Return the cosines from the sums of `look`.
+
+    With S the mean of the parts, |S|^2 = sum w (v . S), and the mean of the others is S - w v.
+    """
     whole = sum(w * dot for w, (dot, _) in zip(weights, sums, strict=False))
     found: list[float | None] = []
     for i, (dot, own) in enumerate(sums):

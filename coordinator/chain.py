@@ -1,7 +1,7 @@
-"""The public chain of a fragment: its last differences, for whoever missed some of them.
+"""The public chain of a fragment: its last deltas, for learners that missed some of them.
 
-To add them one after the other is what everybody else did, so that it gives the same bits. What
-stands for a difference is the shell's: bytes, or an integer.
+Adding them one after the other gives the same bits as every other learner has. The shell chooses
+the representation of a delta: bytes, or an integer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Kept(Generic[T]):
-    """What leads from the public fragment `older` to the version after it."""
+    """The delta from the public fragment `older` to the next version."""
 
     older: Version
     newer: Version
@@ -26,9 +26,9 @@ class Kept(Generic[T]):
 
 
 def worth_keeping(most: int, difference_bytes: int, whole_bytes: int) -> int:
-    """How many differences, `most` at most, are of use.
+    """Return how many deltas are worth keeping, at most `most`.
 
-    A lagging learner already holds the newest difference; the older ones are worth keeping only if
+    A lagging learner already holds the newest delta. The older ones are worth keeping only if
     together they are smaller than the whole fragment.
     """
     kept = min(most, 1 + (whole_bytes - 1) // difference_bytes)
@@ -36,13 +36,13 @@ def worth_keeping(most: int, difference_bytes: int, whole_bytes: int) -> int:
 
 
 def lengthened(chain: Sequence[Kept[T]], newest: Kept[T], most: int) -> tuple[Kept[T], ...]:
-    """The chain with one more, of which `most` are kept."""
+    """Return the chain with one more delta; only the last `most` are kept."""
     assert not chain or chain[-1].newer == newest.older, f"{newest.older} is not in the chain"
     return (*chain, newest)[-most:] if most else ()
 
 
 def between(chain: Sequence[Kept[T]], older: Version, newer: Version) -> list[T] | None:
-    """What leads from one version to another, in order; None if not all of it is kept."""
+    """Return the deltas from one version to another, in order; None if some are not kept."""
     found: list[T] = []
     for kept in dropwhile(lambda each: each.older != older, chain):
         found.append(kept.difference)

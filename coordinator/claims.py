@@ -1,10 +1,9 @@
-"""Can a learner have done what it says? Its steps, tokens and place in the data, held to its leases
-and to the time since it joined.
+"""Bounds on what a learner can have done: its steps, tokens and place in the data.
 
-A clock moves by what one island says of itself, so one flipped bit would end the run as a success.
-What is possible follows from facts that are not the island's: the leases that it was given, the
-windows of a step, and the syncer's clock. Nothing here looks at the words of other islands, save
-where nobody knows how many tokens a window has.
+A clock moves by what one island says of itself, so one flipped bit could end the run as a success.
+The bounds follow from facts that are not the island's: the leases that it was given, the windows of
+a step, and the syncer's clock. Claims of other islands are used only where the number of tokens in
+a window is unknown.
 """
 
 from __future__ import annotations
@@ -18,18 +17,26 @@ from coordinator.protocol import Contribution, Progress
 from coordinator.state import Rule
 
 SHARE_OF_FASTEST = 0.5
-"""A step is taken to last at least this share of the fastest one that its learner has reported."""
+"""The least duration of a step, as a share of the fastest one that its learner has reported."""
 CREDIT_S, CREDIT_STEPS = 120.0, 4.0
-"""A learner that was not heard for a while may claim steps of so many seconds at once, or of so
-many of its own steps if that is longer: reports that waited for a syncer that stood still come
-together. A moving average that begins with one slow step (the first one) overrates those after it
-by less than three times that step in all."""
+"""The credit of a learner in seconds and in steps of its own; the longer of the two counts.
+
+A learner that was not heard for a while may claim steps of that much time at once: reports that
+waited for a stopped syncer arrive together. A moving average that begins with one slow step (the
+first one) overrates those after it by less than three times that step in all.
+"""
 DENSER = 16.0
-"""Where nobody knows how many tokens a window has, a learner may claim this many times as many as
-it, or any other learner, has trained in a window so far."""
+"""The most tokens in a window where their number is unknown, as a multiple of the densest so far.
+
+It is compared with what this learner, or any other one, has trained in a window so far.
+"""
 MOST_UNREAD, MOST_HELD, MOST_H = 16, 1024, 8
-"""Leases that a learner may have ahead of it, beyond those of two steps; and all that it may hold,
-beyond those of so many times H steps, also if nothing vouches for what it has read."""
+"""The most leases that a learner may have.
+
+- MOST_UNREAD: leases ahead of it, beyond those of two steps
+- MOST_HELD: all leases, beyond those of MOST_H times H steps, also if nothing vouches for what it
+  has read
+"""
 
 
 def impossible(
@@ -42,7 +49,7 @@ def impossible(
 ) -> str | None:
     """Return why this life cannot have come so far, None if it can.
 
-    `step_s`: of the report that says so, None for other words.
+    `step_s`: seconds per step in the report that claims it; None for other messages.
     """
     if not rule.bounded:
         return None
@@ -60,7 +67,7 @@ def impossible(
 
 
 def _beyond_its_leases(rule: Rule, member: Member, progress: Progress) -> str | None:
-    """Say why its leases do not hold so many steps, or not up to this place."""
+    """Return why its leases have too little data for these steps or this place; None if not."""
     batch, lease = rule.batch_of(member.group), progress.lease
     wanted = progress.steps * batch
     if batch == 0:
@@ -82,7 +89,7 @@ def _beyond_its_leases(rule: Rule, member: Member, progress: Progress) -> str | 
 def _too_many_tokens(
     rule: Rule, members: Members, member: Member, progress: Progress
 ) -> str | None:
-    """Say why it cannot have trained so many tokens in its steps."""
+    """Return why it cannot have trained so many tokens in its steps; None if it can."""
     steps, tokens, batch = progress.steps, progress.tokens, rule.batch_of(member.group)
     if tokens <= member.progress.tokens or batch == 0:
         return None
@@ -90,33 +97,33 @@ def _too_many_tokens(
         most = float(rule.window_tokens * batch * steps)
     elif tokens <= (most := DENSER * _density(rule, member) * batch * steps):
         return None
-    else:  # seldom must all be looked through
+    else:  # a search of all members is rarely needed
         density = max(_density(rule, each) for each in members.values())
         most = DENSER * density * batch * steps if density > 0 or steps == 0 else math.inf
     return None if tokens <= most else f"{tokens} tokens in {steps} steps, the most is {most:.0f}"
 
 
 def _density(rule: Rule, member: Member) -> float:
-    """Return the tokens that this learner has trained in a window so far."""
+    """Return the tokens per window that this learner has trained so far."""
     windows = member.progress.steps * rule.batch_of(member.group)
     return member.progress.tokens / windows if windows > 0 else 0.0
 
 
 def too_dense(rule: Rule, member: Member, c: Contribution) -> bool:
-    """Whether a contribution claims more tokens than its steps can have had."""
+    """Return whether a contribution claims more tokens than its steps can have had."""
     per_window = rule.window_tokens or DENSER * _density(rule, member)
     return rule.bounded and 0 < per_window * rule.batch_of(member.group) * c.steps < c.tokens
 
 
 def _needed_s(member: Member, progress: Progress, step_s: float | None) -> float:
-    """Return the least time that the steps take which are new."""
+    """Return the least number of seconds that the new steps take."""
     known = [each for each in (member.fastest_s, step_s or 0.0) if each > 0]
     steps = progress.steps - member.progress.steps
     return steps * SHARE_OF_FASTEST * min(known, default=0.0)
 
 
 def _credit_s(member: Member, now_s: float) -> float:
-    """Return the seconds of stepping that it may claim now."""
+    """Return the seconds of stepping that the learner may claim now."""
     most_s = max(CREDIT_S, CREDIT_STEPS * member.step_s)
     return min(most_s, member.credit_s) + now_s - member.credited_s
 
@@ -124,7 +131,7 @@ def _credit_s(member: Member, now_s: float) -> float:
 def charged(
     rule: Rule, member: Member, progress: Progress, now_s: float, step_s: float | None = None
 ) -> Member:
-    """Return the member after it has claimed this, `progress` being ahead of what was known."""
+    """Return the member with its credit reduced by a claim of `progress`, which is new."""
     if not rule.bounded:
         return member
     credit_s = _credit_s(member, now_s) - _needed_s(member, progress, step_s)
@@ -132,7 +139,7 @@ def charged(
 
 
 def timed(rule: Rule, member: Member, step_s: float) -> Member:
-    """Return the member after it has reported how long a step takes it."""
+    """Return the member after a report of its seconds per step."""
     if not rule.bounded or not step_s > 0 or 0 < member.fastest_s <= step_s:
         return member
     first = member.fastest_s == 0
@@ -141,16 +148,16 @@ def timed(rule: Rule, member: Member, step_s: float) -> Member:
 
 
 def leaps_to_the_end(rule: Rule, member: Member, progress: Progress) -> bool:
-    """Whether a report would take its learner's clock to the end of the run past a whole H.
+    """Return whether a report would take its learner's clock to the end of the run past a whole H.
 
-    One word does not end a run: such a clock is doubted until the learner has said so twice.
+    One message does not end a run: such a clock is doubted until the learner has said so twice.
     """
     ends = progress.steps + member.offset >= rule.steps
     return rule.bounded and ends and progress.steps - member.progress.steps > rule.schedule.longest
 
 
 def hoards(rule: Rule, member: Member) -> str | None:
-    """Return why a learner gets no more data: it has more ahead than it can need; None if not."""
+    """Return why a learner that holds more data than it can need gets no more, else None."""
     if not rule.bounded:
         return None
     batch = rule.batch_of(member.group)

@@ -1,18 +1,22 @@
-"""A fragment on the wire.
+"""The encoding of a fragment on the wire.
 
-What travels is one contiguous NumPy array of a plain dtype, because Ray moves those without a copy
-(a bf16 array of ml_dtypes would be pickled in band), and the rounding error stays with the sender
-as a residual that the next message carries ("error feedback", arXiv:1901.09847).
+A payload is one contiguous NumPy array of a plain dtype, because Ray moves those without a copy (a
+bf16 array of ml_dtypes would be pickled in band). The rounding error stays with the sender as a
+residual that the next message carries (error feedback, arXiv:1901.09847).
 
 int8, int4, int2 and e3m0 are written in blocks of 32 elements that share a scale, a power of two
-(as in the Open Compute Project's Microscaling formats, MX v1.0): [n] exponent bytes, then [n * 32],
-[n * 16] or [n * 8] bytes of codes, n = ceil(size / 32), the last block filled up with zeros. An
-integer of int8 or int4 is off by at most half a step of its block, the largest ones (above 7.5 or
-127.5 steps) by less than a whole one. int2 has four levels, 0.5 and 1.5 steps either way, and its
-step comes from the mean magnitude of the block: up to two steps an element is off by at most half
-of one, beyond that by all that it is longer than 1.5, which error feedback sends later. e3m0 is the
-4-bit float of Streaming DiLoCo (arXiv:2501.18512): powers of two, off by at most a third, and zero
-below a 128th of the block's largest; its bytes are signed, which tells it from int4.
+(as in the Open Compute Project's Microscaling formats, MX v1.0). A payload has [n] exponent bytes,
+then [n * 32], [n * 16] or [n * 8] bytes of codes, with n = ceil(size / 32) and the last block
+padded with zeros.
+
+- int8, int4: an element is off by at most half a step of its block; the largest ones (above 127.5
+  or 7.5 steps) by less than a whole step.
+- int2 has four levels, 0.5 and 1.5 steps either way, and its step comes from the mean magnitude of
+  the block. An element of up to two steps is off by at most half a step. A longer one is off by its
+  excess over 1.5 steps, which error feedback sends later.
+- e3m0 is the 4-bit float of Streaming DiLoCo (arXiv:2501.18512): powers of two, off by at most a
+  third, and zero below a 128th of the block's largest element. Its bytes are signed, which tells it
+  from int4.
 """
 
 from __future__ import annotations
@@ -35,11 +39,11 @@ from coordinator.scratch import Room, room_of_my_own
 
 Payload = NDArray[np.float32] | NDArray[np.uint16] | NDArray[np.uint8] | NDArray[np.int8]
 Coded = tuple[U8, U8]
-"""Exponents and codes of a stretch of whole blocks."""
+"""The exponents and codes of a stretch of whole blocks."""
 
 
 class Wire(StrEnum):
-    """How the elements of a fragment are written."""
+    """The encoding of the elements of a fragment."""
 
     F32 = "f32"
     BF16 = "bf16"
@@ -49,7 +53,7 @@ class Wire(StrEnum):
     E3M0 = "e3m0"
 
     def bytes_of(self, size: int) -> int:
-        """Of a payload with `size` elements."""
+        """Return the bytes of a payload with `size` elements."""
         match self:
             case Wire.F32:
                 return 4 * size
@@ -75,37 +79,38 @@ ONE = np.float32(1)
 
 
 class WithMoments(NamedTuple):
-    """An encoded difference of a fragment and, beside it, its encoded first moments."""
+    """An encoded delta of a fragment together with its encoded first moments."""
 
     difference: Payload
     moments: Payload
 
     @property
     def nbytes(self) -> int:
-        """Of both."""
+        """The bytes of the delta and the moments together."""
         return self.difference.nbytes + self.moments.nbytes
 
 
 Sent: TypeAlias = Payload | WithMoments
-"""What travels of a fragment, either way."""
+"""The payload of a fragment in a message, up or down."""
 
 
 def split(sent: Sent) -> tuple[Payload, Payload | None]:
-    """The encoded difference, and the moments beside it, if there are any."""
+    """Return the encoded delta, and the moments beside it, if there are any."""
     return sent if isinstance(sent, WithMoments) else (sent, None)
 
 
 def joined(difference: Payload, moments: Payload | None) -> Sent:
-    """What `split` takes apart."""
+    """Return the payload that `split` takes apart."""
     return difference if moments is None else WithMoments(difference, moments)
 
 
 def blocks_of(size: int) -> int:
+    """Return the number of blocks in a fragment of `size` elements."""
     return -(-size // BLOCK)
 
 
 def encode(wire: Wire, values: Flat) -> Payload:
-    """Write the values; round to nearest even. f32 is passed through without a copy."""
+    """Encode the values, rounded to nearest even; f32 is passed through without a copy."""
     match wire:
         case Wire.F32:
             return values
@@ -123,7 +128,7 @@ def _blank(wire: Wire, size: int) -> Payload:
 
 
 def encode_tile(wire: Wire, payload: NDArray[Any], values: Flat, start: int, size: int) -> None:
-    """Write the elements from `start` on, at the start of a tile, into a payload of `size`."""
+    """Encode one tile, whose first element is `start`, into a payload of `size` elements."""
     stop = start + values.size
     if wire is Wire.F32:
         payload[start:stop] = values
@@ -151,9 +156,9 @@ def encode_tile(wire: Wire, payload: NDArray[Any], values: Flat, start: int, siz
 
 
 def decode(payload: Payload, size: int) -> Flat:
-    """Read `size` values back; dtype and length say how they were written.
+    """Decode `size` values; dtype and length of the payload tell the wire format.
 
-    Errors: `CorruptPayload` if they cannot be such a fragment.
+    Errors: `CorruptPayload` if the payload cannot be such a fragment.
     """
     wire = wire_of(payload, size)
     if wire is Wire.F32:
@@ -169,8 +174,10 @@ def decode(payload: Payload, size: int) -> Flat:
 
 
 class Difference(NamedTuple):
-    """A difference as it is written, and its Euclidean norm before that: not finite exactly if an
-    element of it is not."""
+    """An encoded delta with its Euclidean norm before encoding.
+
+    The norm is not finite exactly if an element of the delta is not.
+    """
 
     payload: Payload
     norm: float
@@ -191,7 +198,7 @@ def encode_difference(wire: Wire, newer: Flat, older: Flat) -> Difference:
 
 
 def add_decoded(total: Flat, payload: Payload) -> None:
-    """total += decode(payload), tile by tile."""
+    """Compute total += decode(payload), tile by tile."""
     size, payload = total.size, frozen(payload)
     with room_of_my_own() as room:
         for start in range(0, size, TILE):
@@ -200,7 +207,10 @@ def add_decoded(total: Flat, payload: Payload) -> None:
 
 
 def wire_of(payload: Payload, size: int) -> Wire:
-    """How a fragment of this size was written. Errors: `CorruptPayload` if this is none."""
+    """Return the wire format of a payload with this many elements.
+
+    Errors: `CorruptPayload` if the payload fits no format.
+    """
     for wire, word in _WORDS.items():
         if payload.dtype == word and payload.shape == (wire.bytes_of(size) // word.itemsize,):
             return wire
@@ -211,7 +221,7 @@ def wire_of(payload: Payload, size: int) -> Wire:
 
 
 def coded_blocks(payload: NDArray[np.uint8], size: int, start: int, stop: int) -> Coded:
-    """Exponents and codes of the whole blocks from `start` to `stop`."""
+    """Return the exponents and codes of the whole blocks from `start` to `stop`."""
     blocks = blocks_of(size)
     each = payload.size // blocks - 1
     first, last = start // BLOCK, stop // BLOCK
@@ -219,7 +229,7 @@ def coded_blocks(payload: NDArray[np.uint8], size: int, start: int, stop: int) -
 
 
 def decoded(payload: Payload, start: int, stop: int, size: int, room: Room) -> Flat:
-    """Elements `start` to `stop` of a frozen payload, at most a tile; f32 are not copied."""
+    """Decode elements `start` to `stop` of a frozen payload, at most a tile; f32 is not copied."""
     if payload.dtype == np.float32:
         return payload[start:stop].view(np.float32)
     if payload.dtype == np.uint16:
@@ -236,7 +246,7 @@ def decoded(payload: Payload, start: int, stop: int, size: int, room: Room) -> F
 
 
 def add_bf16(total: Flat, weight: np.float32, values: NDArray[np.uint16], room: Room) -> None:
-    """total += weight * values."""
+    """Compute total += weight * values."""
     bits = room.bits[: values.size]
     kernels.widen(bits, values)
     kernels.add(total, weight, frozen(bits.view(np.float32)))
@@ -264,4 +274,4 @@ ADD_BLOCKS: Mapping[Wire, Callable[[Flat, np.float32, U8, U8], None]] = {
     Wire.INT2: _add_int2,
     Wire.E3M0: _add_e3m0,
 }
-"""For each wire of coded blocks, the loop that adds weight * decoded to a total, whole blocks."""
+"""The loop that adds weight * decoded to a total, in whole blocks, for each wire of such blocks."""

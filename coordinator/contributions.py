@@ -1,4 +1,4 @@
-"""What becomes of a learner's work: admitted, refused with the reason, or overwritten."""
+"""The rules for a learner's work: admitted, refused with the reason, or overwritten."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ from coordinator.state import (
 )
 
 VOTE_S = 600.0
-"""An island that is lost or quarantined, and was heard last so long ago, has no vote on which norms
-are usual: ten minutes, in which most machines that come back at all have come back."""
+"""Seconds without a message after which a lost or quarantined island has no vote on usual norms.
+
+Within ten minutes most machines that come back at all have come back.
+"""
 OF_NORMS = (Cause.NORM, Cause.MOMENTS)
-"""What a contribution is refused for whose norms are out of line with those of late."""
+"""Causes of refusals for norms that are out of line with the recent ones."""
 
 
 def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
@@ -50,12 +52,12 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
     c = event.contribution
     life, p = c.id.life, c.id.fragment
     if _in_hand(state, c):
-        return state, ()  # said twice; its bytes are needed
+        return state, ()  # a repeated message; its bytes are needed
     if (member := speaking(state.members, life)) is None:
         return state, (Discard(c, Fate.VOID, void(state, life).why),)
     state = _answered(state, life, p)
     impossible = gate.Refusal(Fate.GATE, Cause.COUNTERS, "impossible counters")
-    if not gate.well_formed(c):  # before it can pass for something said twice
+    if not gate.well_formed(c):  # before it can pass for a repeated message
         return refused(rule, state, member, c, impossible, now_s)
     why = claims.impossible(rule, state.members, member, c.progress, now_s)
     if why is not None or claims.too_dense(rule, member, c):
@@ -114,7 +116,7 @@ def arrived(rule: Rule, state: State, event: Arrived, now_s: float) -> Step:
 
 
 def _others(rule: Rule, state: State, island: Island) -> frozenset[Island]:
-    """Return the other islands that speak: to their norms this one's are held."""
+    """Return the other islands that speak: this island's norms are compared with theirs."""
     if not rule.bounded:
         return frozenset()
     speak = (m.life.island for m in state.members.values() if m.status in SPEAKING)
@@ -122,8 +124,11 @@ def _others(rule: Rule, state: State, island: Island) -> frozenset[Island]:
 
 
 def _in_hand(state: State, c: Contribution) -> bool:
-    """Is it in the inbox, or being merged? Then its steps are on the account of its life, if that
-    is open still: seldom must all be looked through."""
+    """Return whether the contribution is in the inbox or being merged.
+
+    The steps of one in hand are on the account of its life while that is open, so a full search is
+    rarely needed.
+    """
     life, p, from_step, to_step = c.id
     if life in state.ledger.accounts and not ledger.overlaps(
         state.ledger, life, p, (from_step, to_step)
@@ -135,12 +140,12 @@ def _in_hand(state: State, c: Contribution) -> bool:
 
 
 def _outlying(state: State, fragment: FragmentState, island: Island, now_s: float) -> FragmentState:
-    """Remember whose norm was refused since the last admission. When those of them that are live
-    are more than half of all that had a vote when the first one was refused, the norms have changed
-    for everyone: forget those they were held to.
+    """Record an island whose norm was refused since the last admission.
 
-    Who is quarantined or restarts has a vote, so that two bad ones cannot outvote two good ones of
-    whom one is away; who has left, or was heard of long ago, has none.
+    When the live ones among these islands are more than half of all that had a vote at the first
+    refusal, the norms have changed for everyone: forget those they were compared with. Islands that
+    are quarantined or restart have a vote, so that two bad islands cannot outvote two good ones of
+    which one is away. Islands that have left, or were heard long ago, have none.
     """
     members = state.members
     before = fragment.voters if fragment.outliers else members.keys()
@@ -159,9 +164,11 @@ def _has_a_vote(member: Member, now_s: float) -> bool:
 
 
 def missing(rule: Rule, state: State, event: Missing) -> Step:
-    """Nothing came of a question. If that is since the hand-in was lost, and learners wait for
-    adoption (overlap 0), that one has nothing more to hand in, and all wait for it: its life is
-    over, and its next one is asked."""
+    """Record that a requested hand-in will not arrive.
+
+    If it was lost and learners wait for adoption (overlap 0), the learner has nothing more to hand
+    in and would block every other one. Its life is over, and its next one is asked.
+    """
     fragment, life = state.fragments[event.fragment], event.life
     was_asked = fragment.asked.get(life.island) == life
     state = _answered(state, life, event.fragment)
@@ -175,7 +182,7 @@ def missing(rule: Rule, state: State, event: Missing) -> Step:
 
 
 def adopted(rule: Rule, state: State, event: Adopted, now_s: float) -> Step:
-    """A learner has taken in a version; the steps it had not handed in are overwritten."""
+    """Take in that a learner has adopted a version; steps it had not handed in are overwritten."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
     why = claims.impossible(rule, state.members, member, event.progress, now_s)
@@ -188,7 +195,7 @@ def adopted(rule: Rule, state: State, event: Adopted, now_s: float) -> Step:
     state = progressed(rule, state, member, event.progress, now_s)
     span = (event.from_step, event.progress.steps)
     if ledger.overlaps(state.ledger, event.life, event.fragment, span):
-        return state, ()  # said twice
+        return state, ()  # a repeated message
     open_tokens = ledger.uncovered(state.ledger, event.life, event.fragment)
     tokens = min(event.tokens, open_tokens) if span[0] < span[1] else 0
     kept = ledger.overwrite(state.ledger, event.life, event.fragment, span, tokens)
@@ -196,6 +203,7 @@ def adopted(rule: Rule, state: State, event: Adopted, now_s: float) -> Step:
 
 
 def _answered(state: State, life: Life, p: Fragment) -> State:
+    """Return the state in which this life no longer owes a hand-in of the fragment."""
     fragment = state.fragments[p]
     if fragment.asked.get(life.island) != life:
         return state
@@ -205,7 +213,7 @@ def _answered(state: State, life: Life, p: Fragment) -> State:
 
 
 def _uncalled(state: State, c: Contribution) -> State:
-    """As if its life had not been asked yet in the open round of its fragment."""
+    """Return the state as if this life had not been asked in the open round of the fragment."""
     fragment = state.fragments[c.id.fragment]
     if (round_ := fragment.round) is None or round_.stage is not Stage.OPEN:
         return state
@@ -221,11 +229,12 @@ def refused(
     refusal: gate.Refusal,
     now_s: float,
 ) -> Step:
-    """Count a refusal by the gate; so many in a row and the learner must recover.
+    """Count a refusal by the gate; quarantine the learner after too many in a row.
 
-    Where learners wait for adoption (overlap 0) the first one counts: nobody could go on. An island
-    for which that does not help, time after time, is let back in after ever longer times only. One
-    whose contribution was merely too old is asked for more there, since all wait for it.
+    If learners wait for adoption (overlap 0), the first refusal quarantines, because no learner
+    could go on. An island that is quarantined again and again may join only after an exponential
+    back-off. With overlap 0, a learner whose contribution was merely too stale is asked again,
+    since all wait for it.
     """
     discard = Discard(c, refusal.fate, refusal.why, refusal.cause)
     if refusal.fate is not Fate.GATE:

@@ -1,10 +1,11 @@
-"""Does a learner push against all the others? Its norm and its numbers may be in order and its
-sign be wrong: a bit flipped in its gradients, a loss with the wrong sign, data of another task.
+"""The direction test: whether a learner points against all the others.
 
-Each merge of at least PARTICIPANTS islands measures the cosine of each contribution to the weighted
-mean of the others. One merge says little; RUN merges in a row that are below what chance and the
-spread of the others explain say enough. Nobody has published such a rule for DiLoCo; the bounds are
-chosen so that clean runs, skewed data among them, never reach them (docs/protocol.md, Direction).
+A learner's norm and numbers may be in order and its sign wrong: a bit flipped in its gradients, a
+loss with the wrong sign, data of another task. Each merge of at least PARTICIPANTS islands measures
+the cosine of each contribution to the weighted mean of the others. One merge says little. RUN
+merges in a row below what chance and the spread of the others explain say enough. We know of no
+published rule of this kind for DiLoCo. The bounds are chosen so that clean runs, also with skewed
+data, never reach them (docs/protocol.md, Direction).
 """
 
 from __future__ import annotations
@@ -17,19 +18,24 @@ from enum import StrEnum
 from coordinator.protocol import Island
 
 PARTICIPANTS = 3
-"""Between two their directions alone do not say which one points the wrong way."""
+"""Islands that a merge needs for the test: with two, directions do not say which one is wrong."""
 LIVE = 4
-"""With fewer live learners a low cosine has a consequence only where the outer momentum confirms
-it, which leads where all of them pointed before."""
+"""Live learners that the test needs without confirmation.
+
+With fewer, a low cosine has a consequence only if the outer momentum confirms it. The momentum
+leads where all of them pointed before.
+"""
 RUN = 5
-"""So many merges in a row below the bound: quarantine. So many above it: trusted again."""
+"""Merges in a row below the bound until quarantine, and above it until trusted again."""
 DEVIATIONS = 4.0
-"""Of chance (the cosine of two random directions of n elements has 1/sqrt(n)), and of the others'
-median deviation."""
+"""Deviations below which a cosine is low: of chance, and of the others' median deviation.
+
+The cosine of two random directions of n elements has the deviation 1/sqrt(n).
+"""
 
 
 class Watch(StrEnum):
-    """What follows from the direction of contributions."""
+    """The consequence of the direction of contributions."""
 
     QUARANTINE = "quarantine"
     REPORT = "report"
@@ -37,22 +43,24 @@ class Watch(StrEnum):
 
 
 def bound(others: Mapping[Island, float], measured: int) -> float:
-    """Return the cosine under which an island points against the others; `others`: their own
-    cosines, of two islands at least; `measured`: elements that were looked at."""
+    """Return the cosine under which an island points against the others.
+
+    `others`: their own cosines, from at least two islands. `measured`: elements measured.
+    """
     middle = statistics.median(others.values())
     spread = statistics.median(abs(cosine - middle) for cosine in others.values())
     return min(-DEVIATIONS / math.sqrt(measured), middle - DEVIATIONS * spread)
 
 
 def chance(measured: int) -> float:
-    """Return the cosine that two unrelated directions do not reach, of so many elements."""
+    """Return the cosine that two unrelated directions of this many elements do not reach."""
     return DEVIATIONS / math.sqrt(measured)
 
 
 def confirmed(island: Island, aligned: Mapping[Island, float], measured: int) -> bool:
-    """Whether an island points against the outer momentum, and the others along it.
+    """Return whether an island points against the outer momentum, and the others along it.
 
-    `aligned`: cosine of each contribution to where the momentum led before the merge.
+    `aligned`: cosine of each contribution to the direction of the momentum before the merge.
     """
     others = [cosine for other, cosine in aligned.items() if other != island]
     if measured == 0 or island not in aligned or not others:
@@ -68,11 +76,13 @@ def apart(
     aligned: Mapping[Island, float],
     measured: int,
 ) -> dict[Island, bool]:
-    """Return of each of two islands whether it points against the other one, where the outer
-    momentum says which of the two it is; of those on trial beside one island, whether they do.
+    """Return for each of two islands whether it points against the other and is the wrong one.
 
-    `merged`: the islands in the merge; `participants`: cosines of those that have one, `trial`: of
-    those that were only measured; `aligned`: as in `confirmed`.
+    The outer momentum decides which of the two is wrong. For islands on trial beside a single
+    island, return whether they point against that one.
+
+    `merged`: the islands in the merge. `participants`: cosines of those that have one. `trial`:
+    cosines of those that were only measured. `aligned`: as in `confirmed`.
     """
     if measured == 0:
         return {}
@@ -90,9 +100,9 @@ def apart(
 def against(
     participants: Mapping[Island, float], trial: Mapping[Island, float], measured: int
 ) -> dict[Island, bool]:
-    """Return of each island whether it points against the others; of nobody if too few took part.
+    """Return for each island whether it points against the others; nothing if too few took part.
 
-    `participants`: cosines of those merged; `trial`: of those that were only measured.
+    `participants`: cosines of the merged islands. `trial`: of those that were only measured.
     """
     if measured == 0 or len(participants) + bool(trial) < PARTICIPANTS or len(participants) < 2:
         return {}

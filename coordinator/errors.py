@@ -1,63 +1,65 @@
-"""Everything that is refused, and what to do then.
+"""The exceptions of this project, each with what to do about it.
 
-Arguments are positional, so that every error survives pickling on its way through Ray.
+Arguments are positional, so that every exception survives pickling on its way through Ray.
 """
 
 from __future__ import annotations
 
 
 class ArchipelagoError(Exception):
-    """The root of our own errors; the message says what, who, how much and what now."""
+    """The base class of our exceptions; a message says what, who, how much and what to do now."""
 
 
 class UserMistake(ArchipelagoError):
-    """Something the user can mend: shown without a traceback, exit code 2."""
+    """A mistake that the user can fix: shown without a traceback, exit code 2."""
 
 
 class RunFailed(ArchipelagoError):
-    """The run cannot go on; what it has left is in its directory. Exit code 1."""
+    """A run that cannot go on; what it has written stays in its directory. Exit code 1."""
 
 
 class LayoutMismatch(ArchipelagoError):
-    """Two sides hold differently cut parameter trees; nothing may be merged between them."""
+    """A mismatch of layouts: two sides cut the parameters differently, so nothing may be merged."""
 
 
 class CorruptPayload(ArchipelagoError):
-    """Bytes on the wire do not decode to the fragment that their header names."""
+    """A payload whose bytes do not decode to the fragment that its header names."""
 
 
 class Unreachable(ArchipelagoError):
-    """The coordinator cannot be heard at present: training goes on, try again."""
+    """A coordinator that cannot be reached at present: training goes on, the caller retries."""
 
 
 class Rejected(ArchipelagoError):
-    """The coordinator will not have this learner, and asking again would not change that."""
+    """A final refusal of this learner by the coordinator; a retry would not change that."""
 
 
 class Relieved(ArchipelagoError):
-    """A spare has taken this learner's island over while it could not be heard."""
+    """The takeover of this learner's island by a spare, while the learner was unreachable."""
 
 
 class HostLost(ArchipelagoError):
-    """A host of an island of several is gone, or hangs: the whole island begins another life."""
+    """The loss or hang of a host of a multi-host island: the island begins another life."""
 
 
 class Malformed(ArchipelagoError):
-    """What an island says is nothing that the protocol has words for: it is that island's fault."""
+    """A message from an island that the protocol does not allow; the fault is that island's."""
 
 
 class NoModel(ArchipelagoError):
-    """A shard's process has just begun, and has not been told what to hold."""
+    """A shard whose process has only just started and was not told what to hold."""
 
 
 class Outdated(ArchipelagoError):
-    """A later generation of the syncer has taken over; who hears this must go."""
+    """The takeover by a later generation of the syncer: the older syncer must exit."""
 
 
 class Misordered(ArchipelagoError):
-    """A shard cannot carry an order out as things stand with it: the syncer and it do not agree,
-    which is a defect of ours."""
+    """An order that does not fit the state of a shard.
+
+    Syncer and shard disagree, which is a defect of ours.
+    """
 
 
 class BrokenInvariant(ArchipelagoError):
-    """The rules contradict themselves: a defect of ours, never of the user's."""
+    """A contradiction in the rules: a defect of ours, never of the user's."""

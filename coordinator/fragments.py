@@ -1,10 +1,10 @@
-"""Cut a parameter tree into balanced fragments; sew it back.
+"""The cut of a parameter tree into balanced fragments, and the way back.
 
-A fragment is a list of pieces; a piece is a block of one leaf. Leaves that stack layers are cut
-along that axis first, since each layer is a tensor of its own to the merge; a piece larger than a
+A fragment is a list of pieces, and a piece is a block of one leaf. Leaves that stack layers are cut
+along that axis first, since each layer is a tensor of its own to the merge. A piece larger than a
 fragment is then cut along its rows. Pieces are packed largest first into the currently smallest
-fragment (LPT, at most 4/3 of the optimum): "balanced tensor fragmentation", arXiv:2604.21428.
-Every side computes the same layout from the same leaves and checks it by its fingerprint.
+fragment (LPT, at most 4/3 of the optimum): "balanced tensor fragmentation", arXiv:2604.21428. Every
+side computes the same layout from the same leaves and compares its fingerprint.
 """
 
 from __future__ import annotations
@@ -29,39 +29,46 @@ Flat = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf of the tree: its path, shape, and what the merge must know of it."""
+    """One leaf of the tree."""
 
     path: str
+    """Path of the leaf in the tree, such as "blocks/attention/query"."""
     shape: tuple[int, ...]
     stacked: bool = False
+    """Whether axis 0 stacks layers, each a tensor of its own to the merge."""
     embedding: bool = False
+    """Whether it is an embedding, which takes the weighted mean in a merge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A block of a leaf: `start:stop` on axis 0, or of one `layer` of it on axis 1."""
+    """A block of a leaf: `start:stop` on axis 0 or, with a `layer`, of that layer's axis 0."""
 
     leaf: int
+    """Index of the leaf in the layout."""
     layer: int | None
+    """Index on the stacked axis; None if the leaf does not stack layers."""
     start: int
     stop: int
     shape: tuple[int, ...]
+    """Shape of the block."""
     embedding: bool
 
     @property
     def size(self) -> int:
+        """Elements of the block."""
         return math.prod(self.shape)
 
     @property
     def index(self) -> tuple[int | slice, ...]:
-        """What to write between brackets to get the block out of its leaf, shaped `shape`."""
+        """The index that takes the block out of its leaf, in the shape `shape`."""
         rows = () if not self.shape else (slice(self.start, self.stop),)
         return rows if self.layer is None else (self.layer, *rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which piece of which leaf lies in which fragment, and where."""
+    """The assignment of the pieces of all leaves to fragments, in order."""
 
     leaves: tuple[Leaf, ...]
     fragments: tuple[tuple[Piece, ...], ...]
@@ -73,11 +80,12 @@ class Layout:
 
     @property
     def parameters(self) -> int:
+        """Elements of all fragments."""
         return sum(self.sizes)
 
     @property
     def fingerprint(self) -> str:
-        """Equal on two sides exactly if they cut the same leaves into the same fragments."""
+        """A hash that is equal on two sides exactly if they cut the same leaves in the same way."""
         said = [
             [[leaf.path, leaf.shape, leaf.embedding] for leaf in self.leaves],
             [[[p.leaf, p.layer, p.start, p.stop] for p in pieces] for pieces in self.fragments],
@@ -88,7 +96,7 @@ class Layout:
 def cut(leaves: Sequence[Leaf], fragments: int) -> Layout:
     """Pack the leaves into this many balanced fragments.
 
-    Errors: `UserMistake` if there are fewer rows to hand out than fragments.
+    Errors: `UserMistake` if the leaves cannot be cut into as many pieces.
     """
     pieces = _all_pieces(leaves, fragments)
     if len(pieces) < fragments:
@@ -110,7 +118,7 @@ def cut(leaves: Sequence[Leaf], fragments: int) -> Layout:
 
 
 def _all_pieces(leaves: Sequence[Leaf], fragments: int) -> list[Piece]:
-    """The smallest pieces wanted for this many fragments: none larger than a fair share."""
+    """Return the pieces for this many fragments, none larger than a fair share."""
     total = sum(math.prod(leaf.shape) for leaf in leaves)
     largest = max(1, math.ceil(total / max(1, fragments)))
     return [piece for i, leaf in enumerate(leaves) for piece in _pieces(i, leaf, largest)]
@@ -138,14 +146,17 @@ def _pieces(index: int, leaf: Leaf, largest: int) -> list[Piece]:
 
 
 def take(layout: Layout, fragment: Fragment, leaves: Sequence[NDArray[np.float32]]) -> Flat:
-    """Copy one fragment out of a full list of leaves."""
+    """Copy one fragment out of a full list of leaves.
+
+    Errors: `LayoutMismatch` if the leaves are of other shapes.
+    """
     check(layout, leaves)
     parts = [leaves[p.leaf][p.index].reshape(-1) for p in layout.fragments[fragment]]
     return np.ascontiguousarray(np.concatenate(parts), dtype=np.float32)
 
 
 def put_leaf(layout: Layout, number: int, leaf: NDArray[np.float32], flats: Sequence[Flat]) -> None:
-    """Copy one leaf to where its pieces are in the fragments.
+    """Copy one leaf to the places of its pieces in the fragments.
 
     Errors: `LayoutMismatch` if it is of another shape.
     """
@@ -160,7 +171,10 @@ def put_leaf(layout: Layout, number: int, leaf: NDArray[np.float32], flats: Sequ
 
 
 def sew(layout: Layout, flats: Sequence[Flat]) -> list[NDArray[np.float32]]:
-    """Rebuild all leaves from all fragments."""
+    """Rebuild all leaves from all fragments.
+
+    Errors: `LayoutMismatch` if a fragment is of another size.
+    """
     leaves = [np.zeros(leaf.shape, np.float32) for leaf in layout.leaves]
     for pieces, flat, size in zip(layout.fragments, flats, layout.sizes, strict=True):
         if flat.shape != (size,):
@@ -174,7 +188,10 @@ def sew(layout: Layout, flats: Sequence[Flat]) -> list[NDArray[np.float32]]:
 
 
 def check(layout: Layout, leaves: Sequence[NDArray[np.float32]]) -> None:
-    """Refuse leaves of other shapes than those the layout was cut from."""
+    """Check that the leaves have the shapes that the layout was cut from.
+
+    Errors: `LayoutMismatch` if they do not.
+    """
     if (given := [tuple(leaf.shape) for leaf in leaves]) != [leaf.shape for leaf in layout.leaves]:
         wanted = [leaf.shape for leaf in layout.leaves]
         raise LayoutMismatch(f"leaves of shapes {given}, the layout was cut from {wanted}")

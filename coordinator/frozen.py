@@ -1,4 +1,4 @@
-"""New values from old ones: what the rules do most."""
+"""Fast replacement of fields in frozen dataclasses, the most frequent operation of the rules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ T = TypeVar("T")
 
 
 def replace(value: T, **changes: Any) -> T:
-    """As `dataclasses.replace`, for frozen dataclasses with slots; four times as fast.
+    """Return a copy of a frozen dataclass with slots, with these fields changed.
 
-    Neither `__init__` nor `__post_init__` is called.
+    It works like `dataclasses.replace` and is four times as fast. Neither `__init__` nor
+    `__post_init__` is called.
+
+    Errors: `TypeError` if the class has no such field.
     """
     copied, writers = _of(type(value))
     new = copied(value)
@@ -25,8 +28,11 @@ def replace(value: T, **changes: Any) -> T:
 
 @cache
 def _of(kind: type) -> tuple[Callable[[Any], Any], Mapping[str, Callable[[Any, Any], None]]]:
-    """What copies a value, written out field by field as `dataclasses` does for `__init__`; and the
-    writer of each field. Fields of the classes above are included."""
+    """Return a function that copies a value of this class, and a writer for each field.
+
+    The function is generated field by field, as `dataclasses` does for `__init__`. Fields of base
+    classes are included.
+    """
     names = [name for above in reversed(kind.__mro__) for name in getattr(above, "__slots__", ())]
     writers = {name: getattr(kind, name).__set__ for name in names}
     lines = [f"write_{name}(new, value.{name})" for name in names]

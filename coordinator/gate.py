@@ -1,9 +1,16 @@
-"""Is this contribution fit to be merged? One NaN learner would destroy the run.
+"""The gate: the check of a contribution before it can be merged. One NaN would destroy the run.
 
-Refused are: impossible counters, another layout, an unknown or too old base, numbers that are not
-finite, and a norm far out of line with the recent ones of the same fragment (`norms`). First
-moments beside the delta are held to the same: what cannot be believed of a learner in one of its
-two payloads is not believed in the other.
+The gate refuses:
+
+- impossible counters
+- another layout
+- bytes that do not fit the wire format
+- an unknown base, or one that is too stale
+- numbers that are not finite
+- a norm far out of line with the recent ones of the same fragment (`norms`)
+
+First moments beside the delta are held to the same: if one payload of a learner cannot be trusted,
+neither can the other.
 """
 
 from __future__ import annotations
@@ -18,7 +25,7 @@ from coordinator.protocol import Cause, Contribution, Fate, Island, Version
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why not, and in words; what becomes of its tokens."""
+    """The reason for which a contribution is not merged, and the fate of its tokens."""
 
     fate: Fate
     cause: Cause
@@ -35,10 +42,11 @@ def inspect(
     moments: Norms,
     others: Set[Island] = frozenset(),
 ) -> Refusal | None:
-    """Return None if the contribution may be merged onto `current`.
+    """Return None if the contribution may be merged onto `current`, else the refusal.
 
-    `norms`: the fragment's, of deltas; `moments`: of first moments, each over one step, since they
-    do not grow with the steps that a delta spans. `others`: the islands that it is held to.
+    `norms`: the fragment's norms of deltas. `moments`: those of first moments, each over one step,
+    since they do not grow with the steps that a delta spans. `others`: the islands whose norms it
+    is compared with.
     """
     c = contribution
     if c.fingerprint != fingerprint:
@@ -70,15 +78,15 @@ def inspect(
 
 
 def well_formed(contribution: Contribution) -> bool:
-    """Do the counters fit together? An interval that ends where its learner stands, and tokens."""
+    """Return whether the counters fit together: an interval up to the progress, with tokens."""
     c = contribution
     interval = 0 <= c.since_step <= c.id.from_step < c.id.to_step == c.progress.steps
     return interval and 0 < c.tokens <= c.progress.tokens
 
 
 def plausible(contribution: Contribution, *, uncovered: int) -> bool:
-    """Are the counters possible? Well formed, and no more tokens than are unaccounted for.
+    """Return whether the counters are possible: well formed, with no more tokens than are open.
 
-    `uncovered`: tokens of the contributing life on this fragment whose fate is still open.
+    `uncovered`: tokens of this life on this fragment whose fate is still open.
     """
     return well_formed(contribution) and contribution.tokens <= uncovered

@@ -1,14 +1,15 @@
-"""How long a round with its quorum still waits for the others.
+"""The grace window: how long a round with its quorum still waits for the other learners.
 
 grace <= share * slack, slack = overlap * step - (time to quorum + time to merge, publish and reach
 the learners), all moving averages (arXiv:2604.21428). The default is long enough to meet every
-learner that keeps pace at its next step boundary, if the slack allows it, and never longer than one
-such step.
+learner that keeps pace at its next step boundary, if the slack allows it. It is never longer than
+one such step.
 
-An overlap that follows is as long as a round takes with one such step of grace: then the slack
-allows it always, and who keeps pace is met whatever the links are.
+An overlap that follows is as long as a round takes with one such step of grace. Then the slack
+always allows it, and learners that keep pace are met whatever the links are.
 
-When the run ends nobody steps on, so there is no slack to keep: who keeps pace is waited for.
+When the run ends no learner steps on, so there is no slack to keep: the round waits for every
+learner that keeps pace.
 """
 
 from __future__ import annotations
@@ -22,47 +23,57 @@ from coordinator.frozen import replace
 from coordinator.membership import SILENCE_FLOOR_S, SILENCE_JOINING_S
 
 SHARE_OF_SLACK = 0.9
-"""gamma < 1. Its value is not public; re-implementations use 0.2 to 0.5, which meets a third to a
-half of free-running learners (docs/protocol.md), so we spend nearly all of the slack."""
+"""The share of the slack that the grace window may use: gamma < 1.
+
+The paper does not publish its value. Re-implementations use 0.2 to 0.5, which meets a third to a
+half of free-running learners (docs/protocol.md), so we spend nearly all of the slack.
+"""
 KEEPS_PACE = 2.0
-"""A learner keeps pace while its step takes at most this many times the (lower) median one."""
+"""The straggler limit: a learner keeps pace up to this many times the (lower) median step."""
 SMOOTHING = 0.2
-"""Weight of the newest sample in a moving average."""
+"""The weight of the newest sample in a moving average."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Moving averages in seconds: opening to quorum, closing to publication, and from there until
-    it is with the last learner that keeps pace; None = unseen."""
+    """Moving averages of the times in a round, in seconds; None before the first sample."""
 
     quorum_s: float | None = None
+    """Seconds from opening to quorum."""
     sync_s: float | None = None
+    """Seconds from closing to publication."""
     down_s: float | None = None
+    """Seconds from publication until the last learner that keeps pace has the version."""
 
     def saw_quorum(self, after_s: float) -> Pace:
+        """Return the averages with one more time to quorum."""
         return replace(self, quorum_s=smooth(self.quorum_s, after_s))
 
     def saw_sync(self, after_s: float) -> Pace:
+        """Return the averages with one more time from closing to publication."""
         return replace(self, sync_s=smooth(self.sync_s, after_s))
 
     def saw_down(self, after_s: float) -> Pace:
+        """Return the averages with one more time from publication to the last learner in pace."""
         return replace(self, down_s=smooth(self.down_s, after_s))
 
     @property
     def spent_s(self) -> float:
-        """What a round takes of the overlap without any grace."""
+        """Seconds of the overlap that a round takes without any grace."""
         return sum(each or 0.0 for each in (self.quorum_s, self.sync_s, self.down_s))
 
 
 def smooth(average: float | None, sample: float) -> float:
+    """Return the moving average with one more sample; the first sample is the average."""
     return sample if average is None else (1 - SMOOTHING) * average + SMOOTHING * sample
 
 
 def slowest_in_pace(step_s: Sequence[float], *, lower: bool = True) -> float:
-    """Seconds a step takes the slowest learner that keeps pace; 0 when none has stepped yet.
+    """Return the seconds per step of the slowest learner that keeps pace; 0 if none has stepped.
 
-    `step_s`: ascending. `lower`: of an even number of learners the lower one of the two in the
-    middle is the median (edition 1). Their mean would let the slower one of two always keep pace.
+    `step_s`: ascending. `lower`: with an even number of learners, take the lower one of the two in
+    the middle as the median (edition 1). With the mean of the two, the slower one of two learners
+    would always keep pace.
     """
     if not step_s:
         return 0.0
@@ -80,10 +91,11 @@ def window_s(
     pace: Pace,
     lower: bool = True,
 ) -> float:
-    """Length of the grace window in seconds, counted from the quorum; `fixed_s` overrules.
+    """Return the length of the grace window in seconds, counted from the quorum.
 
-    `overlap`: in steps; if it `follows`, as many as that takes. `step_s`: of the live learners,
-    ascending. `lower`: as in `slowest_in_pace`.
+    `fixed_s`: overrides the adaptive window. `overlap`: in steps. `follows`: whether the overlap is
+    instead as long as a round takes. `step_s`: of the live learners, ascending. `lower`: as in
+    `slowest_in_pace`.
     """
     if fixed_s is not None:
         return fixed_s
@@ -97,11 +109,11 @@ def window_s(
 def last_window_s(
     *, fragments: int, step_s: Sequence[float], pace: Pace, lower: bool = True
 ) -> float:
-    """How long a round of a run that ends waits at most, counted from when it could begin.
+    """Return how long a round of an ending run waits at most, in seconds from when it could begin.
 
-    Until a learner that keeps pace has reached its next step boundary, be it hindered for as long
-    as one may be silent, and has handed in all of its `fragments`, of which one takes the usual
-    time to quorum; as long as the whole model takes in a join, if that is not known.
+    The window lets a learner that keeps pace reach its next step boundary, even after the longest
+    silence that is allowed, and hand in all of its `fragments`. One fragment takes the usual time
+    to quorum. If that is unknown, all of them take as long as loading the whole model in a join.
     """
     boundary_s = max(SILENCE_FLOOR_S, KEEPS_PACE * slowest_in_pace(step_s, lower=lower))
     if pace.quorum_s is None:

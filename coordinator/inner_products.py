@@ -8,19 +8,18 @@ from numpy.typing import NDArray
 from coordinator.kernels import F32, compiled
 
 LANES = 256
-"""Partial sums of a norm, 2 kB of f64, added up in a fixed order."""
+"""Number of partial sums of a norm, 2 kB of f64, added up in a fixed order."""
 TOGETHER = (4, 16, 64)
-"""So many arrays go to a kernel as one tuple: each length is compiled once."""
+"""Numbers of arrays that go to a kernel as one tuple: each length is compiled once."""
 STRIP = 1 << 12
 """Elements of an array, 16 kB, that are read twice from the first or second level cache."""
 
 
 @compiled
 def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
-    """Sum the squares in f64, which no finite f32 overflows: not finite exactly if an element is
-    not.
+    """Return the sum of the squares in f64, which no finite f32 overflows.
 
-    `lanes`: room for LANES partial sums.
+    The sum is not finite exactly if an element is not. `lanes`: scratch for LANES partial sums.
     """
     lanes[:] = 0.0
     rows = a.size // (4 * LANES)
@@ -43,7 +42,7 @@ def sum_of_squares(a: F32, lanes: NDArray[np.float64]) -> float:
 def products(a: F32, b: F32, lanes: NDArray[np.float64]) -> tuple[float, float]:
     """Return a . b and a . a, each in a fixed order: four products in f32, their sums in f64.
 
-    `lanes`: room for LANES partial sums.
+    `lanes`: scratch for LANES partial sums.
     """
     half, rows = LANES // 2, a.size // (2 * LANES)
     lanes[:] = 0.0
@@ -70,10 +69,11 @@ def products(a: F32, b: F32, lanes: NDArray[np.float64]) -> tuple[float, float]:
 def sum_and_products(
     total: F32, weights: F32, arrays: tuple[F32, ...], sums: NDArray[np.float64]
 ) -> None:
-    """Write sum w a over the first arrays, one for each weight, to `total`, with the bits of `add`;
-    and a . total and a . a of the first `len(sums)` arrays to `sums` [n, 2], as `products` does.
+    """Write the weighted sum of arrays to `total`, and their products with it to `sums` [n, 2].
 
-    Strip by strip, so that an array is still in cache when it is read again.
+    The sum is over the first arrays, one for each weight, with the same bits as `add` gives. The
+    products are a . total and a . a of the first `len(sums)` arrays, as in `products`. Work goes
+    strip by strip, so that an array is still in cache when it is read again.
     """
     half, count = LANES // 2, sums.shape[0]
     sums[:] = 0.0

@@ -1,10 +1,10 @@
 """The inner loops over elements, compiled by numba: each runs over one tile that stays in cache.
 
-No GIL is held, and nothing is reordered or fused (no `fastmath`): the same inputs give the same
-bits with any number of threads and on any processor. Arrays that are only read come as read-only
-views (`frozen`), since a function is compiled anew for each kind of argument. Callers walk over a
-fragment in tiles of `TILE` elements: larger ones leave the cache, smaller ones cost more to call
-than to compute.
+The loops hold no GIL, and nothing is reordered or fused (no `fastmath`): the same inputs give the
+same bits with any number of threads and on any processor. Arrays that are only read come as
+read-only views (`frozen`), since a function is compiled again for each kind of argument. Callers
+walk over a fragment in tiles of `TILE` elements: larger ones leave the cache, smaller ones cost
+more to call than to compute.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ BLOCK = 32
 """Elements that share a scale, as in the Open Compute Project's Microscaling formats (MX v1.0)."""
 HALF, QUARTER = BLOCK // 2, BLOCK // 4
 MAGNITUDE, MANTISSA_BITS, BIAS = np.uint32(0x7FFFFFFF), np.uint32(23), 127
-"""Of an f32: all bits but its sign, those of its fraction, and what its exponent is raised by."""
+"""Parts of an f32: all bits but the sign, the number of fraction bits, and the exponent's bias."""
 FRACTION, IMPLIED = np.uint32(0x7FFFFF), np.uint32(1 << 23)
-"""The fraction's bits of an f32, and the one above them that is not written."""
+"""The fraction bits of an f32, and the implied one above them, which is not stored."""
 INT8_DOWN, INT4_DOWN, E3M0_DOWN = 6, 2, 6
-"""A scale lies so many powers of two below the largest element of its block."""
+"""Powers of two by which a scale lies below the largest element of its block."""
 NEAREST = np.uint32(1 << 22)
-"""Added to the bits of an f32, it makes its exponent that of the nearest power of two."""
+"""An addend to the bits of an f32 that rounds its exponent to the nearest power of two."""
 NOTHING = 27
-"""Blocks with no element of 2**-100 (this exponent) or more are zero: nothing is ever denormal."""
+"""The least exponent of a block that is not zero, 2**-100, so that nothing is ever denormal."""
 NOT_FINITE = 255
 """The scale of a block that holds NaN or infinity, as in MX; all of it decodes to NaN."""
 
@@ -59,15 +59,17 @@ E3M0.flags.writeable = False
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """The array as kernels read it: contiguous, aligned, read-only; copied only if it must be."""
+    """Return the array contiguous, aligned and read-only for kernels; copy only if needed."""
     view = np.require(array, requirements=["C", "A"]).view()
     view.flags.writeable = False
     return view
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile at the first call, or read the cache beside its file. numba is imported no sooner: a
-    learner that sends f32 or bf16 has no need of it."""
+    """Compile the function at its first call, or read the cache beside its file.
+
+    numba is imported no sooner: a learner that sends f32 or bf16 does not need it.
+    """
 
     @functools.cache
     def machine_code() -> Callable[P, R]:
@@ -82,19 +84,19 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-# --- reading --------------------------------------------------------------------------------------
+# --- decoding ------------------------------------------------------------------------------------
 
 
 @compiled
 def add(total: F32, weight: np.float32, a: F32) -> None:
-    """total += weight * a."""
+    """Compute total += weight * a."""
     for i in range(total.size):
         total[i] += weight * a[i]
 
 
 @compiled
 def add_four(total: F32, weights: F32, a: F32, b: F32, c: F32, d: F32) -> None:
-    """total += weights . (a, b, c, d), in this order; four streams at once keep memory busy."""
+    """Compute total += weights . (a, b, c, d), in this order; four streams keep the memory busy."""
     s, t, u, v = weights[0], weights[1], weights[2], weights[3]
     for i in range(total.size):
         total[i] = (((total[i] + s * a[i]) + t * b[i]) + u * c[i]) + v * d[i]
@@ -102,14 +104,14 @@ def add_four(total: F32, weights: F32, a: F32, b: F32, c: F32, d: F32) -> None:
 
 @compiled
 def widen(bits: U32, a: U16) -> None:
-    """bf16 -> the bits of f32."""
+    """Widen bf16 to the bits of f32."""
     for i in range(a.size):
         bits[i] = np.uint32(a[i]) << np.uint32(16)
 
 
 @compiled
 def add_int8(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32) -> None:
-    """total += weight * decoded, in whole blocks of BLOCK bytes; see `rounding.write_int8`."""
+    """Add weight * decoded to the total, in whole blocks of BLOCK bytes (`rounding.write_int8`)."""
     for block in range(exponents.size):
         scale, start = weight * scales[exponents[block]], block * BLOCK
         for i in range(HALF):
@@ -120,7 +122,7 @@ def add_int8(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F
 
 @compiled
 def add_int4(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32) -> None:
-    """total += weight * decoded, in whole blocks of HALF bytes; see `rounding.write_int4`."""
+    """Add weight * decoded to the total, in whole blocks of HALF bytes (`rounding.write_int4`)."""
     for block in range(exponents.size):
         scale = weight * scales[exponents[block]]
         for i in range(HALF):
@@ -137,7 +139,7 @@ def add_four_int4(
     codes: tuple[U8, U8, U8, U8],
     scales: F32,
 ) -> None:
-    """Four times `add_int4`, in this order."""
+    """Compute four times `add_int4`, in this order."""
     (ea, eb, ec, ed), (a, b, c, d) = exponents, codes
     for block in range(ea.size):
         s, t = weights[0] * scales[ea[block]], weights[1] * scales[eb[block]]
@@ -156,7 +158,7 @@ def add_four_int4(
 
 @compiled
 def add_int2(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32) -> None:
-    """total += weight * decoded, in whole blocks of QUARTER bytes; see `rounding.write_int2`."""
+    """Add weight * decoded to the total, in blocks of QUARTER bytes (`rounding.write_int2`)."""
     middle = np.float32(1.5)
     for block in range(exponents.size):
         scale, start = weight * scales[exponents[block]], block * BLOCK
@@ -171,7 +173,7 @@ def add_int2(total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F
 def add_e3m0(
     total: F32, weight: np.float32, exponents: U8, codes: U8, scales: F32, table: F32
 ) -> None:
-    """total += weight * decoded, in whole blocks of HALF bytes; see `rounding.write_e3m0`."""
+    """Add weight * decoded to the total, in whole blocks of HALF bytes (`rounding.write_e3m0`)."""
     for block in range(exponents.size):
         scale = weight * scales[exponents[block]]
         for i in range(HALF):
@@ -193,7 +195,7 @@ def step(
     mu: np.float32,
     nesterov: bool,
 ) -> None:
-    """One outer step by `factor * delta`; see coordinator/outer.py."""
+    """Take one outer step by `factor * delta`; see coordinator/outer.py."""
     for i in range(master.size):
         move = factor * delta[i]
         kept = mu * momentum[i] - move

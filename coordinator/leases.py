@@ -1,8 +1,8 @@
-"""Who reads which piece of the shuffled corpus.
+"""The leases: which learner reads which piece of the shuffled corpus.
 
-The sequence of pieces is endless (one epoch's permutation after another), so a fresh lease is
-always to be had; what a lost learner had not yet contributed goes back and is handed out first.
-Each region has a sequence of its own, and what goes back is read again in the same region only
+The sequence of pieces is endless (one epoch's permutation after another), so there is always a
+fresh lease. Pieces that a lost learner had not yet contributed go back and are granted first. Each
+region has a sequence of its own, and what goes back is read again in the same region only
 (docs/decisions/leases-and-regions.md).
 """
 
@@ -17,31 +17,35 @@ from coordinator.protocol import Lease, Region
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One region's: the number of the first lease never granted; those given back, in order."""
+    """The leases of one region."""
 
     fresh: int = 0
+    """Number of the first lease that was never granted."""
     returned: tuple[Lease, ...] = ()
+    """Leases that were given back, in order."""
 
 
 Pools = Mapping[Region | None, Pool]
-"""Of every region that a learner came from; None is that of islands without one."""
+"""The pool of every region that a learner came from; None is the pool of islands without one."""
 
 
 def pool_of(pools: Pools, region: Region | None) -> Pool:
+    """Return the pool of a region; an unused one if no learner came from it yet."""
     return pools.get(region, Pool())
 
 
 def grant(pool: Pool) -> tuple[Pool, Lease]:
-    """Hand out what was given back first, then fresh pieces in order."""
+    """Grant the first lease that was given back, else the next fresh one."""
     if pool.returned:
         return replace(pool, returned=pool.returned[1:]), pool.returned[0]
     return replace(pool, fresh=pool.fresh + 1), Lease(pool.fresh)
 
 
 def give_back(pool: Pool, held: Sequence[Lease], covered: Lease | None, windows: int) -> Pool:
-    """Return what is unread of `held`, in reading order; `covered` = read up to here for good.
+    """Return the pool with the unread leases of `held`, which are in reading order.
 
-    Leases before the covered one are used up; `windows` is the length of a lease.
+    `covered`: the cursor up to which the data is used for good; leases before it are used up.
+    `windows`: windows in a whole lease.
     """
     numbers = [lease.number for lease in held]
     if covered is not None and covered.number in numbers:
@@ -54,7 +58,7 @@ def give_back(pool: Pool, held: Sequence[Lease], covered: Lease | None, windows:
 
 
 def further(held: Sequence[Lease], covered: Lease | None, read: Lease) -> Lease | None:
-    """The later of two cursors: contributions may arrive in another order than they were made."""
+    """Return the later of two cursors, since contributions may arrive out of order."""
     numbers = [lease.number for lease in held]
     if read.number not in numbers:
         return covered
@@ -64,8 +68,10 @@ def further(held: Sequence[Lease], covered: Lease | None, read: Lease) -> Lease 
 
 
 def consumed(held: Sequence[Lease], passed: int, read: Lease, windows: int) -> int | None:
-    """Return how many windows of its leases a life has read at this cursor; None if the lease is
-    not among those `held`. `passed`: windows of the leases before them; `windows`: of a whole one.
+    """Return the windows of its leases that a life has read at this cursor.
+
+    It is None if the lease is not among those `held`. `passed`: windows of the leases before them.
+    `windows`: windows in a whole lease.
     """
     before = passed
     for lease in held:
@@ -76,12 +82,12 @@ def consumed(held: Sequence[Lease], passed: int, read: Lease, windows: int) -> i
 
 
 def windows_in(held: Sequence[Lease], windows: int) -> int:
-    """Return how many windows these leases hold, `windows` being those of a whole one."""
+    """Return the number of windows in these leases; `windows`: windows in a whole lease."""
     return sum(windows - lease.start for lease in held)
 
 
 def keep_unread(held: Sequence[Lease], covered: Lease | None) -> tuple[Lease, ...]:
-    """Forget leases that are used up: those before the covered one."""
+    """Return the leases without the used ones, which are those before the covered one."""
     numbers = [lease.number for lease in held]
     first = numbers.index(covered.number) if covered and covered.number in numbers else 0
     return tuple(held[first:])

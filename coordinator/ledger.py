@@ -1,8 +1,8 @@
-"""Every token trained has a fate: merged, discarded (with the reason), outstanding, or lost.
+"""The ledger of tokens: each token trained is merged, discarded, outstanding, or lost.
 
-Kept per fragment, by step intervals of each life, in exact integers, because the same step can be
-merged for one fragment and overwritten for another. In each row
-`trained == merged + discarded + lost + outstanding` after every event.
+It is kept per fragment, by step intervals of each life, in exact integers, because the same step
+can be merged for one fragment and overwritten for another. In each row `trained == merged +
+discarded + lost + outstanding` after every event.
 """
 
 from __future__ import annotations
@@ -16,49 +16,58 @@ from coordinator.frozen import replace
 from coordinator.protocol import Contribution, Fate, Fragment, Life
 
 Spans = tuple[tuple[int, int], ...]
-"""Disjoint step intervals [from, to), sorted, neighbours joined."""
+"""Disjoint step intervals [from, to), sorted, with adjacent ones joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One fragment's tokens that have met their fate, and those `held` by a shard for a merge."""
+    """The tokens of one fragment whose fate is known, and those held for a merge."""
 
     merged: int = 0
+    """Tokens in contributions that were merged."""
     held: int = 0
+    """Tokens in contributions that a shard holds for a merge."""
     lost: int = 0
+    """Tokens that ended with a life, or with a shard that held them."""
     discarded: Mapping[Fate, int] = field(default_factory=dict[Fate, int])
+    """Tokens that did not reach the global model, by reason."""
 
     @property
     def all_discarded(self) -> int:
+        """Tokens discarded for any reason."""
         return sum(self.discarded.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One life: tokens trained so far; per fragment the steps, and their tokens, accounted for."""
+    """The account of one life."""
 
     tokens: int
+    """Tokens trained so far."""
     spans: tuple[Spans, ...]
+    """For each fragment, the steps that are accounted for."""
     covered: tuple[int, ...]
+    """For each fragment, the tokens of those steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All rows, and the accounts of the lives that still speak."""
+    """The rows of all fragments, and the accounts of the lives that still speak."""
 
     trained: int
+    """Tokens trained by all lives."""
     rows: tuple[Row, ...]
     accounts: Mapping[Life, Account]
 
     def outstanding(self, fragment: Fragment) -> int:
-        """Tokens trained whose fate on this fragment is open."""
+        """Return the trained tokens whose fate on this fragment is open."""
         row = self.rows[fragment]
         return self.trained - row.merged - row.all_discarded - row.lost
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Parameter-weighted means of the rows, rounded so that they add up."""
+    """The parameter-weighted means of the rows, in tokens, rounded so that they add up."""
 
     trained: int
     merged: int
@@ -68,16 +77,18 @@ class Totals:
 
 
 def empty(fragments: int) -> Ledger:
+    """Return a ledger without tokens."""
     return Ledger(0, (Row(),) * fragments, {})
 
 
 def open_account(ledger: Ledger, life: Life) -> Ledger:
+    """Return the ledger with an empty account for a new life."""
     blank = Account(0, ((),) * len(ledger.rows), (0,) * len(ledger.rows))
     return replace(ledger, accounts={**ledger.accounts, life: blank})
 
 
 def trained(ledger: Ledger, life: Life, tokens: int) -> Ledger:
-    """The life has trained this many tokens so far; an older, smaller figure changes nothing."""
+    """Record that the life has trained this many tokens in all; a smaller figure is a no-op."""
     account = ledger.accounts[life]
     if tokens <= account.tokens:
         return ledger
@@ -86,19 +97,19 @@ def trained(ledger: Ledger, life: Life, tokens: int) -> Ledger:
 
 
 def uncovered(ledger: Ledger, life: Life, fragment: Fragment) -> int:
-    """Tokens of this life that were neither handed in nor overwritten."""
+    """Return the tokens of this life that were neither handed in nor overwritten."""
     account = ledger.accounts[life]
     return account.tokens - account.covered[fragment]
 
 
 def overlaps(ledger: Ledger, life: Life, fragment: Fragment, span: tuple[int, int]) -> bool:
-    """Is any of these steps accounted for already?"""
+    """Return whether any of these steps is accounted for already."""
     spans = ledger.accounts[life].spans[fragment]
     return any(start < span[1] and span[0] < stop for start, stop in spans)
 
 
 def hold(ledger: Ledger, contribution: Contribution) -> Ledger:
-    """A contribution passed the gate: its tokens wait in the shard for a merge."""
+    """Record a contribution that passed the gate: its tokens wait in the shard for a merge."""
     ledger = _cover(ledger, contribution)
     row = ledger.rows[contribution.id.fragment]
     row = replace(row, held=row.held + contribution.tokens)
@@ -106,19 +117,20 @@ def hold(ledger: Ledger, contribution: Contribution) -> Ledger:
 
 
 def refuse(ledger: Ledger, contribution: Contribution, fate: Fate) -> Ledger:
-    """A contribution was refused on arrival."""
+    """Record a contribution that was refused on arrival."""
     ledger = _cover(ledger, contribution)
     return _discard(ledger, contribution.id.fragment, fate, contribution.tokens)
 
 
 def merge(ledger: Ledger, contribution: Contribution) -> Ledger:
+    """Record that a held contribution was merged."""
     row = ledger.rows[contribution.id.fragment]
     row = replace(row, held=row.held - contribution.tokens, merged=row.merged + contribution.tokens)
     return _with_row(ledger, contribution.id.fragment, row)
 
 
 def unmerge(ledger: Ledger, contribution: Contribution) -> Ledger:
-    """A merge was undone before it was public: its contributions are held as before."""
+    """Undo a merge that was not public yet: its contributions are held again."""
     row = ledger.rows[contribution.id.fragment]
     tokens = contribution.tokens
     row = replace(row, held=row.held + tokens, merged=row.merged - tokens)
@@ -126,7 +138,7 @@ def unmerge(ledger: Ledger, contribution: Contribution) -> Ledger:
 
 
 def drop(ledger: Ledger, contribution: Contribution, fate: Fate) -> Ledger:
-    """A held contribution will not be merged after all."""
+    """Discard a held contribution that will not be merged after all."""
     row = ledger.rows[contribution.id.fragment]
     row = replace(row, held=row.held - contribution.tokens)
     ledger = _with_row(ledger, contribution.id.fragment, row)
@@ -134,7 +146,7 @@ def drop(ledger: Ledger, contribution: Contribution, fate: Fate) -> Ledger:
 
 
 def forget(ledger: Ledger, contribution: Contribution) -> Ledger:
-    """A held contribution is gone with the shard's memory: lost."""
+    """Record that a held contribution is lost with the shard's memory."""
     row = ledger.rows[contribution.id.fragment]
     tokens = contribution.tokens
     row = replace(row, held=row.held - tokens, lost=row.lost + tokens)
@@ -144,13 +156,13 @@ def forget(ledger: Ledger, contribution: Contribution) -> Ledger:
 def overwrite(
     ledger: Ledger, life: Life, fragment: Fragment, span: tuple[int, int], tokens: int
 ) -> Ledger:
-    """Steps that were never handed in were replaced by a newer version."""
+    """Discard steps that were never handed in and that a newer version replaced."""
     ledger = _cover_span(ledger, life, fragment, span, tokens)
     return _discard(ledger, fragment, Fate.OVERWRITTEN, tokens)
 
 
 def close_account(ledger: Ledger, life: Life) -> Ledger:
-    """The life is over: what it had not handed in, per fragment, is lost."""
+    """End a life: for each fragment, the tokens that it had not handed in are lost."""
     account = ledger.accounts[life]
     rows = tuple(
         replace(row, lost=row.lost + account.tokens - covered)
@@ -161,7 +173,7 @@ def close_account(ledger: Ledger, life: Life) -> Ledger:
 
 
 def totals(ledger: Ledger, sizes: Sequence[int]) -> Totals:
-    """Weight each row by its fragment's parameters; largest remainders round to an exact sum."""
+    """Return the parameter-weighted means of the rows; largest remainders round to an exact sum."""
     whole = sum(sizes)
     fates = [
         [row.merged, row.all_discarded, row.lost, ledger.outstanding(Fragment(p))]
@@ -178,7 +190,7 @@ def totals(ledger: Ledger, sizes: Sequence[int]) -> Totals:
 
 
 def validate(ledger: Ledger) -> None:
-    """Raise `BrokenInvariant` if a row holds or forgets a token it cannot."""
+    """Raise `BrokenInvariant` if the tokens of a row do not add up or are negative."""
     tokens = sum([account.tokens for account in ledger.accounts.values()])
     nothing = (0,) * len(ledger.rows)
     columns = zip(nothing, *(a.covered for a in ledger.accounts.values()), strict=True)

@@ -1,4 +1,4 @@
-"""What happens to lives: join, report, lose, drain, leave, and the data they hold."""
+"""The rules for lives and the data that they hold: join, report, lose, drain, leave."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ from coordinator.protocol import (
 from coordinator.state import Phase, Rule, State, Step, with_fragment, with_member, with_pool
 
 DONORS = 3
-"""So many are named to a learner that joins: one may leave before it has answered."""
+"""Donors that are named to a joining learner: one may leave before it has answered."""
 
 
 def donors(state: State, island: Island) -> tuple[Life, ...]:
-    """Which learners may give their optimizer moments to one that joins on this island.
+    """Return the learners that may give their optimizer moments to one that joins on this island.
 
-    Live ones whose last contribution was not refused, in this life or the one before, those that
-    have stepped longest first: their moments average over the most batches. Never their parameters,
-    whose unmerged work would be merged twice, nor their place in the data.
+    They are live ones whose last contribution was not refused, in this life or the one before.
+    Learners that have stepped longest come first: their moments average over the most batches. A
+    donor never gives its parameters, whose unmerged work would be merged twice, nor its place in
+    the data.
     """
     others = [m for m in live(state.members).values() if m.life.island != island]
     fit = [m for m in others if m.refusals == m.quarantines == 0]
@@ -58,7 +59,7 @@ def donors(state: State, island: Island) -> tuple[Life, ...]:
 
 
 def void(state: State, life: Life) -> Void:
-    """The answer to words of a life that is over."""
+    """Return the answer to a message of a life that is over."""
     member = state.members.get(life.island)
     if member is None:
         return Void(life, "the syncer does not know this life, join again")
@@ -69,7 +70,10 @@ def void(state: State, life: Life) -> Void:
 
 
 def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
-    """Grant a new life at the current clock and versions; one that was still alive is lost."""
+    """Grant a new life at the current clock and versions; an earlier life that speaks is lost.
+
+    A join is refused while the run ends, for another layout, and during a back-off.
+    """
     if state.phase is not Phase.RUNNING:
         return state, (Refused(event.island, f"the run is {state.phase}: {state.why}"),)
     if event.fingerprint != rule.fingerprint:
@@ -82,7 +86,7 @@ def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
         state = lose(rule, state, before.life, "a new life of the island has joined")
     life = Life(event.island, state.next_incarnation)
     pool, first = leases.grant(leases.pool_of(state.leases, event.region))
-    pool, ahead = leases.grant(pool)  # so that it never waits for the syncer at a lease's end
+    pool, ahead = leases.grant(pool)  # so that it never waits for the syncer at the end of a lease
     held = first, ahead
     member = Member(
         life=life,
@@ -117,7 +121,7 @@ def join(rule: Rule, state: State, event: Join, now_s: float) -> Step:
 
 
 def report(rule: Rule, state: State, event: Report, now_s: float) -> Step:
-    """Take in how far a learner has come, unless it cannot have come so far."""
+    """Take in a learner's progress; quarantine the learner if the progress is impossible."""
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
     said = event.progress
@@ -138,7 +142,7 @@ def report(rule: Rule, state: State, event: Report, now_s: float) -> Step:
 
 
 def distrust(rule: Rule, state: State, member: Member, why: str, now_s: float) -> Step:
-    """End a life whose words cannot be true: its island begins again without its moments."""
+    """End a life whose claims cannot be true; its island joins again without its moments."""
     suspect, why = suspended(member, why, now_s)
     state = lose(rule, with_member(state, suspect), member.life, why, Status.QUARANTINED)
     return state, (Void(member.life, f"quarantined: {why}", distrusted=True),)
@@ -152,7 +156,7 @@ def progressed(
     now_s: float,
     step_s: float | None = None,
 ) -> State:
-    """Take in how far a life has come; words that newer ones overtook change nothing."""
+    """Update the progress of a life; an overtaken message only counts as a sign of life."""
     ahead = progress.steps > member.progress.steps
     if ahead:
         member = claims.charged(rule, member, progress, now_s, step_s)
@@ -168,7 +172,7 @@ def progressed(
 
 
 def lose(rule: Rule, state: State, life: Life, why: str, status: Status = Status.LOST) -> State:
-    """End a life: its unfinished work is lost, its data goes back, nobody waits for it."""
+    """End a life: its unfinished work is lost, its data goes back, and no round waits for it."""
     if (member := speaking(state.members, life)) is None:
         return state
     pool = leases.pool_of(state.leases, member.region)
@@ -183,7 +187,7 @@ def lose(rule: Rule, state: State, life: Life, why: str, status: Status = Status
 
 
 def reached(rule: Rule, state: State, event: Reached) -> State:
-    """Learn how long the way down takes to the last learner that keeps pace."""
+    """Update the average time that a version takes to the last learner that keeps pace."""
     limit_s = slowest_in_pace(state.members.steps_s, lower=rule.bounded)
     live = {m.life for m in state.members.values() if m.status is Status.LIVE}
     pacing = {life for life in live if state.members[life.island].step_s <= limit_s}
@@ -194,6 +198,7 @@ def reached(rule: Rule, state: State, event: Reached) -> State:
 
 
 def lost(rule: Rule, state: State, event: Lost) -> Step:
+    """End a life that the shell has found dead."""
     return lose(rule, state, event.life, event.why), ()
 
 
@@ -213,6 +218,7 @@ def lease_wanted(rule: Rule, state: State, event: LeaseWanted) -> Step:
 
 
 def drain(state: State, event: Drain) -> Step:
+    """Ask a joining or live learner to hand in everything and leave; else do nothing."""
     member = state.members.get(event.island)
     if member is None or member.status not in {Status.JOINING, Status.LIVE}:
         return state, ()
@@ -221,8 +227,10 @@ def drain(state: State, event: Drain) -> Step:
 
 
 def left(rule: Rule, state: State, event: Left, now_s: float) -> Step:
-    """A drained learner is gone: what no admitted contribution vouches for goes back. It says how
-    far it came, which is left out if that is not possible: it may be of the life before."""
+    """Record that a drained learner has left, and take back the data no contribution vouches for.
+
+    The progress that it names is ignored if it is impossible: it may be from the life before.
+    """
     if (member := speaking(state.members, event.life)) is None:
         return state, (void(state, event.life),)
     if claims.impossible(rule, state.members, member, event.progress, now_s) is None:
@@ -231,9 +239,9 @@ def left(rule: Rule, state: State, event: Left, now_s: float) -> Step:
 
 
 def silent_at_s(rule: Rule, state: State) -> list[tuple[float, Member]]:
-    """When each speaking learner will be given up if it says nothing more.
+    """Return when each speaking learner will be given up if it says nothing more.
 
-    Learners that wait for adoption (overlap 0), or for the end of the run, need not advance.
+    Learners that wait for adoption (overlap 0) or for the end of the run need not advance.
     """
     must_advance = _must_advance(rule, state)
     return [
@@ -248,13 +256,14 @@ def _must_advance(rule: Rule, state: State) -> bool:
 
 
 def next_silence_s(rule: Rule, state: State) -> float:
-    """The first of `silent_at_s`; infinite if nobody speaks."""
+    """Return the earliest time of `silent_at_s`; infinite if no learner speaks."""
     if _must_advance(rule, state):
         return state.members.silences_s[0] if state.members.silences_s else math.inf
     return min((at_s for at_s, _ in silent_at_s(rule, state)), default=math.inf)
 
 
 def give_up_silent(rule: Rule, state: State, now_s: float) -> State:
+    """End the lives of learners that have been silent for too long."""
     if now_s < next_silence_s(rule, state):
         return state
     silent = [member for at_s, member in silent_at_s(rule, state) if now_s >= at_s]
@@ -265,7 +274,7 @@ def give_up_silent(rule: Rule, state: State, now_s: float) -> State:
 
 
 def keep_clock(state: State, clock: int | None) -> Step:
-    """If a departure made the K-th clock fall below t, raise all live offsets by the shortfall."""
+    """Raise all live offsets by the shortfall if a departure made the K-th clock fall below t."""
     if clock is None or clock >= state.t:
         return state, ()
     shifts: tuple[Effect, ...] = ()

@@ -1,4 +1,4 @@
-"""Who is live, joining, draining, lost; a restart is a new incarnation."""
+"""The members of a run: one learner per island, with its status and its silence timeout."""
 
 from __future__ import annotations
 
@@ -10,79 +10,94 @@ from coordinator.frozen import replace
 from coordinator.protocol import Island, Lease, Life, Progress, Region
 
 SILENCE_FLOOR_S = 10.0
-"""No learner is given up for silence sooner: compilations and page faults take seconds."""
+"""Shortest silence timeout in seconds: compilations and page faults take seconds."""
 SILENCE_JOINING_S = 120.0
-"""A joining learner is given longer: it takes in the whole model before it can speak."""
+"""Silence timeout of a joining learner in seconds: it loads the whole model before it can speak."""
 SILENCE_STEPS = 30.0
-"""A learner is not given up before this many of its own steps should have been over either."""
+"""Silence timeout in steps of the learner's own; the longer of this and the seconds counts."""
 REFUSALS_UNTIL_QUARANTINE = 3
-"""So many refusals by the gate in a row, and the learner must recover."""
+"""Refusals by the gate in a row after which the learner is quarantined."""
 BARRED_S, BARRED_DOUBLINGS = 5.0, 6
-"""An island that is quarantined again before it has contributed may not join for so long; twice as
-long each time, so many times: up to 320 s."""
+"""Back-off of an island that is quarantined again before it has contributed, in seconds.
+
+The time for which it may not join doubles with each quarantine, up to 320 s.
+"""
 
 
 class Status(StrEnum):
-    """Where a learner stands."""
+    """The status of a learner."""
 
     JOINING = "joining"  # has a life, has not reported a step
     LIVE = "live"  # counts for the clock, is asked, is waited for
-    DRAINING = "draining"  # hands in what it has, steps no more
-    QUARANTINED = "quarantined"  # its numbers are not to be trusted: must join again
+    DRAINING = "draining"  # hands in what it has, and stops stepping
+    QUARANTINED = "quarantined"  # its numbers are not trusted: it must join again
     LOST = "lost"  # its life is over; the island may join again
     LEFT = "left"  # drained to the end
 
 
 SPEAKING = frozenset({Status.JOINING, Status.LIVE, Status.DRAINING})
-"""Learners whose words are heard."""
+"""Statuses in which a learner's messages count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What the syncer knows of one island's learner.
+    """The syncer's record of one island's learner.
 
-    `offset`: clock = steps + offset. `heard_s`: last word; `advanced_s`: last inner step.
-    `held`: leases, in reading order; `covered`: the data cursor that an admitted contribution
-    vouches for, from where another learner would read on. `quarantines`: of this island since its
-    last admitted contribution, over all its lives; `barred_s`: it may not join again before.
-    `against`: merges in a row in which it pointed against the others; `trial`: so many
-    contributions that do not are still wanted, over all its lives, before one is merged again.
-
-    From edition 1 of the rules on: `granted`: windows in all leases that this life was ever given;
-    `passed`: windows of those that are not in `held` any more; `vouched`: the step up to which an
-    admitted contribution has said what it read; `fastest_s`: the shortest step that
-    it has reported, 0 before the first; `credit_s`: seconds of stepping that it may still claim as
-    of `credited_s`; `doubted`: it claims to have passed the end of the run in one leap, and has not
-    said so twice.
+    The fields from `granted` on belong to edition 1 of the rules.
     """
 
     life: Life
     group: str
+    """The name of the learner's group in the configuration."""
     status: Status
     why: str
+    """The reason for the status, in words."""
     offset: int
+    """Difference of the clock to the inner steps: clock = steps + offset."""
     progress: Progress
     heard_s: float
+    """Time of its last message."""
     advanced_s: float
+    """Time of its last inner step."""
     step_s: float = 0.0
+    """Seconds that an inner step takes it; 0 before the first report."""
     refusals: int = 0
+    """Refusals by the gate in a row."""
     quarantines: int = 0
+    """Quarantines of the island since its last admitted contribution, over all its lives."""
     barred_s: float = 0.0
+    """Time before which the island may not join again."""
     against: int = 0
+    """Merges in a row in which it pointed against the others."""
     trial: int = 0
+    """Contributions in line with the others that it still owes before one is merged again.
+
+    The count is kept over all lives of the island.
+    """
     region: Region | None = None
+    """The region of the corpus that it reads."""
     held: tuple[Lease, ...] = ()
+    """Leases, in reading order."""
     covered: Lease | None = None
+    """The data cursor that an admitted contribution vouches for; another learner reads on there."""
     granted: int = 0
+    """Windows in all leases that this life was given."""
     passed: int = 0
+    """Windows of those leases that are no longer in `held`."""
     vouched: int = 0
+    """Inner step up to which an admitted contribution has vouched for the data read."""
     fastest_s: float = 0.0
+    """Seconds of the shortest step that it has reported; 0 before the first."""
     credit_s: float = 0.0
+    """Seconds of stepping that it could still claim at the time `credited_s`."""
     credited_s: float = 0.0
+    """Time at which `credit_s` was computed."""
     doubted: bool = False
+    """Whether it claims a leap past the end of the run, and has said so only once."""
 
     @property
     def clock(self) -> int:
+        """The learner's logical clock: its inner steps plus its offset."""
         return self.progress.steps + self.offset
 
 
@@ -90,19 +105,20 @@ Members = Mapping[Island, Member]
 
 
 def live(members: Members) -> dict[Island, Member]:
+    """Return the members that are live."""
     return {island: m for island, m in members.items() if m.status is Status.LIVE}
 
 
 def speaking(members: Members, life: Life) -> Member | None:
-    """The member if these are the words of its present life, None if they are void."""
+    """Return the member if this is its present life; None if messages of this life are void."""
     member = members.get(life.island)
     return member if member and member.life == life and member.status in SPEAKING else None
 
 
 def barred_for_s(quarantines: int) -> float:
-    """How long an island may not join after so many quarantines without a contribution between.
+    """Return the back-off in seconds after so many quarantines without a contribution between.
 
-    There is no delay after the first quarantine: it may have been transient.
+    There is none after the first quarantine: its cause may have been transient.
     """
     if quarantines < 2:
         return 0.0
@@ -110,7 +126,7 @@ def barred_for_s(quarantines: int) -> float:
 
 
 def suspended(member: Member, why: str, now_s: float) -> tuple[Member, str]:
-    """Return the member with one more quarantine and how long it is barred; and why, in words."""
+    """Return the member with one more quarantine and its back-off, and the reason in words."""
     quarantines = member.quarantines + 1
     if (barred_s := barred_for_s(quarantines)) > 0:
         times = f"{quarantines} times without a contribution between"
@@ -119,12 +135,16 @@ def suspended(member: Member, why: str, now_s: float) -> tuple[Member, str]:
 
 
 def silence_limit_s(member: Member) -> float:
-    """After how many seconds without a sign the learner is given up."""
+    """Return the seconds of silence after which the learner is given up."""
     floor = SILENCE_JOINING_S if member.status is Status.JOINING else SILENCE_FLOOR_S
     return max(floor, SILENCE_STEPS * member.step_s)
 
 
 def silent_since_s(member: Member, *, must_advance: bool) -> float:
-    """Since when nothing was heard, or, where learners do not wait, since when no step was done."""
+    """Return the time since when the learner is silent.
+
+    If learners do not wait for adoption (`must_advance`), the silence of a live learner begins with
+    its last step, else with its last message.
+    """
     stepping = must_advance and member.status is Status.LIVE
     return member.advanced_s if stepping else member.heard_s

@@ -1,25 +1,25 @@
-"""Contributions -> a merged delta -> the next master, tile by tile, in a fixed order of summation.
+"""The merge: contributions -> a merged delta -> the next master, tile by tile, in a fixed order.
 
 Mean: the weighted mean. RDA, radial-directional averaging (arXiv:2604.21428): the mean of the norms
 times the direction of the mean of the directions,
 
     RDA(v) = (sum w |v| / sum w) * phi(sum w phi(v) / sum w),   phi(x) = x / |x|,  phi(0) = 0
 
-per tensor, because plain averaging shortens what points in different directions. Embeddings, whose
-rows are touched by few tokens each, take the mean under either rule.
+per tensor, because plain averaging shortens deltas that point in different directions. Embeddings,
+whose rows are touched by few tokens each, take the mean under either rule.
 
 An exponent kappa between 0 and 1 damps it: with d = sum w v / |v|^kappa, per tensor,
 
     d * (sum w |v|)^kappa * (sum w |v|^(1 - kappa) / |d|)^kappa
 
-which is the mean for 0 and RDA for 1; where all norms are equal it is the mean times the kappa-th
-power of what the mean is shorter by.
+which is the mean for 0 and RDA for 1. If all norms are equal it is the mean times the kappa-th
+power of the factor by which the mean is shorter than they are.
 
-Contributions are decoded in cache and go from there into master and momentum: nothing of a
+Contributions are decoded in cache and go from there into master and momentum: no array of a
 fragment's size is ever allocated. RDA reads them twice, the first time for the length of the mean
-direction; their own norms were taken when they arrived (`norms`). A sixteenth is read before, to
-learn where the merged delta points beside the outer momentum. Work is cut into jobs that do not
-depend on who does them, so that `spread` may be `map` or that of any number of threads.
+direction; their own norms were taken when they arrived (`norms`). A sixteenth is read before that,
+for the cosine of the merged delta to the outer momentum. Work is cut into jobs that do not depend
+on threads, so that `spread` may be `map` or one over any number of threads.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from coordinator.weighted_sum import weighted
 
 
 class MergeRule(StrEnum):
-    """How deltas become one."""
+    """The rule by which deltas are merged into one."""
 
     MEAN = "mean"
     RDA = "rda"
@@ -103,9 +103,9 @@ def merge_into(
 ) -> Directions:
     """Merge, and take the outer step with the result; `master` and `momentum` change in place.
 
-    `kappa`: of RDA, above 0. `trial`: payloads to be measured beside the parts (`directions`),
-    while those are in cache; None: nothing is measured, but what an outer rule that is `as_long`
-    asks for.
+    `kappa`: the exponent of RDA, above 0. `trial`: payloads that are measured beside the parts
+    (`directions`) while those are in cache. If it is None, only the length that an outer rule with
+    `as_long` needs is measured.
     """
     plan, turn = _planned(rule, pieces, parts, trial, spread, kappa), None
     if outer.as_long:
@@ -127,7 +127,7 @@ def merge_into(
 
 
 def norms(payload: Payload, pieces: Sequence[Piece], spread: Spread = map) -> list[float]:
-    """The Euclidean norm of each piece; not finite if an element of it is not."""
+    """Return the Euclidean norm of each piece; not finite if an element of it is not."""
     size = sum(piece.size for piece in pieces)
 
     def square(tile: Tile, room: Room) -> float:
@@ -138,19 +138,27 @@ def norms(payload: Payload, pieces: Sequence[Piece], spread: Spread = map) -> li
 
 
 class _Plan(NamedTuple):
-    """A merge before it is made: whose directions are measured (None: nobody's), and how the delta
-    of each piece is made; the mean is the same for all, which count as one piece: many small ones
-    cost no more calls. `plain`: the recipe of the mean."""
+    """A merge before it is carried out.
+
+    With the mean, all pieces have the same recipe and count as one: many small ones cost no more
+    calls.
+    """
 
     everyone: Everyone
+    """The contributions whose directions can be measured."""
     measured: bool
+    """Whether directions are measured."""
     payloads: Sequence[Payload]
+    """Payloads of the contributions that are merged."""
     sizes: Sequence[int]
+    """Elements of each piece."""
     recipes: Sequence[Recipe]
+    """The recipe of each piece."""
     plain: Recipe
+    """The recipe of the mean."""
 
     def delta(self, tile: Tile, room: Room) -> Flat:
-        """The merged delta on a tile, but for its recipe's factor; in `room`."""
+        """Return the merged delta on a tile, without its recipe's factor; it is in `room`."""
         weights, (_, start, stop) = self.recipes[tile.piece].weights, tile
         return weighted(self.payloads, weights, start, stop, sum(self.sizes), room)
 
@@ -175,7 +183,7 @@ def _planned(
 
 
 def _turn(plan: _Plan, momentum: Flat, spread: Spread) -> Turn:
-    """Measure the merged delta beside the momentum, on the tiles that `directions` looks at."""
+    """Measure the merged delta beside the momentum, on the tiles that `directions` measures."""
 
     def work(job: Sequence[Tile]) -> list[Turn]:
         with room_of_my_own() as room:
@@ -211,8 +219,10 @@ def _make(
     spread: Spread,
     momentum: Flat | None = None,
 ) -> Directions:
-    """Make each tile of the merged delta and have it used; `momentum`: what the parts are measured
-    beside, as it is before a tile is used."""
+    """Make each tile of the merged delta and pass it to `use`.
+
+    `momentum`: measured beside the parts, before `use` changes it on a tile.
+    """
     sizes, size = plan.sizes, sum(plan.sizes)
 
     def work(job: Sequence[Tile]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -43,8 +43,7 @@ def _being_merged(state: State, event: Merged | Unsound) -> Round | None:
 
 
 def merged(rule: Rule, state: State, event: Merged) -> Step:
-    """The shard has applied the outer step: write the tokens down, make the version durable, and
-    see who points against the others."""
+    """Account for the merged tokens, order the version to be stored, and judge the directions."""
     if (round_ := _being_merged(state, event)) is None:
         return state, ()
     fragment, accounts = state.fragments[event.fragment], state.ledger
@@ -69,9 +68,10 @@ def merged(rule: Rule, state: State, event: Merged) -> Step:
 
 
 def unsound(rule: Rule, state: State, event: Unsound, now_s: float) -> Step:
-    """What was merged cannot be published: drop the contributions that are spoiled, or else the one
-    with the largest norm per step, and merge the others, as another version. Too few for the
-    quorum, and the round waits for more.
+    """Drop the contributions that made a merge unsound, and merge the others as another version.
+
+    Dropped are contributions whose bytes were spoiled, or else the one with the largest norm per
+    step. If too few are left for the quorum, the round opens again and waits for more.
     """
     if (round_ := _being_merged(state, event)) is None:
         return state, ()
@@ -112,11 +112,11 @@ def _open_again(
     items: tuple[Contribution, ...],
     norm: float,
 ) -> State:
-    """The round is open as it was before it closed, without what was dropped; whoever has nothing
-    in it any more is asked again.
+    """Open the round again with the contributions that were not dropped.
 
-    A step that is finite and too long whatever is left out means that steps have changed for
-    everyone: those that it was held to are forgotten.
+    Learners without a contribution in it are asked again. If the step was finite and too long
+    whatever is left out, the steps have changed for everyone, and the norms of former steps are
+    forgotten.
     """
     moves = norms.forget(fragment.moves) if math.isfinite(norm) else fragment.moves
     inbox = (*items, *round_.trial, *fragment.inbox)
@@ -136,7 +136,7 @@ def _open_again(
 
 
 def stored(state: State, event: Stored, now_s: float) -> Step:
-    """The version is durable, or was given up on: publish it to everyone alive."""
+    """Publish a version that is durable, or was given up on, to every life that speaks."""
     fragment = state.fragments[event.fragment]
     round_ = fragment.round
     if round_ is None or round_.stage is not Stage.STORING or round_.version != event.version:

@@ -37,25 +37,39 @@ MOST = 2**53
 
 
 class MomentPiece(Protocol):
-    """A piece of a leaf of a donor's moments, for one host; `reference`: to the stored bytes."""
+    """A piece of a leaf of a donor's moments, for one host."""
 
     @property
-    def host(self) -> int: ...
+    def host(self) -> int:
+        """The number of the host that the piece is for."""
+        ...
+
     @property
-    def leaf(self) -> int: ...
+    def leaf(self) -> int:
+        """The number of the leaf."""
+        ...
+
     @property
-    def start(self) -> int: ...
+    def start(self) -> int:
+        """The first element of the piece in its leaf."""
+        ...
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of the piece."""
+        ...
+
     @property
-    def reference(self) -> object: ...
+    def reference(self) -> object:
+        """The reference to the stored bytes."""
+        ...
 
 
 PieceT = TypeVar("PieceT", bound=MomentPiece)
 
 
 def flaw(handed: object, life: Life, fragment: Fragment) -> str | None:
-    """What is wrong with the answer of this life, asked for this fragment; None: nothing."""
+    """Return what is wrong with this life's answer for this fragment; None if it is valid."""
     if (pair := _pair(handed)) is None:
         return f"{_shown(handed)} instead of facts and a payload"
     facts, sent = pair
@@ -71,7 +85,7 @@ def flaw(handed: object, life: Life, fragment: Fragment) -> str | None:
 
 
 def check_report(event: object, vitals: object, adopted: object, fragments: int) -> None:
-    """A report, and what came with it; `fragments`: so many there are.
+    """Check a report, and what came with it; `fragments`: number of fragments.
 
     Errors: `Malformed`.
     """
@@ -80,7 +94,7 @@ def check_report(event: object, vitals: object, adopted: object, fragments: int)
     if not isinstance(adopted, Sequence):
         raise Malformed(f"{_shown(adopted)} instead of what was adopted")
     _refuse(_of_life(event.life), _of_progress(event.progress), _seconds("step_s", event.step_s))
-    spent = (each for each in astuple(vitals)[1:])  # all but the loss, which may be no number
+    spent = (each for each in astuple(vitals)[1:])  # all but the loss, which may be NaN
     _refuse(*(_seconds("a vital", each) for each in spent))
     if type(vitals.loss) is not float:
         raise Malformed(f"the loss is {_shown(vitals.loss)}")
@@ -100,7 +114,7 @@ def check_report(event: object, vitals: object, adopted: object, fragments: int)
 
 
 def check_word(event: object, kind: type[LeaseWanted] | type[Left]) -> None:
-    """A word that is of a life, and perhaps of how far it has come.
+    """Check a message that names a life, and perhaps the life's progress.
 
     Errors: `Malformed`.
     """
@@ -128,14 +142,14 @@ def pieces_of(
     for piece in pieces:
         if type(piece) is not kind or not is_reference(piece.reference):
             raise Malformed(f"{_shown(piece)} where moments should lie")
-        _refuse(_count("leaf", piece.leaf, len(pieces) - 1))  # each has a piece at least
+        _refuse(_count("leaf", piece.leaf, len(pieces) - 1))  # each leaf has at least one piece
         for name in ("host", "start", "nbytes"):
             _refuse(_count(name, getattr(piece, name)))
     return pieces
 
 
 def moments_of(pulled: Sequence[object]) -> list[NDArray[Any]]:
-    """What a donor gave: arrays; a learner looks whether they are its model's.
+    """Return the arrays that a donor sent; the learner checks that they fit its model.
 
     Errors: `Malformed`.
     """
@@ -148,7 +162,7 @@ def moments_of(pulled: Sequence[object]) -> list[NDArray[Any]]:
 
 
 def _pair(value: object) -> tuple[Any, Any] | None:
-    """Return the value if it is a plain tuple of two."""
+    """Return the value if it is a plain tuple of two, else None."""
     if type(value) is not tuple:
         return None
     parts = cast("tuple[Any, ...]", value)
@@ -206,7 +220,7 @@ def _of_progress(progress: object) -> Iterator[str]:
 
 
 def _count(name: str, value: object, most: int = MOST) -> Iterator[str]:
-    """`int` and nothing that is like one: the tape would not give it back."""
+    """Check for exactly `int`: the tape would not restore a type that is like it."""
     if type(value) is not int or not 0 <= value <= most:
         yield f"{name} is {_shown(value)}, not a count up to {most}"
 

@@ -1,8 +1,8 @@
-"""The norms of late, and which one is too large to be believed.
+"""The recent norms of a fragment, and the limit above which a norm is an outlier.
 
 A norm belongs to a number of inner steps. Between two numbers of steps it grows at least with the
-square root of their ratio (steps that are all noise) and at most with the ratio (steps that all
-point the same way), so that a known norm bounds one over other steps by the larger of the two.
+square root of their ratio (if the steps are all noise) and at most with the ratio (if they all
+point the same way). So a known norm bounds one over other steps by the larger of the two.
 """
 
 from __future__ import annotations
@@ -18,56 +18,60 @@ from coordinator.frozen import replace
 from coordinator.protocol import Island
 
 KEPT = 64
-"""Norms that are remembered."""
+"""Number of norms that are remembered."""
 NEEDED = 8
-"""With fewer, nothing can be called an outlier."""
+"""Number of norms below which nothing is called an outlier."""
 OUTLIER_FACTOR = 10.0
 """A norm up to this many times the median is always admitted."""
 OUTLIER_SPREADS = 8.0
 """A norm within this many median deviations (of the logarithm) of the median is admitted too."""
 CHANGED_FACTOR = 100.0
-"""After norms have changed for everyone, up to this many times the former median is admitted,
-until NEEDED new ones are known."""
+"""The limit after norms have changed for everyone, as a multiple of the former median.
+
+It applies until NEEDED new norms are known.
+"""
 
 
 OTHERS_NEEDED = 4
-"""With fewer norms of other islands, an island's own count like theirs."""
+"""Number of norms of other islands below which an island's own norms count like theirs."""
 KEPT_OF_EACH = 4
-"""The newest norms of an island that those of others do not push out."""
+"""Number of an island's newest norms that those of others do not push out."""
 
 
 class Sample(NamedTuple):
-    """The Euclidean norm of a delta over so many inner steps; of which island, from edition 1 of
-    the rules on."""
+    """The Euclidean norm of a delta over a number of inner steps."""
 
     norm: float
     steps: int
     island: Island | None = None
+    """The island it came from, from edition 1 of the rules on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """The last KEPT norms; `former`: the middle one of those that were forgotten, until NEEDED
-    others are known."""
+    """The norms of a fragment that are remembered."""
 
     recent: tuple[Sample, ...] = ()
+    """The last KEPT norms, oldest first."""
     former: Sample | None = None
+    """The median of those that were forgotten, until NEEDED others are known."""
 
 
 NONE = Norms()
-"""Of a fragment that has merged nothing yet."""
+"""The norms of a fragment that has merged nothing yet."""
 
 
 def limit(norms: Norms, steps: int, others: Set[Island] = frozenset()) -> float:
-    """Return the largest norm over `steps` that is in line with these; infinite while too few are
-    known.
+    """Return the largest norm over `steps` that is in line with these.
 
-    The median norm is taken per step and per square root of steps, and the larger one of the two
-    counts; their spread is that of the reading that fits them better.
+    It is infinite if too few norms are known.
 
-    `others`: the islands that the one to be judged is held to. If enough is known of them, the
-    median is that of their medians, so that no island's own norms move its limit: among two it is
-    held to the other one.
+    The median norm is taken per step and per square root of steps, and the larger limit counts. The
+    spread is that of the reading that fits the norms better.
+
+    `others`: the islands with which this one is compared. If enough of their norms are known, the
+    median is that of their medians, so that no island's own norms move its limit. With two islands,
+    each is compared with the other.
     """
     known = [sample for sample in norms.recent if sample.norm > 0]
     if len(known) < NEEDED:
@@ -93,8 +97,10 @@ def limit(norms: Norms, steps: int, others: Set[Island] = frozenset()) -> float:
 
 
 def admit(norms: Norms, norm: float, steps: int, island: Island | None = None) -> Norms:
-    """Return the norms with one more, and without the oldest one above KEPT of an island that has
-    more than KEPT_OF_EACH."""
+    """Return the norms with one more.
+
+    If there are more than KEPT, the oldest one of an island with more than KEPT_OF_EACH is dropped.
+    """
     recent = (*norms.recent, Sample(norm, steps, island))
     if len(recent) > KEPT:
         count = Counter(sample.island for sample in recent)
@@ -106,8 +112,10 @@ def admit(norms: Norms, norm: float, steps: int, island: Island | None = None) -
 
 
 def forget(norms: Norms) -> Norms:
-    """Return no norms, save the middle one (per step) for a last bound: they have changed for
-    everyone. With too few to have a middle the former one stands."""
+    """Return no norms, except the median one (per step) as a last bound.
+
+    The norms have changed for everyone. If there are too few for a median, the former one stays.
+    """
     known = sorted((s for s in norms.recent if s.norm > 0), key=lambda s: s.norm / s.steps)
     if len(known) < NEEDED:
         return replace(norms, recent=())

@@ -1,4 +1,4 @@
-"""What a shard is ordered to do for a round that is closed: what it merges, by which shares."""
+"""The merge order for a shard: which contributions it merges, and with which weights."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from coordinator.state import (
 )
 
 MOST_SHARE = 4.0
-"""Of a merge nobody has more than so many times its share of the inner steps, however many tokens
-it claims to have trained in them."""
+"""The largest weight of a contribution, as a multiple of its share of the inner steps.
+
+It bounds what a learner gains by claiming too many tokens for its steps.
+"""
 
 
 def merge_order_of(rule: Rule, fragment: FragmentState, p: Fragment, round_: Round) -> Merge:
-    """What the shard shall do for a round that is closed."""
+    """Return the merge order for a round that is closed."""
     return Merge(
         p,
         round_.version,
@@ -38,22 +40,21 @@ def merge_order_of(rule: Rule, fragment: FragmentState, p: Fragment, round_: Rou
 
 
 def span_steps(items: tuple[Contribution, ...]) -> int:
-    """Over how many inner steps a merge moves its fragment: as many as its longest contribution."""
+    """Return the inner steps over which a merge moves its fragment: those of its longest item."""
     return max((c.spans_steps for c in items), default=1)
 
 
 def sorting_key(contribution: Contribution) -> tuple[str, int, int]:
-    """Return by what the contributions of a merge are ordered."""
+    """Return the key by which the contributions of a merge are ordered."""
     life, _, from_step, _ = contribution.id
     return life.island, life.incarnation, from_step
 
 
 def weigh(merging: tuple[Contribution, ...], *, capped: bool = True) -> tuple[Item, ...]:
-    """Return shares that sum to one, each in proportion to tokens^2 / steps, "quantity x quality"
-    (arXiv:2604.21428).
+    """Return weights that sum to one, proportional to tokens^2 / steps (arXiv:2604.21428).
 
-    `capped`: no share is more than MOST_SHARE times its contribution's share of the steps; what is
-    above that goes to the others, in proportion (edition 1).
+    The paper calls this "quantity x quality". `capped`: no weight is more than MOST_SHARE times its
+    contribution's share of the steps; the excess goes to the others, in proportion (edition 1).
     """
     raw = [c.tokens * (c.tokens / c.steps) for c in merging]
     shares = [w / sum(raw) for w in raw]
@@ -64,8 +65,10 @@ def weigh(merging: tuple[Contribution, ...], *, capped: bool = True) -> tuple[It
 
 
 def _capped(shares: list[float], most: list[float]) -> list[float]:
-    """Return shares that keep their proportions but for those that are held to `most`, whose sum is
-    at least one."""
+    """Return the weights with each one at most `most`, and the others in their proportions.
+
+    The sum of `most` must be at least one.
+    """
     held = set[int]()
     while over := {i for i, each in enumerate(shares) if each > most[i] and i not in held}:
         held |= over

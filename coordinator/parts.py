@@ -1,8 +1,8 @@
-"""A fragment in parts: ranges of whole quantisation blocks, one to each host of an island.
+"""A fragment in parts: ranges of whole quantization blocks, one for each host of an island.
 
-A contribution of an island with several hosts comes in as many parts; it is one again, to the last
-bit that which one host would have sent, when all of them are there. Of what goes down a host takes
-its own range.
+A contribution of an island with several hosts arrives in as many parts. When all are there they are
+joined, to the same bits that one host would have sent. Of a publication each host takes its own
+range.
 """
 
 from __future__ import annotations
@@ -19,51 +19,64 @@ from coordinator.protocol import HandIn
 
 
 class Split(NamedTuple):
-    """Over how many devices, and hosts of as many devices each, flat arrays are split."""
+    """The split of flat arrays over devices, and over hosts of as many devices each."""
 
     devices: int = 1
     hosts: int = 1
 
     def padded(self, size: int) -> int:
-        """Elements of a flat array of this size on all devices: whole blocks on each of several."""
+        """Return the padded elements of a flat array: whole blocks on each of several devices."""
         unit = 1 if self.devices == 1 else BLOCK * self.devices
         return -(-size // unit) * unit
 
     def own(self, size: int, first: int, count: int) -> slice:
-        """Which elements of such an array are on `count` devices from the `first` on."""
+        """Return the range of elements of a flat array on `count` devices from the `first` on."""
         each = self.padded(size) // self.devices
         return slice(min(size, first * each), min(size, (first + count) * each))
 
     def ranges(self, size: int) -> list[slice]:
-        """Which elements each host has."""
+        """Return the range of elements of each host."""
         count = self.devices // self.hosts
         return [self.own(size, host * count, count) for host in range(self.hosts)]
 
 
 class Part(NamedTuple):
-    """What one host hands in: elements `start` to `stop` of what `facts` say, encoded by
-    themselves, perhaps with their first moments beside them."""
+    """The hand-in of one host: a range of elements, encoded by themselves."""
 
     facts: HandIn
+    """The description of the whole contribution."""
     start: int
+    """First element of the range."""
     stop: int
+    """End of the range."""
     payload: Sent
+    """The encoded range, with its first moments if the contribution has them."""
 
 
 class Located(Protocol):
-    """A part, whatever its payload is."""
+    """A part with any kind of payload."""
 
     @property
-    def facts(self) -> HandIn: ...
+    def facts(self) -> HandIn:
+        """The description of the whole contribution."""
+        ...
+
     @property
-    def start(self) -> int: ...
+    def start(self) -> int:
+        """The first element of the part."""
+        ...
+
     @property
-    def stop(self) -> int: ...
+    def stop(self) -> int:
+        """The end of the part's range of elements."""
+        ...
 
 
 def mismatch(parts: Sequence[Located], size: int) -> str | None:
-    """Why these are not, in this order, one contribution to a fragment of `size` elements; None if
-    they are. Parts of two lives or two step boundaries never are."""
+    """Return why these parts, in this order, are not one contribution; None if they are.
+
+    `size`: elements of the fragment. Parts of two lives or two step boundaries never match.
+    """
     if not parts:
         return "no parts"
     first, end = parts[0], 0
@@ -79,7 +92,7 @@ def mismatch(parts: Sequence[Located], size: int) -> str | None:
 
 
 def misfit(parts: Sequence[Part], size: int) -> str | None:
-    """The same, or why their payloads cannot be put together."""
+    """Return why the parts do not match or their payloads cannot be joined; None if they can."""
     if (why := mismatch(parts, size)) is not None:
         return why
     some = [part for part in parts if part.stop > part.start]
@@ -98,7 +111,7 @@ def misfit(parts: Sequence[Part], size: int) -> str | None:
 
 
 def joined(parts: Sequence[Part], size: int) -> Sent:
-    """The payload of the whole, of parts that fit (`misfit`)."""
+    """Join the payloads of parts that fit (`misfit`)."""
     some = [part for part in parts if part.stop > part.start]
     counts = [part.stop - part.start for part in some]
     differences, *moments = (_joined(payloads, counts) for payloads in _beside(some))
@@ -106,7 +119,7 @@ def joined(parts: Sequence[Part], size: int) -> Sent:
 
 
 def _beside(parts: Sequence[Part]) -> list[list[Payload]]:
-    """The differences of all parts, and their moments, if they have some."""
+    """Return the deltas of all parts and, if they have some, their moments."""
     payloads = [split(part.payload) for part in parts]
     moments = [each for _, each in payloads if each is not None]
     return [[each for each, _ in payloads], *([moments] if moments else [])]
@@ -124,8 +137,10 @@ def _joined(held: Sequence[Payload], sizes: Sequence[int]) -> Payload:
 
 
 def cut_out(sent: Sent, size: int, start: int, stop: int) -> Sent:
-    """A copy of elements `start` to `stop`, whole blocks, of an encoded fragment of `size`, and of
-    the first moments beside it, if there are some."""
+    """Return a copy of elements `start` to `stop` of an encoded fragment of `size` elements.
+
+    The range is of whole blocks. First moments beside the delta are cut in the same way.
+    """
     difference, moments = split(sent)
     own = _cut_out(difference, size, start, stop)
     return own if moments is None else WithMoments(own, _cut_out(moments, size, start, stop))
@@ -144,5 +159,5 @@ def _cut_out(payload: Payload, size: int, start: int, stop: int) -> Payload:
 
 
 def _one(arrays: Sequence[Any]) -> Payload:
-    """These, of one dtype, behind each other."""
+    """Concatenate arrays of one dtype."""
     return cast("Payload", np.concatenate(arrays))

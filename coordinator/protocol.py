@@ -1,7 +1,7 @@
-"""All that is ever said between learners, syncer and shards: ids, versions, events, effects.
+"""The vocabulary of learners, syncer and shards: ids, versions, events, effects.
 
 Events carry facts and opaque references, never arrays. `docs/protocol.md` says what each one means
-and in which order the shell must act on effects. Times are seconds of the syncer's clock.
+and in which order the shell must carry out effects. Times are seconds of the syncer's clock.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from typing import NamedTuple, NewType
 Island = NewType("Island", str)
 """The name of a learner's devices and data for the whole run, such as `eu-3`."""
 Incarnation = NewType("Incarnation", int)
-"""Number of one life of a learner, granted at join, strictly growing over the whole run."""
+"""The number of one life of a learner, granted at its join, growing strictly over the run."""
 Region = NewType("Region", str)
-"""Where a part of the corpus lies that shall not be read elsewhere, such as `eu`."""
+"""The place of a part of the corpus that must not be read elsewhere, such as `eu`."""
 Fragment = NewType("Fragment", int)
-"""Index p of a fragment, 0 <= p < P."""
+"""The index p of a fragment, 0 <= p < P."""
 Reference = NewType("Reference", str)
-"""Names bytes that a shard holds; opaque to the rules."""
+"""The name of bytes that a shard holds; opaque to the rules."""
 
 
 class Version(NamedTuple):
-    """How often a fragment was merged, ordered first by the syncer's generation."""
+    """The version of a fragment, ordered first by the syncer's generation."""
 
     generation: int
+    """Number of restarts of the syncer before this version was made."""
     number: int
+    """Number of the merge; the numbers of versions that were never public are not reused."""
 
     def __str__(self) -> str:
         return f"v{self.number}" if self.generation == 0 else f"v{self.generation}.{self.number}"
 
 
 class Life(NamedTuple):
-    """One incarnation of one island's learner: who is speaking."""
+    """One incarnation of one island's learner, which signs every message."""
 
     island: Island
     incarnation: Incarnation
@@ -45,29 +47,28 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A piece of its region's shuffled corpus; `start` of its windows are already consumed.
-
-    Each region counts its own pieces, so that a number means something within one only.
-    """
+    """A piece of its region's shuffled corpus."""
 
     number: int
+    """Number of the piece within its region; each region counts its own."""
     start: int = 0
+    """Windows of the piece that are consumed already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one life has come, cumulative, so that losing a report costs nothing.
-
-    `lease` is the cursor: the lease being read and the windows of it consumed so far.
-    """
+    """The progress of one life, as totals, so that losing a report costs nothing."""
 
     steps: int
+    """Inner steps of this life."""
     tokens: int
+    """Tokens trained in this life."""
     lease: Lease
+    """The data cursor: the lease being read, and the windows of it consumed so far."""
 
 
 class ContributionId(NamedTuple):
-    """Identity of a contribution: one life's inner steps [from_step, to_step), one fragment."""
+    """The identity of a contribution: one life, one fragment, inner steps [from_step, to_step)."""
 
     life: Life
     fragment: Fragment
@@ -79,194 +80,218 @@ class ContributionId(NamedTuple):
 
 
 class Anchor(StrEnum):
-    """What a contribution is the difference to, when it is merged."""
+    """The reference point of a contribution's delta when it is merged."""
 
-    BASE = "base"  # where its interval began, at the learner: its own progress and no more
+    BASE = "base"  # the parameters where its interval began at the learner: only its own progress
     CURRENT = "current"  # the syncer's fragment at the merge (arXiv:2604.21428)
 
 
 @dataclass(frozen=True, slots=True)
 class HandIn:
-    """What a learner says of the delta that it hands in.
-
-    `base` is the version that it adopted last; `since_step` the inner step from which the delta
-    counts: where the interval of the id begins, or, with the anchor `CURRENT`, where `base` was
-    adopted; `tokens` were trained in that interval; `progress` is the learner's at its end.
-    """
+    """A learner's description of the delta that it hands in."""
 
     id: ContributionId
     base: Version
+    """The version that the learner adopted last."""
     since_step: int
+    """The inner step from which the delta counts.
+
+    It is where the interval of the id begins or, with the anchor `CURRENT`, where `base` was
+    adopted.
+    """
     tokens: int
+    """Tokens trained in the interval of the id."""
     fingerprint: str
+    """The fingerprint of the learner's layout."""
     progress: Progress
+    """The learner's progress at the end of the interval."""
 
 
 class PayloadKind(StrEnum):
-    """What a contribution's bytes are."""
+    """The kind of content of a contribution's bytes."""
 
-    DELTA = "delta"  # of the parameters
+    DELTA = "delta"  # difference of the parameters to their anchor
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution(HandIn):
-    """A hand-in that a shard holds, with what the shard has measured of it.
+    """A hand-in that a shard holds, with the shard's measurements.
 
-    `norm`: Euclidean norm of the decoded delta, not finite if the delta is not; `bytes`: on the
-    wire, all together; `reference`: where the shard keeps it. `flaw`: why its bytes are not what
-    the run's wire has, empty if they are; then `norm` is not a number. `parts`: in so many it was
-    handed in. `moments_norm`: of the first moments beside the delta, None if there are none; no
-    part of what is checksummed on the tape, which older runs have without.
+    `moments_norm` is left out of the checksums on the tape, because older runs do not have it.
     """
 
     norm: float
+    """Euclidean norm of the decoded delta; not finite if the delta is not, NaN if it has a flaw."""
     bytes: int
+    """Bytes on the wire, all parts together."""
     reference: Reference
+    """The name under which the shard keeps the bytes."""
     flaw: str = ""
+    """Why the bytes do not fit the run's wire format; empty if they do."""
     payload: PayloadKind = PayloadKind.DELTA
     parts: int = 1
+    """Number of parts in which it was handed in."""
     moments_norm: float | None = field(default=None, repr=False)
+    """Euclidean norm of the first moments beside the delta; None if there are none."""
 
     @property
     def steps(self) -> int:
+        """Inner steps in the interval of the id."""
         return self.id.to_step - self.id.from_step
 
     @property
     def spans_steps(self) -> int:
-        """How many inner steps the delta spans."""
+        """Inner steps that the delta spans."""
         return self.id.to_step - self.since_step
 
     @property
     def norm_per_step(self) -> float:
-        """The norm of the delta over the steps that it spans."""
+        """The norm of the delta divided by the steps that it spans."""
         return self.norm / self.spans_steps
 
 
 class Fate(StrEnum):
-    """Why a contribution, or steps never handed in, did not reach the global model."""
+    """The reason why a contribution, or steps never handed in, did not reach the global model."""
 
     OVERWRITTEN = "overwritten"
     STALE = "stale"
     GATE = "gate"
     SUPERSEDED = "superseded"
     VOID = "void"
-    LOST = "lost"  # with the shard that held it; the ledger has no such row: it calls that lost
+    LOST = "lost"  # with the shard that held it; the ledger counts it as lost and has no such row
 
 
-# --- events: what happened ------------------------------------------------------------------------
+# --- events: facts that the rules are told -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A learner, ready to step, asks for a life."""
+    """The request of a learner that is ready to step for a new life."""
 
     island: Island
     group: str
+    """The name of the learner's group in the configuration."""
     fingerprint: str
+    """The fingerprint of the learner's layout."""
     region: Region | None = None
+    """The region of the corpus that the learner reads; None if its island has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A learner finished an inner step; `step_s` is what a step takes it at present."""
+    """The report of a learner that has finished an inner step; it serves as a heartbeat."""
 
     life: Life
     progress: Progress
     step_s: float
+    """Seconds that an inner step takes this learner at present."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The shard holds the bytes of a contribution and has measured them."""
+    """The arrival of a contribution: the shard holds its bytes and has measured them."""
 
     contribution: Contribution
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A hand-in that was asked for will not come. `lost`: the learner may have given it; else it
-    says that it has nothing to hand in."""
+    """The notice that a requested hand-in will not arrive."""
 
     life: Life
     fragment: Fragment
     why: str
     lost: bool = False
+    """Whether the learner may have sent it; if not, it says that it has nothing to hand in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The shard has applied the outer step: `version` exists, though not yet durably.
-
-    `norm`: of the step that the public fragment will take, None if it was not measured. `cosines`:
-    of each contribution of the merge, in its order, to the weighted mean of the others, then of
-    each one on trial to the mean of all; None where there is none. `measured`: from so many
-    elements; 0 if nobody has looked. `turned`: cosine of the merged delta to the outer momentum,
-    which without momentum is the merged delta before; `rate`: the outer learning rate that was
-    taken. Both None if that was not measured. `aligned`: cosine of each contribution of the merge
-    to where the outer momentum led before it; empty if nobody has looked.
-    """
+    """The end of a merge: the shard has taken the outer step, and `version` is not durable yet."""
 
     fragment: Fragment
     version: Version
     norm: float | None = None
+    """Euclidean norm of the step that the public fragment will take; None if not measured."""
     cosines: tuple[float | None, ...] = ()
+    """Cosines of the contributions, in the order of the merge; None where there is no cosine.
+
+    Those of merged contributions are to the weighted mean of the others. Those of contributions on
+    trial follow, and are to the mean of all.
+    """
     measured: int = 0
+    """Elements from which the cosines were measured; 0 if they were not."""
     turned: float | None = None
+    """Cosine of the merged delta to the outer momentum; None if not measured.
+
+    Without momentum it is the cosine to the merged delta before.
+    """
     rate: float | None = None
+    """Outer learning rate that was taken; None if not measured."""
     aligned: tuple[float | None, ...] = ()
+    """Cosine of each merged contribution to the direction of the outer momentum before the merge.
+
+    It is empty if not measured.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Unsound:
-    """What the shard has merged must not be public: `norm` is not finite, or over the order's
-    limit. The shard is at the state of before the merge again and holds the contributions.
+    """A merge that must not be published, and is undone.
 
-    `spoiled`: those whose bytes are not any more what was measured when they arrived.
+    The norm of its step is not finite, or above the order's limit. The shard is back at the state
+    before the merge and still holds the contributions.
     """
 
     fragment: Fragment
     version: Version
     norm: float
+    """Euclidean norm of the step."""
     spoiled: tuple[ContributionId, ...] = ()
+    """Contributions whose bytes have changed since they were measured at arrival."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """`version` is on disk; or not (`durable` false), and may be published all the same."""
+    """The end of a write: `version` may be published now."""
 
     fragment: Fragment
     version: Version
     durable: bool
+    """Whether it is on disk; a version that is not may be published all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Whom a publication has reached, each after so many seconds: ready to be adopted there."""
+    """The delivery of a publication: which lives have the version ready to be adopted."""
 
     fragment: Fragment
     version: Version
     after_s: tuple[tuple[Life, float], ...]
+    """Each life that the publication has reached, and the seconds that it took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A learner took in `version` at the boundary `progress`.
+    """The adoption of `version` by a learner at the step boundary `progress`.
 
-    The steps from `from_step` on were not handed in and are overwritten (`tokens` of them); with
-    an adoption that carries them over, `from_step == progress.steps` and `tokens == 0`.
+    The steps from `from_step` on were not handed in and are overwritten. If the adoption carries
+    them over, `from_step == progress.steps` and `tokens == 0`.
     """
 
     life: Life
     fragment: Fragment
     version: Version
     from_step: int
+    """First inner step that is overwritten."""
     tokens: int
+    """Tokens of the overwritten steps."""
     progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The shell knows that a life has ended, or cannot be reached."""
+    """The end of a life, noticed by the shell: it has died, or cannot be reached."""
 
     life: Life
     why: str
@@ -274,14 +299,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class LeaseWanted:
-    """A learner has come near the end of its data."""
+    """The request of a learner that comes near the end of its data."""
 
     life: Life
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """An island shall hand in what it has and leave."""
+    """The order that an island hand in what it has and leave."""
 
     island: Island
     why: str
@@ -289,7 +314,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A draining learner has handed in everything and stopped at `progress`."""
+    """The notice that a draining learner has handed in everything and stopped at `progress`."""
 
     life: Life
     progress: Progress
@@ -297,34 +322,35 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """The passage of time: the alarm that `Wake` set has rung."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The run shall end: open rounds are completed, then each fragment has its last one."""
+    """The order to end the run: open rounds complete, then each fragment has its last round."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The syncer is back as a new generation; `versions`: what the shard has, for each fragment."""
+    """The return of the syncer as a new generation."""
 
     generation: int
     versions: tuple[Version, ...]
+    """The version of each fragment that the shards have."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLost:
-    """The shard of these fragments is dead, and so is what it held for merges."""
+    """The death of the shard of these fragments, with all that it held for merges."""
 
     fragments: tuple[Fragment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardBack:
-    """It is back, with the published versions of these fragments and nothing else."""
+    """The return of a shard, with the published versions of these fragments and nothing else."""
 
     fragments: tuple[Fragment, ...]
 
@@ -335,99 +361,109 @@ Event = (
 )  # fmt: skip
 
 
-# --- what learner and syncer say around them ------------------------------------------------------
+# --- messages between learner and syncer beside the events ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
     """Measurements that ride along with a report; no rule reads them.
 
-    `loss`: of the last step, nats per token. The others are seconds of this life, summed up:
-    computing inner steps, serving the syncer between them (on the training thread, and on the
-    devices before a step can begin), waiting for data, and idling (paced on purpose, or parked).
+    The seconds are totals of this life.
     """
 
     loss: float
+    """Loss of the last step, in nats per token."""
     computing_s: float = 0.0
+    """Seconds spent computing inner steps."""
     talking_s: float = 0.0
+    """Seconds of serving the syncer between steps: on the training thread, and on the devices."""
     data_s: float = 0.0
+    """Seconds spent waiting for data."""
     idle_s: float = 0.0
+    """Seconds spent idle: paced on purpose, or parked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To a report: the syncer step, this learner's clock offset, and whether the run is ending."""
+    """The syncer's answer to a report."""
 
     t: int
+    """The syncer step."""
     offset: int
+    """Offset of this learner's clock, which is its inner steps plus the offset."""
     stopping: bool
+    """Whether the run is ending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A new version on its way down: what to add to the public fragment of version `previous`.
-
-    `merged` are the contributions that went into it.
-    """
+    """A new version of a fragment on its way to a learner."""
 
     fragment: Fragment
     version: Version
     previous: Version
+    """The version to whose public fragment the sent delta is added."""
     merged: tuple[ContributionId, ...]
+    """Contributions that went into the version."""
 
 
 class Known(NamedTuple):
-    """Said to a life that is asked to hand in: what has become of its contributions to that
-    fragment so far.
+    """The fate of a life's contributions to a fragment, sent along when it is asked to hand in.
 
-    `held`: they wait for a merge, or for its publication; `merged`: they are part of a public
-    version. All the others are not, and never will be. `asked`: how often the shard had died, and
-    asked since; what was said before something that was heard already is void.
+    Contributions that are in neither list are not in the model, and never will be.
     """
 
     asked: tuple[int, int]
+    """How often the shard had died, and how often it had asked since.
+
+    A message with a smaller pair than one already heard is void.
+    """
     held: tuple[ContributionId, ...] = ()
+    """Contributions that wait for a merge, or for its publication."""
     merged: tuple[ContributionId, ...] = ()
+    """Contributions that are part of a public version."""
 
 
-# --- effects: what the shell must do --------------------------------------------------------------
+# --- effects: instructions for the shell ---------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Answer to `Join`: a life, a clock (steps + offset), public versions, and data.
-
-    `donors`: live learners that may be asked for their optimizer moments, best first.
-    """
+    """The answer to `Join`: a life, a clock, public versions and data."""
 
     life: Life
     offset: int
+    """Offset of the learner's clock, which is its inner steps plus the offset."""
     versions: tuple[Version, ...]
+    """The public version of each fragment."""
     leases: tuple[Lease, ...]
     donors: tuple[Life, ...] = ()
+    """Live learners that may be asked for their optimizer moments, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Answer to `Join`: not as things are; ask again in `retry_s` (None: never)."""
+    """The answer to a `Join` that cannot be granted now."""
 
     island: Island
     why: str
     retry_s: float | None = None
+    """Seconds after which to retry; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """Answer to words of a life that is over: join again, without the moments if `distrusted`."""
+    """The answer to a message of a life that is over: the learner must join again."""
 
     life: Life
     why: str
     distrusted: bool = False
+    """Whether it must join without its optimizer moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseGranted:
-    """Answer to `LeaseWanted`."""
+    """The answer to `LeaseWanted`."""
 
     life: Life
     lease: Lease
@@ -435,18 +471,16 @@ class LeaseGranted:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Have the shard call this learner for what it has trained on the fragment.
-
-    `last`: have it step no more before it answers.
-    """
+    """The order that the shard call this learner for what it has trained on the fragment."""
 
     life: Life
     fragment: Fragment
     last: bool = False
+    """Whether the learner must stop stepping before it answers."""
 
 
 class Item(NamedTuple):
-    """One contribution of a merge and its share; the shares of a merge sum to one."""
+    """One contribution of a merge with its weight; the weights of a merge sum to one."""
 
     contribution: Contribution
     weight: float
@@ -454,30 +488,33 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Apply these contributions to the fragment, in this order; answer `Merged`, or `Unsound` if
-    the step that comes out is not finite or longer than `limit`.
+    """The order that a shard merge these contributions into the fragment, in this order.
 
-    `trial`: contributions that are measured beside the others, and not merged. `measure`: whether
-    directions are wanted.
-
-    `last`: the merged delta is taken over as it is, whatever the outer optimizer of the run, whose
-    momentum or state stays what it was: nothing is trained any more that could make up for a step
-    that goes less far, or further.
+    The shard answers `Merged`, or `Unsound` if the step is not finite or longer than `limit`.
     """
 
     fragment: Fragment
     version: Version
     items: tuple[Item, ...]
     why: str
+    """Why the round was closed, in words."""
     last: bool = False
+    """Whether the merged delta is taken over as it is, without the outer optimizer.
+
+    The optimizer's momentum or state then stays unchanged. No later training could correct an outer
+    step that goes less far, or further.
+    """
     limit: float = math.inf
+    """Largest Euclidean norm that the step may have."""
     trial: tuple[Contribution, ...] = ()
+    """Contributions that are measured beside the others, and not merged."""
     measure: bool = False
+    """Whether the shard must measure directions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Make the fragment's new version durable, then answer `Stored`."""
+    """The order to make the fragment's new version durable, and then to answer `Stored`."""
 
     fragment: Fragment
     version: Version
@@ -485,53 +522,58 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Send the stored version to these learners; `merged` acknowledges what went into it."""
+    """The order to make the stored version public and to send it to these learners."""
 
     fragment: Fragment
     version: Version
     previous: Version
+    """The version that was public before; learners add the sent delta to it."""
     to: tuple[Life, ...]
     merged: tuple[ContributionId, ...]
+    """Contributions that went into the version; the publication acknowledges them."""
 
 
 class Cause(StrEnum):
-    """Why a contribution was not fit to be merged; the words beside it are for people."""
+    """The cause for which a contribution was refused; the words beside it are for people."""
 
-    COUNTERS = "counters"  # that cannot be
-    LAYOUT = "layout"  # of another model
-    FLAW = "flaw"  # what the shard has found in its bytes
-    BASE = "base"  # a version that is not known
-    STALE = "stale"
+    COUNTERS = "counters"  # impossible counters
+    LAYOUT = "layout"  # layout of another model
+    FLAW = "flaw"  # the shard found bytes that do not fit the wire format
+    BASE = "base"  # unknown base version
+    STALE = "stale"  # base version too old
     NOT_FINITE = "not finite"
-    NORM = "norm"  # far out of line with the recent ones
-    MOMENTS = "moments"  # whose norm is so
-    SPOILED = "spoiled"  # other bytes than were measured when it came
-    LOUDEST = "loudest"  # of a merge that was not sound
-    TRIAL = "trial"  # measured, and of an island that is not trusted yet
+    NORM = "norm"  # norm far out of line with the recent ones
+    MOMENTS = "moments"  # norm of the first moments out of line
+    SPOILED = "spoiled"  # bytes have changed since they were measured at arrival
+    LOUDEST = "loudest"  # largest norm per step of a merge that was unsound
+    TRIAL = "trial"  # measured only: the island is on trial
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Free these bytes. `cause`: where the gate has refused them; no part of what is checksummed on
-    the tape, which older runs have without."""
+    """The order to free the bytes of a contribution that will not be merged."""
 
     contribution: Contribution
     fate: Fate
     why: str
     cause: Cause | None = field(default=None, repr=False)
+    """Cause for which the gate has refused it; None if it has not.
+
+    It is left out of the checksums on the tape, because older runs do not have it.
+    """
 
     @property
     def returns_residual(self) -> bool:
-        """Will it not be merged, so that its learner gets back what it took along?
+        """Return whether the learner gets back the rounding error that it had added.
 
-        What was voided has no learner any more, and of what was said twice the first one counts.
+        A voided contribution has no learner any more, and of a repeated one the first one counts.
         """
         return self.fate in (Fate.GATE, Fate.STALE, Fate.LOST)
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A departure made the clock fall short: this learner's offset is now `offset`."""
+    """A new clock offset for this learner, after a departure made the K-th clock fall below t."""
 
     life: Life
     offset: int
@@ -539,7 +581,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Ask this learner to hand in everything and to leave."""
+    """The order to ask this learner to hand in everything and to leave."""
 
     life: Life
     why: str
@@ -547,14 +589,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Send `Tick` at this time; replaces an earlier wish."""
+    """The order to send `Tick` at this time; it replaces any earlier one."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The public fragments are the result; end the run."""
+    """The end of the run: the public fragments are the result."""
 
     why: str
 

@@ -1,4 +1,4 @@
-"""May this round close? One question, always answered with its reason."""
+"""The decision whether a round may close, always with its reason."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from coordinator.protocol import Island
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Merge what has arrived."""
+    """The verdict to merge what has arrived."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Not before `until_s`, unless something arrives; infinite when only an arrival can help."""
+    """The verdict to wait for an arrival, or until a deadline."""
 
     until_s: float
+    """Time at which the round is judged again; infinite if only an arrival can help."""
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """The quorum will not be reached any more: keep the contributions, end the round."""
+    """The verdict to end the round and keep its contributions: the quorum will not be reached."""
 
     why: str
 
@@ -45,10 +46,11 @@ def judge(
 ) -> Verdict:
     """Decide whether the round closes at `now_s`.
 
-    `arrived`: islands whose contribution the shard holds, past the gate; one that delivered and
-    then died still counts, its work is done. `expected`: live islands that were asked and have
-    not answered. `deadline_s`: the end of the grace window; without a quorum infinite while the
-    run goes on, and then the time at which the round is given up.
+    `arrived`: islands whose contribution the shard holds, past the gate; an island that delivered
+    and then died still counts, because its work is done. `expected`: live islands that were asked
+    and have not answered. `deadline_s`: the end of the grace window. Without a quorum it is
+    infinite while the run goes on, and when the run ends it is the time at which the round is
+    abandoned.
     """
     if len(arrived) < min_quorum:
         short = f"quorum {len(arrived)}/{min_quorum}"

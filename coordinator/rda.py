@@ -1,4 +1,4 @@
-"""Radial-directional averaging of a merge: how the delta of each piece is made of the parts.
+"""Radial-directional averaging: how the delta of each piece is made of the parts of a merge.
 
 The formula is in `merge`. It needs the norm of each piece of each part, which was taken when the
 part arrived, and the length of the mean direction, for which all parts are read once.
@@ -20,11 +20,11 @@ from coordinator.tiles import Spread, Tile, jobs_of
 from coordinator.weighted_sum import weighted
 
 CANCELLED = 1e-6
-"""A mean direction shorter than this points nowhere: fall back to the weighted mean."""
+"""The length of a mean direction below which the weighted mean is taken instead."""
 
 
 class Recipe(NamedTuple):
-    """How the delta of a piece is made: `factor` times the sum of the parts by these weights."""
+    """The recipe of a piece's delta: `factor` times the sum of the parts by these weights."""
 
     weights: Flat
     factor: float

@@ -1,4 +1,4 @@
-"""The syncer or a shard comes back: what holds of the state that was, and what is void."""
+"""The restart of the syncer or of a shard: what remains valid of the state, and what is void."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from coordinator.state import (
 
 
 def resume(rule: Rule, state: State, event: Resume) -> State:
-    """Go on as generation `event.generation`, at the versions that the shard still has.
+    """Go on as generation `event.generation`, at the versions that the shards still have.
 
     Every life is over (learners go on stepping and join again) and every round under way is void.
-    What the shard held for a merge died with the generation: lost, like work that was never handed
-    in; and so is what it had merged into a version that was not public yet.
-    t, incarnations, leases and the ledger go on, so nothing that was promised is promised twice.
+    Contributions that a shard held are lost, like work that was never handed in. So are those
+    merged into a version that was not public yet. t, incarnations, leases and the ledger go on, so
+    nothing that was promised is promised twice.
     """
     for member in tuple(state.members.values()):
         state = lives.lose(rule, state, member.life, "the syncer has restarted")
-    for member in state.members.values():  # times of a clock that may be another one now
+    for member in state.members.values():  # times of the former clock
         state = with_member(state, replace(member, barred_s=0.0))
     running = state.phase is Phase.RUNNING
     for p, version in enumerate(event.versions):
@@ -56,9 +56,9 @@ def resume(rule: Rule, state: State, event: Resume) -> State:
 
 
 def shard_lost(state: State, event: ShardLost) -> Step:
-    """The rounds of its fragments are void, what it held for them is lost; all else goes on.
+    """Void the rounds of the dead shard's fragments, and account its contributions as lost.
 
-    Learners stay live; the error-feedback residual of their lost contributions is returned to them.
+    Learners stay live and get back the error-feedback residual of their lost contributions.
     """
     discards: tuple[Discard, ...] = ()
     for p in event.fragments:
@@ -71,15 +71,17 @@ def shard_lost(state: State, event: ShardLost) -> Step:
 
 
 def shard_back(state: State, event: ShardBack) -> State:
-    """What has become due meanwhile is opened."""
+    """Mark the fragments' shard as alive; rounds that became due meanwhile open next."""
     for p in event.fragments:
         state = with_fragment(state, p, replace(state.fragments[p], away=False))
     return state
 
 
 def _without_round(state: State, p: Fragment) -> tuple[State, tuple[Contribution, ...]]:
-    """Its round is void, and due again; what was in hand is lost, and what was merged into a
-    version that was not public yet. Returns those contributions too."""
+    """Void the fragment's round and make it due again; return its contributions, which are lost.
+
+    They include those merged into a version that was not public yet.
+    """
     fragment, round_ = state.fragments[p], state.fragments[p].round
     accounts, merges, participations = state.ledger, state.merges, state.participations
     items = () if round_ is None else round_.items

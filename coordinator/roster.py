@@ -1,6 +1,6 @@
-"""All members, and in order what is asked of all of them at every event.
+"""All members, with sorted views of what every event asks about all of them.
 
-With hundreds of learners a look at each costs more than everything else that a report asks for.
+With hundreds of learners, a loop over all of them would cost more than the rest of a report.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ Number = TypeVar("Number", int, float)
 
 
 class Roster(Mapping[Island, Member]):
-    """Members by island, as a value: `put` answers with another one and changes nothing.
+    """Members by island, as an immutable value: `put` returns another roster.
 
-    Of live learners, ascending: `clocks`; `doubted`, those clocks that are not believed yet;
-    `steps_s`, seconds a step takes, of those that have stepped. `living`: their lives.
-    `silences_s`, ascending: when each that speaks will be given up if it says nothing more, where
-    learners must advance.
+    The tuples are in ascending order:
+
+    - `clocks`: clocks of the live learners
+    - `doubted`: those clocks that are not believed yet
+    - `steps_s`: seconds per step of the live learners that have stepped
+    - `silences_s`: when each speaking learner will be given up if it stays silent and must advance
+
+    `living` is the set of the live learners' lives.
     """
 
     __slots__ = ("_by_island", "clocks", "doubted", "living", "silences_s", "steps_s")
@@ -38,7 +42,7 @@ class Roster(Mapping[Island, Member]):
         )
 
     def put(self, member: Member) -> Roster:
-        """With this member instead of the one of its island."""
+        """Return a roster with this member in place of the one of its island."""
         island = member.life.island
         before = self._by_island.get(island)
         new = object.__new__(Roster)
@@ -60,9 +64,11 @@ class Roster(Mapping[Island, Member]):
         return len(self._by_island)
 
     def values(self) -> ValuesView[Member]:
+        """Return a view of the members."""
         return self._by_island.values()
 
     def items(self) -> ItemsView[Island, Member]:
+        """Return a view of the islands with their members."""
         return self._by_island.items()
 
     def __repr__(self) -> str:
@@ -70,12 +76,12 @@ class Roster(Mapping[Island, Member]):
 
 
 def kth_clock(members: Roster, k: int) -> int | None:
-    """The K-th largest clock of the live learners; None while there are fewer than K."""
+    """Return the K-th largest clock of the live learners; None while there are fewer than K."""
     return members.clocks[-k] if len(members.clocks) >= k else None
 
 
 def believed_clock(members: Roster, k: int) -> int | None:
-    """Return the K-th largest clock of the live learners without those that are doubted."""
+    """Return the K-th largest clock of the live learners whose clock is not doubted."""
     if not members.doubted:
         return kth_clock(members, k)
     clocks = [*members.clocks]
@@ -85,7 +91,10 @@ def believed_clock(members: Roster, k: int) -> int | None:
 
 
 def silent_at_s(member: Member | None) -> float | None:
-    """When it will be given up if it says nothing more, and must advance; None: not any more."""
+    """Return when the learner will be given up if it says nothing more and must advance.
+
+    It is None if the learner does not speak.
+    """
     if member is None or member.status not in SPEAKING:
         return None
     return silent_since_s(member, must_advance=True) + silence_limit_s(member)
@@ -110,7 +119,7 @@ def _step_s(member: Member | None) -> float | None:
 
 
 def _replaced(lives: frozenset[Life], out: Life | None, into: Life | None) -> frozenset[Life]:
-    """The same set, not an equal one, if nothing changes."""
+    """Return the set with one life replaced; the identical object if nothing changes."""
     if out == into:
         return lives
     return lives.difference([out]).union([] if into is None else [into])
@@ -123,7 +132,7 @@ def _sorted(numbers: list[Number | None]) -> tuple[Number, ...]:
 def _moved(
     ordered: tuple[Number, ...], out: Number | None, into: Number | None
 ) -> tuple[Number, ...]:
-    """One number less and one more, still in order."""
+    """Return the tuple with one number less and one more, still in order."""
     if out == into:
         return ordered
     moved = [*ordered]

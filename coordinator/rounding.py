@@ -1,5 +1,7 @@
-"""The inner loops that write elements as codes: a scale for each block, and what is nearest to each
-element. See coordinator/kernels.py, which reads them back, for how such loops are written."""
+"""The inner loops that quantize: a scale for each block, and the nearest code for each element.
+
+coordinator/kernels.py decodes, and says how such loops are written.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ from coordinator.kernels import (
 
 @compiled
 def choose_scales(exponents: U8, bits: U32, down: int, up: np.uint32) -> None:
-    """Each block's scale: `down` powers of two below its largest element.
+    """Choose the scale of each block: `down` powers of two below its largest element.
 
-    `bits`: the elements as integers. `up`: 0, or NEAREST for the power next to the largest.
+    `bits`: the elements as integers. `up`: 0, or NEAREST for the power nearest to the largest.
     """
     for block in range(exponents.size):
         largest = np.uint32(0)
@@ -44,11 +46,12 @@ def choose_scales(exponents: U8, bits: U32, down: int, up: np.uint32) -> None:
 
 @compiled
 def lower_to_mean(exponents: U8, bits: U32) -> None:
-    """From the exponent of each block's largest element to its scale for two bits an element: the
-    power of two next to 1.25 times the mean magnitude, which for normal numbers is the best
-    distance of four even levels. Blocks of zeros and those that are not finite stay as they are.
+    """Lower each block's exponent from its largest element to its scale for two bits an element.
 
-    The sum is one of integers, in units of the largest element's last bit: any order gives it.
+    The scale is the power of two nearest to 1.25 times the mean magnitude, which for normally
+    distributed numbers is the best distance of four even levels. Blocks of zeros and blocks that
+    are not finite stay unchanged. The sum is of integers, in units of the largest element's last
+    bit, so it does not depend on the order.
     """
     for block in range(exponents.size):
         exponent = np.int64(exponents[block])
@@ -67,7 +70,7 @@ def lower_to_mean(exponents: U8, bits: U32) -> None:
 
 @compiled
 def write_int8(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
-    """Whole blocks in steps of their scale, half to even, at most 127 either way, plus 128."""
+    """Write whole blocks in steps of their scale, half to even, up to 127 either way, plus 128."""
     most = np.float32(127)
     for block in range(exponents.size):
         inverse, start = inverses[exponents[block]], block * BLOCK
@@ -81,8 +84,10 @@ def write_int8(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
 
 @compiled
 def write_int4(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
-    """Write whole blocks in steps of their scale, at most 7 either way. Byte i of a block holds its
-    elements i (low four bits) and i + HALF (high), each plus 8."""
+    """Write whole blocks in steps of their scale, half to even, at most 7 either way.
+
+    Byte i of a block holds its elements i (low four bits) and i + HALF (high), each plus 8.
+    """
     most = np.float32(7)
     for block in range(exponents.size):
         inverse, start = inverses[exponents[block]], block * BLOCK
@@ -96,9 +101,11 @@ def write_int4(exponents: U8, codes: U8, a: F32, inverses: F32) -> None:
 
 @compiled
 def write_int2(exponents: U8, codes: U8, bits: U32) -> None:
-    """Write whole blocks as the nearest of -1.5, -0.5, 0.5 and 1.5 steps of their scale, ties away
-    from zero, a zero by its sign. Byte i of a block holds its elements i, i + QUARTER,
-    i + 2 QUARTER and i + 3 QUARTER, two bits each from the lowest on."""
+    """Write whole blocks as the nearest of -1.5, -0.5, 0.5 and 1.5 steps of their scale.
+
+    Ties go away from zero, and a zero goes by its sign. Byte i of a block holds its elements i, i +
+    QUARTER, i + 2 QUARTER and i + 3 QUARTER, two bits each from the lowest on.
+    """
     for block in range(exponents.size):
         scale, start = np.uint32(exponents[block]), block * BLOCK
         for i in range(QUARTER):
@@ -113,8 +120,10 @@ def write_int2(exponents: U8, codes: U8, bits: U32) -> None:
 
 @compiled
 def write_e3m0(exponents: U8, codes: U8, bits: U32) -> None:
-    """Round each element to 0 or the nearest of seven powers of two, ties away from zero. A code is
-    a sign bit and three bits of exponent, laid out as in `write_int4`."""
+    """Write each element as 0 or the nearest of seven powers of two, ties away from zero.
+
+    A code is a sign bit and three bits of exponent, laid out as in `write_int4`.
+    """
     for block in range(exponents.size):
         scale = np.int32(exponents[block])
         for i in range(HALF):
@@ -123,7 +132,7 @@ def write_e3m0(exponents: U8, codes: U8, bits: U32) -> None:
                 element = bits[block * BLOCK + half * HALF + i]
                 magnitude = element & MAGNITUDE
                 power = np.int32((magnitude + NEAREST) >> MANTISSA_BITS) - scale + 1
-                if power < 1:  # half of the smallest power, or less than that
+                if power < 1:  # at most half of the smallest power
                     power = np.int32((magnitude >> MANTISSA_BITS) >= scale - 1)
                 sign = np.int32(element >> np.uint32(31)) << 3
                 both |= (min(power, 7) | sign) << (4 * half)

@@ -1,4 +1,4 @@
-"""A round, from due to published: one fragment, one version."""
+"""The rules for a round until it closes; a round is one fragment and one version."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def tell_time(rule: Rule, state: State, clock: int | None, now_s: float) -> Stat
 
 
 def _call_again(fragment: FragmentState) -> FragmentState:
-    """Due once more while its round is open: ask again whoever answered with nothing to merge."""
+    """Clear the ask of lives that answered with nothing to merge, so that they are asked again.
+
+    The fragment became due once more while its round is open.
+    """
     if (round_ := fragment.round) is None or round_.stage is not Stage.OPEN:
         return fragment
     called = frozenset(
@@ -59,7 +62,7 @@ def _call_again(fragment: FragmentState) -> FragmentState:
 
 
 def open_due(state: State, now_s: float) -> State:
-    """Open a round of each due fragment that has none under way, and a shard."""
+    """Open a round of each due fragment that has none under way and whose shard is alive."""
     for p, fragment in enumerate(state.fragments):
         if fragment.due and fragment.round is None and not fragment.away:
             last = state.phase is Phase.STOPPING
@@ -74,24 +77,28 @@ def next_version(state: State, fragment: FragmentState) -> Version:
 
 
 def stop(state: State, why: str, now_s: float) -> State:
-    """End early, on request."""
+    """End the run early, on request."""
     return _end(state, why, now_s) if state.phase is Phase.RUNNING else state
 
 
 def _end(state: State, why: str, now_s: float) -> State:
-    """Each fragment is due once more, for its last round, so that all hand in their work; one that
-    has a round under way when that is done. From here on nothing else becomes due."""
+    """Make each fragment due once more, for its last round, so that all hand in their work.
+
+    A fragment with a round under way has its last round after that one. Nothing else becomes due
+    from here on.
+    """
     due = tuple(replace(fragment, due=True) for fragment in state.fragments)
     ending = replace(state, fragments=due, phase=Phase.STOPPING, why=why, ending_s=now_s)
     return open_due(ending, now_s)
 
 
 def opened(state: State) -> list[Fragment]:
+    """Return the fragments that have an open round."""
     return [Fragment(p) for p, fragment in enumerate(state.fragments) if is_open(fragment)]
 
 
 def goes_on(rule: Rule, before: State, state: State, p: Fragment, now_s: float) -> bool:
-    """Fast path: True if looking at this round again cannot change anything."""
+    """Return whether another look at this round cannot change anything (the fast path)."""
     fragment = state.fragments[p]
     if (round_ := fragment.round) is None:
         return False
@@ -101,12 +108,12 @@ def goes_on(rule: Rule, before: State, state: State, p: Fragment, now_s: float) 
         and state.phase is before.phase
     )
     if round_.last:
-        same = same and state.members is before.members  # one that drains may have left
+        same = same and state.members is before.members  # a draining one may have left
     return same and now_s < deadline_s(rule, state, round_)
 
 
 def further(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
-    """Ask whoever can deliver for the fragment's open round, and decide whether it closes."""
+    """Ask the learners that can deliver for the fragment's open round; decide whether it closes."""
     if not is_open(state.fragments[p]):
         return state, ()
     state, asks = _ask(state, p)
@@ -115,7 +122,7 @@ def further(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
 
 
 def _ask(state: State, p: Fragment) -> Step:
-    """Ask each live learner once in a round, latecomers too; one still owing an answer owes it."""
+    """Ask each live learner once in a round, also latecomers, unless it still owes an answer."""
     fragment = state.fragments[p]
     if (round_ := fragment.round) is None:
         return state, ()
@@ -133,8 +140,11 @@ def _ask(state: State, p: Fragment) -> Step:
 
 
 def notice_quorums(rule: Rule, state: State, now_s: float) -> State:
-    """Since when each open round has its quorum: known of all before any of them is judged, since
-    the moving average that this feeds is part of everyone's grace."""
+    """Record since when each open round has its quorum.
+
+    This is done for all rounds before any of them is judged: it feeds a moving average that is part
+    of every grace window.
+    """
     for p, fragment in enumerate(state.fragments):
         round_ = fragment.round
         if (
@@ -152,8 +162,11 @@ def notice_quorums(rule: Rule, state: State, now_s: float) -> State:
 def _in_hand(
     rule: Rule, state: State, fragment: FragmentState, round_: Round
 ) -> AbstractSet[Island]:
-    """Islands that count for the quorum: those that delivered for this round; for a last one those
-    that came too late for the round before as well, since there is none after."""
+    """Return the islands that count for the quorum: those that delivered for this round.
+
+    In a last round, islands that came too late for the round before count as well, since no later
+    round can merge their contributions.
+    """
     if not round_.last:
         return round_.arrived
     oldest = _oldest(rule, fragment)
@@ -162,7 +175,7 @@ def _in_hand(
 
 
 def _oldest(rule: Rule, fragment: FragmentState) -> int:
-    """A base before this one is too stale to be merged now."""
+    """Return the oldest base number that is not too stale to be merged now."""
     return fragment.version.number - rule.max_staleness
 
 
@@ -187,8 +200,11 @@ def _decide(rule: Rule, state: State, p: Fragment, now_s: float) -> Step:
 
 
 def deadline_s(rule: Rule, state: State, round_: Round) -> float:
-    """When the grace window of an open round ends; infinite without a quorum, unless the run ends:
-    then the round is given up at this time. That of a last round is at least as long."""
+    """Return when the grace window of an open round ends, in seconds of the syncer's clock.
+
+    It is infinite without a quorum, unless the run ends: then the round is abandoned at this time.
+    The window of a last round is at least as long as that.
+    """
     step_s, pace, since_s = state.members.steps_s, state.pace, round_.quorum_since_s
     graced_s = math.inf
     if since_s is not None:
@@ -225,15 +241,17 @@ def _verdict(
 
 
 def _leaving(state: State) -> set[Island]:
-    """Islands that drain: they hand in everything without being asked, and then have left."""
+    """Return the draining islands: they hand in everything without being asked, and then leave."""
     return {m.life.island for m in state.members.values() if m.status is Status.DRAINING}
 
 
 def _close(
     rule: Rule, state: State, p: Fragment, fragment: FragmentState, round_: Round, now_s: float
 ) -> Step:
-    """Merge the inbox, save what has become too old in it while it waited; what is on trial is
-    measured beside it."""
+    """Merge the inbox, except contributions that became too stale while they waited.
+
+    Contributions on trial are measured beside the merge.
+    """
     stale = [c for c in fragment.inbox if c.base.number < _oldest(rule, fragment)]
     waiting = sorted((c for c in fragment.inbox if c not in stale), key=sorting_key)
     trial = tuple(c for c in waiting if state.members[c.id.life.island].trial)
@@ -250,7 +268,7 @@ def _close(
 
 
 def finish(state: State) -> Step:
-    """Once the last round is over, the public fragments are the result."""
+    """Finish the run once the last round is over: the public fragments are the result."""
     if state.phase is not Phase.STOPPING or any(f.round or f.due for f in state.fragments):
         return state, ()
     return replace(state, phase=Phase.FINISHED), (Finish(state.why),)

@@ -1,4 +1,4 @@
-"""Which fragment is due at which syncer step."""
+"""The schedule of due points: which fragment is due at which syncer step."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from coordinator.protocol import Fragment
 
 
 class Before(NamedTuple):
-    """Another H, of the due points up to this step."""
+    """An earlier stretch of the schedule, with its own H."""
 
     upto: int
+    """The last syncer step of the stretch."""
     every: int
+    """H in the stretch, in syncer steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Fragment p of P is due when t passes n*H + floor(p*H/P), for every n >= 0, save t = 0.
+    """The due points of all fragments: p is due when t passes n*H + floor(p*H/P), n >= 0, t > 0.
 
     H (`every`) need not be a multiple of P: the due points are spread exactly, each fragment once
-    in H steps. P > H is refused at the door, since two fragments would share a step. Where H
-    changes on the way, `before` has those of the beginning, in order: a due point in (a, b] is one
-    of the H of that stretch, as if it had been so from the beginning.
+    in H steps. The configuration refuses P > H, since two fragments would share a step. If H
+    changes during the run, `before` has the earlier stretches in order. A due point in a stretch
+    (a, b] is one of that stretch's H, as if that H had been valid from the beginning.
     """
 
     every: int
@@ -32,7 +34,7 @@ class Schedule:
     before: tuple[Before, ...] = ()
 
     def passed(self, fragment: Fragment, *, t: int) -> int:
-        """How many due points of the fragment lie in (0, t]."""
+        """Return how many due points of the fragment lie in (0, t]."""
         counted, start = 0, 0
         for upto, every in self.before:
             stop = min(t, upto)
@@ -45,18 +47,18 @@ class Schedule:
         return counted
 
     def _upto(self, every: int, fragment: Fragment, t: int) -> int:
-        """How many lie in [0, t], if H is the same all the time."""
+        """Return how many due points lie in [0, t] if H never changes."""
         phase = fragment * every // self.fragments
         return (t - phase) // every + 1 if t >= phase else 0
 
     @property
     def longest(self) -> int:
-        """The largest H there is."""
+        """The largest H of the schedule, in syncer steps."""
         return max([self.every, *(every for _, every in self.before)])
 
     @property
     def least(self) -> int:
-        """From a due point of a fragment to its next one it is never less than so many steps."""
+        """The smallest distance between successive due points of a fragment, in syncer steps."""
         gaps = [self.every, *(every for _, every in self.before)]
         longest = self.longest
         for upto, _ in self.before:
@@ -71,7 +73,7 @@ class Schedule:
                 yield t
 
     def due(self, *, after: int, upto: int) -> tuple[Fragment, ...]:
-        """The fragments with a due point in (after, upto], each once, in order of p."""
+        """Return the fragments with a due point in (after, upto], each once, in order of p."""
         return tuple(
             fragment
             for fragment in map(Fragment, range(self.fragments))

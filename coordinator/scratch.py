@@ -14,23 +14,27 @@ from coordinator.kernels import BLOCK, TILE
 
 
 class Room(NamedTuple):
-    """The scratch arrays of one thread that works on a tile."""
+    """The scratch arrays of one thread."""
 
     total: NDArray[np.float32]
+    """A total of decoded values."""
     bits: NDArray[np.uint32]
+    """Bits of f32 values, widened from bf16."""
     lanes: NDArray[np.float64]
+    """Partial sums in f64."""
 
 
 _FREE: list[Room] = []
-"""Rooms that nobody is in: pages that are new to a process cost more than the work on them."""
+"""Free rooms, for reuse: pages that are new to a process cost more than the work on them."""
 
 
 @contextmanager
 def room_of_my_own() -> Generator[Room]:
+    """Lend this thread scratch arrays that no other thread uses."""
     try:
         room = _FREE.pop()
     except IndexError:
-        tile = TILE + 2 * BLOCK  # one that begins and ends within blocks
+        tile = TILE + 2 * BLOCK  # a tile that begins and ends within blocks
         room = Room(np.empty(tile, np.float32), np.empty(tile, np.uint32), np.empty(LANES))
     try:
         yield room

@@ -1,4 +1,4 @@
-"""The syncer's whole mind: the rules' parameters, and the one frozen value that they turn over."""
+"""The syncer's state, one frozen value, and the rules' parameters."""
 
 from __future__ import annotations
 
@@ -29,48 +29,55 @@ from coordinator.roster import Roster
 from coordinator.schedule import Schedule
 
 EDITION = 1
-"""The newest edition of the rules. Edition 0 believes what an island says of its own progress. A
-tape names the edition that answered its events, and a run keeps the one that it began with."""
+"""The newest edition of the rules.
+
+Edition 0 believes what an island says of its own progress. A tape names the edition that answered
+its events, and a run keeps the edition that it began with.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a run is configured to do; constant over the run.
-
-    `steps`: T in syncer steps. `grace_s`: None = adaptive. `overlap`: tau in inner steps, 0 = the
-    learners wait for adoption; if `overlap_follows`, that is the least of what a round takes.
-    `lease_windows`: length of a lease. `watch`: what follows from a learner's direction.
-    `edition`: which rules answer (`EDITION`). `batches`: windows that a learner of each group reads
-    in one step, 0 if its cursor is not to be looked at. `window_tokens`: the most tokens that a
-    window can have, 0 if that is not known.
-    """
+    """The configuration of the rules, constant over a run."""
 
     schedule: Schedule
     fingerprint: str
+    """The fingerprint of the run's layout."""
     steps: int
+    """Length of the run: T in syncer steps."""
     min_quorum: int
+    """Islands that a merge needs: K."""
     grace_s: float | None
+    """Length of the grace window in seconds; None: adaptive."""
     overlap: int
+    """Overlap in inner steps (tau); 0: learners wait for adoption."""
     max_staleness: int
+    """Versions that the base of a contribution may be behind the public one."""
     lease_windows: int
+    """Windows in a lease."""
     watch: Watch
+    """The consequence of a learner's direction."""
     overlap_follows: bool = False
+    """Whether the overlap is as long as a round takes; `overlap` is then its minimum."""
     edition: int = EDITION
+    """The edition of the rules that answers events, see `EDITION`."""
     batches: tuple[tuple[str, int], ...] = ()
+    """For each group, windows that a learner reads in one step; 0 if its cursor is not checked."""
     window_tokens: int = 0
+    """Largest number of tokens that a window can have; 0 if unknown."""
 
     @property
     def bounded(self) -> bool:
-        """Whether the words of an island are held to what it can have done (edition 1)."""
+        """Whether an island's claims are held to what it can have done (edition 1)."""
         return self.edition >= 1
 
     def batch_of(self, group: str) -> int:
-        """Windows that a learner of this group reads in one step; 1 if that is not known."""
+        """Return the windows that a learner of this group reads in one step; 1 if unknown."""
         return next((windows for name, windows in self.batches if name == group), 1)
 
 
 class Phase(StrEnum):
-    """Of the run as a whole."""
+    """The phase of the run as a whole."""
 
     RUNNING = "running"
     STOPPING = "stopping"  # open rounds are completed, then each fragment has its last one
@@ -78,99 +85,112 @@ class Phase(StrEnum):
 
 
 class Stage(StrEnum):
-    """Of one round."""
+    """The stage of one round."""
 
     OPEN = "open"  # contributions arrive
     MERGING = "merging"  # closed; the shard computes
-    STORING = "storing"  # merged; on its way to the disk
+    STORING = "storing"  # merged; the version is being written
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One fragment, one version, from opening to publication.
-
-    `called`: lives that were asked, each once; `arrived`: islands that delivered since the opening;
-    `items`: what is being merged; `trial`: what is measured beside it; `last`: it was opened
-    because the run ends.
-    """
+    """One round: one fragment and one version, from opening to publication."""
 
     version: Version
     opened_s: float
     stage: Stage = Stage.OPEN
     called: frozenset[Life] = frozenset()
+    """Lives that were asked, each once."""
     arrived: frozenset[Island] = frozenset()
+    """Islands that have delivered since the opening."""
     quorum_since_s: float | None = None
+    """Time at which the quorum was reached."""
     closed_s: float | None = None
     items: tuple[Contribution, ...] = ()
+    """Contributions that are being merged."""
     trial: tuple[Contribution, ...] = ()
+    """Contributions that are measured beside the merge, and not merged."""
     why: str = "opened"
+    """The reason of the latest verdict on the round, in words."""
     last: bool = False
+    """Whether it was opened because the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentState:
-    """One fragment: its published version and what is under way for the next one.
-
-    `due`: a round shall open as soon as none is under way. `asked`: hand-ins that were requested
-    and not answered; they outlast a round. `inbox`: admitted contributions not yet merged.
-    `norms`: of recently admitted contributions; `moments`: of the first moments beside them, each
-    over one step. `outliers`: islands whose norm was refused since;
-    `voters`: who had a vote on what is usual when the first of them was. `moves`: norms of the
-    steps that the fragment took of late. `participants`: of the last merge. `away`: its shard is
-    dead, no round can be. `void`: versions since the last publication that died with their shard or
-    were not sound; their numbers are not used again.
-    """
+    """One fragment: its published version, and the work on the next one."""
 
     version: Version
+    """The published version."""
     due: bool = False
+    """Whether a round must open as soon as none is under way."""
     round: Round | None = None
     asked: Mapping[Island, Life] = field(default_factory=dict[Island, Life])
+    """Requested hand-ins that were not answered yet; they outlast a round."""
     inbox: tuple[Contribution, ...] = ()
+    """Admitted contributions that are not merged yet."""
     norms: Norms = NONE
+    """Norms of recently admitted contributions."""
     moments: Norms = NONE
+    """Norms of the first moments beside them, each over one step."""
     outliers: frozenset[Island] = frozenset()
+    """Islands whose norm was refused since the last admission."""
     voters: frozenset[Island] = frozenset()
+    """Islands that had a vote on the usual norms when the first outlier was refused."""
     moves: Norms = NONE
+    """Norms of the recent steps of the public fragment."""
     participants: tuple[Island, ...] = ()
+    """Islands that took part in the last merge."""
     away: bool = False
+    """Whether its shard is dead; no round can be open then."""
     void: int = 0
+    """Versions since the last publication that died with their shard or were unsound.
+
+    Their numbers are not reused.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that the rules remember between two events.
-
-    `t` is the syncer step; `generation` counts the lives of the syncer, from 0; `ending_s`: since
-    when the run is ending.
-    """
+    """The state of the rules between two events."""
 
     t: int
+    """The syncer step."""
     generation: int
+    """Number of restarts of the syncer."""
     phase: Phase
     why: str
+    """The reason for the phase, in words."""
     next_incarnation: Incarnation
     members: Roster
+    """All members, including those whose life is over."""
     fragments: tuple[FragmentState, ...]
     pace: Pace
+    """Moving averages of the times in a round."""
     leases: Pools
+    """The pool of leases of each region."""
     ledger: Ledger
     merges: int = 0
+    """Merges of the run so far."""
     participations: int = 0
+    """Islands that took part, summed over those merges."""
     wake_s: float | None = None
+    """Time of the alarm that was set last; None if there is none."""
     ending_s: float | None = None
+    """Time at which the run began to end; None while it goes on."""
 
 
 def is_open(fragment: FragmentState) -> bool:
-    """Is there a round in which contributions arrive?"""
+    """Return whether the fragment has a round in which contributions arrive."""
     return fragment.round is not None and fragment.round.stage is Stage.OPEN
 
 
 Step = tuple[State, tuple[Effect, ...]]
-"""What a rule answers: the new state, and what the shell must do, in this order."""
+"""The answer of a rule: the new state, and the effects that the shell must carry out in order."""
 
 
 def initial(rule: Rule, *, generation: int = 0) -> State:
-    """Before the first learner joins: every fragment at number 0 of this generation."""
+    """Return the state before the first join: every fragment is at number 0 of this generation."""
     blank = FragmentState(Version(generation, 0))
     return State(
         t=0,
@@ -187,25 +207,28 @@ def initial(rule: Rule, *, generation: int = 0) -> State:
 
 
 def with_member(state: State, member: Member) -> State:
+    """Return the state with this member in place of the one of its island."""
     return replace(state, members=state.members.put(member))
 
 
 def with_pool(state: State, region: Region | None, pool: Pool) -> State:
+    """Return the state with this pool of leases for the region."""
     return replace(state, leases={**state.leases, region: pool})
 
 
 def with_fragment(state: State, p: Fragment, fragment: FragmentState) -> State:
+    """Return the state with fragment `p` replaced."""
     fragments = (*state.fragments[:p], fragment, *state.fragments[p + 1 :])
     return replace(state, fragments=fragments)
 
 
 def in_order(members: Members) -> list[Member]:
-    """Members by island name: the order in which effects speak to them."""
+    """Return the members by island name: the order in which effects address them."""
     return [members[island] for island in sorted(members)]
 
 
 def validate(rule: Rule, state: State) -> None:
-    """Every invariant that can be read off one state; `docs/invariants.md` names them all.
+    """Check every invariant that one state shows; `docs/invariants.md` names them all.
 
     Errors: `BrokenInvariant`, a defect of the rules.
     """

@@ -1,5 +1,7 @@
-"""What follows from the directions that a merge has measured: who is quarantined, who is trusted
-again. The bounds are those of `direction`."""
+"""The consequences of measured directions: islands are quarantined, or trusted again.
+
+The bounds are those of `direction_gate`.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,15 @@ def judge(
     trial: tuple[Contribution, ...],
     event: Merged,
 ) -> Step:
-    """Count for each island in how many merges in a row it pointed against the others; one with
-    RUN of them is quarantined, and on trial until RUN contributions in a row do not.
+    """Count the merges in a row in which each island pointed against the others.
 
-    What was on trial is discarded, being measured. Nobody is quarantined where fewer than LIVE are
-    live, unless the outer momentum confirms it; where their data are of several regions; or where
-    the rest would be under the quorum.
+    An island with RUN of them is quarantined, and on trial until RUN contributions in a row do not
+    point against the others. Contributions on trial are discarded once they are measured. No island
+    is quarantined in these cases:
+
+    - fewer than LIVE learners are live, unless the outer momentum confirms the direction
+    - their data are of several regions
+    - the rest would be under the quorum
     """
     participants, tried = cosines_of(items, trial, event)
     aligned = alignments_of(items, event)
@@ -72,8 +77,10 @@ def judge(
 def cosines_of(
     items: tuple[Contribution, ...], trial: tuple[Contribution, ...], event: Merged
 ) -> tuple[Mapping[Island, float], Mapping[Island, float]]:
-    """Return the cosine of each island's newest contribution, of those merged and of those on
-    trial; without those that have none."""
+    """Return the cosine of each island's newest contribution: merged ones, then those on trial.
+
+    Islands without a cosine are left out.
+    """
     merged, tried = event.cosines[: len(items)], event.cosines[len(items) :]
     return (
         {c.id.life.island: x for c, x in zip(items, merged, strict=False) if x is not None},
@@ -93,7 +100,7 @@ def _trusted(state: State) -> list[Member]:
 
 
 def _may_be_quarantined(rule: Rule, state: State, member: Member, *, sure: bool) -> bool:
-    """`sure`: the outer momentum confirms it."""
+    """Return whether a suspect may be quarantined; `sure`: the outer momentum confirms it."""
     living = _trusted(state)
     trusted = sum(m.life != member.life for m in living)
     one_region = len({m.region for m in living}) == 1
@@ -102,7 +109,7 @@ def _may_be_quarantined(rule: Rule, state: State, member: Member, *, sure: bool)
 
 
 def _quarantine(rule: Rule, state: State, member: Member, why: str) -> tuple[State, Void]:
-    """Its life is over; nothing that it has handed in counts for a quorum any more."""
+    """End the life of a suspect, put its island on trial, and take it out of open quorums."""
     quarantines = member.quarantines + 1
     island, suspect = member.life.island, replace(member, trial=RUN, quarantines=quarantines)
     state = lose(rule, with_member(state, suspect), member.life, why, Status.QUARANTINED)

@@ -1,4 +1,4 @@
-"""Events as plain data and back, so that they can be written down; replay(tape) == state."""
+"""The conversion of events and states to plain data and back; replay(tape) == state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordinator.roster import Roster
 from coordinator.state import Rule, State
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
-"""What JSON can hold."""
+"""A value that JSON can hold."""
 
 T = TypeVar("T")
 
@@ -25,18 +25,18 @@ KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)
 
 
 class UnknownRecord(ArchipelagoError):
-    """A tape holds something that this version does not know."""
+    """A record of the tape that this version of the code does not know."""
 
 
 def record(event: Event) -> tuple[str, Plain]:
-    """The event's kind and its fields, as plain data."""
+    """Return the event's kind and its fields, as plain data."""
     return type(event).__name__, _plain(event)
 
 
 def recall(kind: str, fields: Plain) -> Event:
-    """The event that was recorded.
+    """Return the event that was recorded.
 
-    Errors: `UnknownRecord` for a kind or for fields of another version.
+    Errors: `UnknownRecord` for an unknown kind, or fields of another version.
     """
     if kind not in KINDS:
         raise UnknownRecord(f"a record of kind {kind!r} is not known")
@@ -44,14 +44,14 @@ def recall(kind: str, fields: Plain) -> Event:
 
 
 def to_plain(value: object) -> Plain:
-    """A frozen dataclass of the vocabulary, such as a layout, as plain data."""
+    """Return a frozen dataclass of the vocabulary, such as a layout, as plain data."""
     return _plain(value)
 
 
 def from_plain(kind: type[T], fields: Plain) -> T:
-    """The value that `to_plain` was given.
+    """Return the value that `to_plain` was given.
 
-    Errors: `UnknownRecord` if it does not fit the kind.
+    Errors: `UnknownRecord` if the data does not fit the kind.
     """
     try:
         return _build(kind, fields)
@@ -60,12 +60,12 @@ def from_plain(kind: type[T], fields: Plain) -> T:
 
 
 def freeze(state: State) -> Plain:
-    """A state as plain data, for a snapshot."""
+    """Return a state as plain data, for a snapshot."""
     return _plain(state)
 
 
 def thaw(fields: Plain) -> State:
-    """The state that was frozen.
+    """Return the state that was frozen.
 
     Errors: `UnknownRecord` if another version wrote it.
     """
@@ -73,7 +73,7 @@ def thaw(fields: Plain) -> State:
 
 
 def replay(rule: Rule, state: State, tape: Iterable[tuple[float, Event]]) -> State:
-    """The state after these events at these times (seconds)."""
+    """Return the state after these events at these times (seconds)."""
     for now_s, event in tape:
         state, _ = advance(rule, state, event, now_s)
     return state

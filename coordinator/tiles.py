@@ -1,6 +1,7 @@
-"""How the work on a fragment is cut, whoever does it: tiles that fit a cache, and jobs of them.
+"""The division of the work on a fragment into tiles that fit a cache, and jobs of tiles.
 
-A sixteenth of the tiles, the same for everyone, stands for all where a fragment is looked at.
+The division does not depend on threads. A fixed sixteenth of the tiles stands for all where
+directions and lengths are measured.
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ from typing import NamedTuple, Protocol, TypeVar
 from coordinator.kernels import TILE
 
 JOB = 8 * TILE
-"""Elements that one thread works on before it asks for more: some 100 us."""
+"""Elements that one thread works on before it asks for more: some 100 us of work."""
 SHARE = 16
-"""One tile in so many is looked at to learn where contributions point."""
+"""One tile in this many is measured."""
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 class Spread(Protocol):
-    """`map`, or one that uses several threads: results in the order of the items."""
+    """A `map`, possibly over several threads, with results in the order of the items."""
 
-    def __call__(self, work: Callable[[S], T], items: Iterable[S], /) -> Iterable[T]: ...
+    def __call__(self, work: Callable[[S], T], items: Iterable[S], /) -> Iterable[T]:
+        """Return the results of `work` for each item, in order."""
+        ...
 
 
 class Tile(NamedTuple):
-    """Elements of a fragment that belong to one piece of it, at most TILE."""
+    """A range of elements of a fragment that lies in one piece of it, at most TILE long."""
 
     piece: int
     start: int
@@ -35,12 +38,12 @@ class Tile(NamedTuple):
 
 
 def is_looked_at(start: int) -> bool:
-    """Is a tile that begins at this element one of those that stand for all?"""
+    """Return whether the tile that begins at this element is one of the measured ones."""
     return start // TILE % SHARE == 0
 
 
 def jobs_of(sizes: Sequence[int], which: Iterable[int]) -> Iterator[list[Tile]]:
-    """Cut these of the pieces of `sizes` elements into tiles, in order, by some JOB elements."""
+    """Cut the pieces `which`, of `sizes` elements, into tiles, in jobs of about JOB elements."""
     job, held = list[Tile](), 0
     stops = list(accumulate(sizes))
     for i in which:

@@ -1,4 +1,4 @@
-"""The weighted sum of payloads over a tile, decoded on the way; four payloads at once at best."""
+"""The weighted sum of payloads over a tile, decoded on the way, four at once if possible."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from coordinator.scratch import Room, room_of_my_own
 def weighted(
     payloads: Sequence[Payload], weights: Flat, start: int, stop: int, size: int, room: Room
 ) -> Flat:
-    """Return sum w v over elements `start` to `stop`, at most a tile of them, decoded on the way.
+    """Return the sum of w v over elements `start` to `stop`, at most one tile, decoded on the way.
 
-    Payloads are frozen and of `size` elements (`wire_of` has looked); added up in the order given.
-    Those of one wire go through the kernels of that wire; where wires differ (a merge with the
-    anchor CURRENT moves some contributions, which are f32 from then on), each is decoded first.
-    The result is in `room`, until the next call.
+    The payloads are frozen, have `size` elements each (checked by `wire_of`), and are added in the
+    order given. Payloads of one wire go through the kernels of that wire. If wires differ, each
+    payload is decoded first: a merge with the anchor CURRENT moves some contributions, which are
+    f32 from then on. The result is in `room`, until the next call.
     """
     word, first, last = payloads[0].dtype, start, stop
     if any(each.dtype != word or each.size != payloads[0].size for each in payloads):
@@ -78,7 +78,7 @@ def _add_floats(total: Flat, flats: Sequence[Flat], weights: Flat) -> None:
 
 
 def _add_four_int4(total: Flat, coded: Sequence[Coded], weights: Flat) -> int:
-    """Add the first of the payloads, four at a time; return how many that were."""
+    """Add the first payloads, four at a time; return how many they were."""
     fours = len(coded) // 4 * 4
     for i in range(0, fours, 4):
         (a, b), (c, d), (e, f), (g, h) = coded[i : i + 4]

@@ -1,7 +1,7 @@
-"""How one fragment leaves the parameters and how a newer one comes in, on the device.
+"""The extraction of a fragment from the parameters and the adoption of a newer one, on the device.
 
 Both are small compiled functions of the leaves that the fragment touches. They are dispatched at a
-step boundary and wait for nothing; the parameters are donated to `put`.
+step boundary and do not wait; the parameters are donated to `put`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from islands.windows import Lying
 
 
 class AdoptRule(StrEnum):
-    """What becomes of the steps trained since the hand-in (docs/protocol.md, Adopted)."""
+    """The fate of the steps trained since the hand-in (docs/protocol.md, Up and down)."""
 
     OVERWRITE = "overwrite"
     CARRY = "carry"
@@ -30,9 +30,9 @@ class AdoptRule(StrEnum):
 
 
 def layout_of(task: Task, fragments: int, shapes: Params | None = None) -> Layout:
-    """Cut the task's parameters, from their shapes alone; equal on every machine.
+    """Cut the task's parameters, from their shapes alone; the layout is equal on every machine.
 
-    `shapes`: those parameters as `jax.ShapeDtypeStruct`, by whoever knows them already.
+    `shapes`: those parameters as `jax.ShapeDtypeStruct`, if the caller knows them already.
     """
     if shapes is None:
         shapes = task.shapes
@@ -44,16 +44,16 @@ def layout_of(task: Task, fragments: int, shapes: Params | None = None) -> Layou
 
 
 class FragmentPort:
-    """Takes fragments out of a parameter tree and puts them in; flat f32 arrays of [size].
+    """The way of fragments out of a parameter tree and into it, as flat f32 arrays of [size].
 
-    On several devices the flat form is split over all of them, filled up with zeros to whole
-    quantisation blocks on each.
+    On several devices the flat form is split over all of them, padded with zeros to whole
+    quantization blocks on each.
     """
 
     def __init__(
         self, layout: Layout, rule: AdoptRule, blend: float = 0.0, devices: Devices | None = None
     ) -> None:
-        """`devices`: where the parameters lie; None: on one device."""
+        """Create it; `devices`: the devices of the parameters; None: one device."""
         self.rule, self._blend = rule, blend
         self._sizes = layout.sizes
         self._shared = devices is not None and devices.shared
@@ -74,44 +74,45 @@ class FragmentPort:
         self._moved = jax.jit(lambda public, end, start: public + (end - start), out_shardings=flat)
 
     def size(self, p: Fragment) -> int:
-        """Elements of the fragment, without what fills it up."""
+        """Return the elements of the fragment, without padding."""
         return self._sizes[p]
 
     def compile(self, params: Params) -> None:
-        """Run every `take` and `put` once, so that none is compiled while training; `params` lie
-        where the training step keeps them, and are used up."""
+        """Run every `take` and `put` once, so that none compiles during training.
+
+        `params` must lie where the training step keeps them, and are donated.
+        """
         for p in map(Fragment, range(len(self._takes))):
             flat = self.take(params, p)
             if self.rule is AdoptRule.CARRY:
                 flat = self.moved(flat, flat, flat)
             params = self.put(params, p, flat, flat)
-            if self._shared:  # a life begins so
+            if self._shared:  # a life begins with this
                 params = self.fill(params, p, flat)
 
     def lowered(self, leaves: Sequence[Any], p: Fragment, flat: Any) -> tuple[Any, Any]:
-        """`take` and `put` before they are compiled, for parameters and a flat fragment like
-        these."""
+        """Lower `take` and `put` without compiling, for parameters and a fragment like these."""
         mine = [leaves[i] for i in self._touched[p]]
         return self._takes[p].lower(mine), self._puts[p].lower(mine, flat, flat)
 
     def take(self, params: Params, p: Fragment) -> jax.Array:
-        """A fresh copy of the fragment as it is after the steps dispatched so far."""
+        """Return a fresh copy of the fragment after the steps dispatched so far."""
         leaves = jax.tree.leaves(params)
         return self._takes[p]([leaves[i] for i in self._touched[p]])
 
     def put(self, params: Params, p: Fragment, public: jax.Array, origin: jax.Array) -> Params:
-        """Parameters with the fragment replaced by the rule; `params` is used up.
+        """Return the parameters with the fragment replaced by the rule; `params` is donated.
 
         `origin`: the fragment as it was handed in last, or adopted if nothing was handed in since.
         """
         return self._replaced(params, p, self._puts[p], public, origin)
 
     def moved(self, public: jax.Array, end: jax.Array, start: jax.Array) -> jax.Array:
-        """A flat fragment moved as far as it is from `start` to `end`."""
+        """Return a flat fragment moved by the difference from `start` to `end`."""
         return self._moved(public, end, start)
 
     def fill(self, params: Params, p: Fragment, public: jax.Array) -> Params:
-        """Parameters with this in the fragment's place, whatever the rule; `params` is used up."""
+        """Return the parameters with this fragment in place under any rule; `params` is donated."""
         return self._replaced(params, p, self._fills[p], public)
 
     def _replaced(self, params: Params, p: Fragment, put: Any, *flats: jax.Array) -> Params:

@@ -1,4 +1,4 @@
-"""How a host catches up with a fragment of which it missed a publication."""
+"""The retries of a host that missed a publication of a fragment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from islands.exchange import Missed
 from islands.link import Link
 
 AGAIN_S = 0.5
-"""Between two attempts to ask a shard for what was missed."""
+"""Seconds between two attempts to ask a shard for the missed deltas."""
 
 
 def catch_up(
@@ -22,10 +22,10 @@ def catch_up(
     over_within: Callable[[float], bool],
     log: logging.Logger,
 ) -> Missed | None:
-    """Ask the shard for what leads from one version to another, until it answers.
+    """Ask the shard for the deltas from one version to another, until it answers.
 
-    `over_within`: waits so many seconds for the end of the life, and returns whether it came.
-    Returns None if the life is over first.
+    `over_within`: waits up to this many seconds for the end of the life, and returns whether it
+    came. Returns None if the life is over first.
     """
     while True:
         try:

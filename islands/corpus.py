@@ -1,12 +1,12 @@
 """Real text as a stream of tokens, with a cursor that can be saved and restored.
 
-A source is a set of files. Some of them are held out; the rest, joined, are cut into *windows* of
-`window + 1` tokens that share one token with their neighbour, so that every token is predicted
-once per epoch. Windows are shuffled by seed and epoch, and that endless order is handed out in
-*leases* (docs/protocol.md): whoever knows source, seed and a lease's number finds the same windows.
-Neither tokens nor order are ever whole in memory.
+A source is a set of files. Some of them are held out. The rest, joined, are cut into *windows* of
+`window + 1` tokens that share one token with their neighbour, so that every token is predicted once
+per epoch. Windows are shuffled by seed and epoch, and that endless order is handed out in *leases*
+(docs/protocol.md). Source, seed and a lease's number determine the windows of the lease. Neither
+tokens nor order are ever whole in memory.
 
-No JAX in here: the configuration's door reads a corpus too, and needs no accelerator for it.
+This module uses no JAX: the checks of a configuration read a corpus too, without an accelerator.
 """
 
 from __future__ import annotations
@@ -30,24 +30,27 @@ from islands.sources import (
 )
 
 Windows = NDArray[np.int32]
-"""A batch, [batch, window + 1]: position i + 1 is to be predicted from the positions up to i."""
+"""A batch, [batch, window + 1]: position i + 1 is predicted from the positions up to i."""
 AT_ONCE = 1024
-"""Windows of a lease whose places in the order are found at once."""
+"""Windows of a lease whose places in the order are computed at once."""
 TRAIN, HELDOUT = 0, 1
-"""Which order a permutation belongs to; part of its seed."""
+"""The order that a permutation belongs to; part of its seed."""
 
 
 class Starved(ArchipelagoError):
-    """A batch was wanted of a stream whose leases are used up; nothing was consumed."""
+    """A request for a batch from a stream whose leases are used up; nothing was consumed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """The tokens of a source, [length] each, mapped; `spec` says how they are cut and shuffled."""
+    """The tokens of a source, [length] each, memory-mapped."""
 
     spec: DataSpec
+    """The cut and shuffle of the tokens."""
     train: Tokens
+    """Tokens for training."""
     heldout: Tokens
+    """Tokens that are held out."""
 
     @property
     def windows(self) -> int:
@@ -56,7 +59,7 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """Equal on two machines exactly if they hold the same tokens, cut the same way."""
+        """A hash that is equal on two machines exactly if they cut the same tokens alike."""
         digest = hashlib.sha256(repr((self.spec.window, self.train.dtype.str)).encode())
         for tokens in (self.train, self.heldout):
             digest.update(len(tokens).to_bytes(8, "little"))
@@ -65,7 +68,7 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def numbers(self, positions: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-        """Which windows are at these positions of the endless sequence of shuffled epochs."""
+        """Return the windows at these positions of the endless sequence of shuffled epochs."""
         epochs, places = np.divmod(positions, self.windows)
         index = np.empty_like(positions)
         for epoch in np.unique(epochs):
@@ -74,18 +77,18 @@ class Corpus:
         return index
 
     def cut(self, numbers: NDArray[np.int64]) -> Windows:
-        """These training windows."""
+        """Return these training windows."""
         return _gather(self.train, numbers, self.spec.window)
 
     def heldout_batches(self, batch_size: int) -> HeldOut:
-        """All held-out windows in batches, in a fixed order; any few are a fair sample of all."""
+        """Return all held-out windows in batches, in a fixed order; any few are a fair sample."""
         return HeldOut(self, batch_size)
 
 
 class HeldOut(Sequence[Windows]):
-    """Held-out batches, cut on demand, the same on every call and machine.
+    """The held-out batches, cut on demand, equal on every call and machine.
 
-    Windows are shuffled once, so that the first few batches already stand for all files. A last
+    Windows are shuffled once, so that the first few batches already represent all files. A last
     batch that would be smaller is left out, unless it is the only one.
     """
 
@@ -112,19 +115,22 @@ class HeldOut(Sequence[Windows]):
 class Stream:
     """Training batches out of leases, one after another; one learner's reader.
 
-    To restore one, make a new one and `add` the saved `cursor`, then the leases behind it.
+    To restore a stream, make a new one and `add` the saved `cursor`, then the leases behind it.
     """
 
     def __init__(self, corpus: Corpus, batch_size: int, seed: int) -> None:
         self.batch_size = batch_size
-        self.rows: NDArray[np.bool_] | None = None  # that are read, of each batch; None: all
+        self.rows: NDArray[np.bool_] | None = None  # which rows of each batch are read; None: all
         self._corpus, self._seed = corpus, seed
         self._length = corpus.spec.lease_windows
         self._leases: deque[Lease] = deque()
-        self._known = (-1, -1), np.zeros(0, np.int64)  # of which lease and block, its windows
+        self._known = (-1, -1), np.zeros(0, np.int64)  # lease and block, and its windows
 
     def add(self, lease: Lease) -> None:
-        """Queue a lease behind those held; `ValueError` if it cannot be one, or is held already."""
+        """Queue a lease behind those held.
+
+        Errors: `ValueError` if it is no lease of this corpus, or is held already.
+        """
         if lease.number < 0 or not 0 <= lease.start <= self._length:
             raise ValueError(f"{lease} is none of the leases of {self._length} windows")
         if any(held.number == lease.number for held in self._leases):
@@ -133,12 +139,12 @@ class Stream:
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """The lease being read, with what is consumed of it, and those queued behind it."""
+        """The lease being read, with its windows consumed so far, and those queued behind it."""
         return tuple(self._leases)
 
     @property
     def cursor(self) -> Lease:
-        """The lease read last and how much of it is consumed; possibly all of it."""
+        """The lease read last, with the windows of it consumed so far, possibly all."""
         if not self._leases:
             raise Starved("a stream without any lease has no cursor: add a lease first")
         return self._leases[0]
@@ -149,8 +155,12 @@ class Stream:
         return sum(self._length - lease.start for lease in self._leases)
 
     def next(self) -> Windows:
-        """Consume the next `batch_size` windows, across leases where need be; or `Starved`. Those
-        that are not to be read are zeros."""
+        """Consume the next `batch_size` windows, across leases if needed.
+
+        Windows that this host does not read (`rows`) are zeros.
+
+        Errors: `Starved` if the leases do not hold as many.
+        """
         if (left := self.remaining) < self.batch_size:
             raise Starved(f"{self.batch_size} windows wanted, {left} left: add a lease")
         numbers: list[NDArray[np.int64]] = []
@@ -177,7 +187,7 @@ class Stream:
         return batch
 
     def _numbers(self, lease: Lease) -> NDArray[np.int64]:
-        """The windows that come next in a lease, some of them: many cost as much as few."""
+        """Return some of the windows that come next in a lease: many cost as much as few."""
         block = lease.start // AT_ONCE
         if self._known[0] != (lease.number, block):
             first = lease.number * self._length
@@ -188,7 +198,7 @@ class Stream:
 
 
 def windows_in(tokens: Tokens, window: int) -> int:
-    """Return how many whole windows there are."""
+    """Return the number of whole windows."""
     return max(0, len(tokens) - 1) // window
 
 

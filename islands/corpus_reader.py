@@ -1,4 +1,4 @@
-"""The reading of a corpus: what is refused, what is held out, and the tokens mapped from files."""
+"""The reading of a corpus: its checks, its held-out part, and the tokens mapped from files."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ PROBLEMS_SHOWN = 5
 
 
 def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
-    """Map the source into memory and split off what is held out.
+    """Map the source into memory and split off the held-out part.
 
     Files are held out whole, by a hash of their path below the source and the seed. A single file
-    is held out by its tail: the last bytes of a text, the last rows of a Parquet file. Documents
-    of text end with a byte 0, but for a single text; rows of token ids are joined as they are.
+    is held out by its tail: the last bytes of a text, the last rows of a Parquet file. Documents of
+    text end with a byte 0, except a single text; rows of token ids are joined as they are.
 
-    Errors: `UserMistake` with all problems found, if the source is missing, unreadable or empty,
-    if a column is not there or holds something else, if an id is outside the vocabulary, if
-    there are fewer windows than one lease (for training) or than one (held out), or if there is no
-    room for the tokens.
+    Errors: `UserMistake` with all problems found:
+
+    - the source is missing, unreadable or empty
+    - a column is missing or holds something else
+    - an id is outside the vocabulary
+    - there are fewer windows than one lease (training) or than one (held out)
+    - there is no room for the tokens
     """
     problems = _impossible(data, vocabulary)
     root, files = Path(), list[Path]()
@@ -58,7 +61,7 @@ def read_corpus(data: DataSpec, vocabulary: int = BYTES) -> Corpus:
 
 
 def _one_text(path: Path, data: DataSpec) -> tuple[Tokens, Tokens]:
-    """Where it is, and as it is."""
+    """Return both parts of a single text, mapped where it is."""
     whole = token_files.mapped(path, np.dtype(np.uint8))
     cut = round((1 - data.heldout_percent / 100) * len(whole))
     return whole[:cut], whole[cut:]
@@ -67,9 +70,9 @@ def _one_text(path: Path, data: DataSpec) -> tuple[Tokens, Tokens]:
 def _tokens(
     root: Path, files: Sequence[Path], data: DataSpec, vocabulary: int
 ) -> tuple[Tokens, Tokens]:
-    """Several files, or rows: written down once, as they lie in memory.
+    """Return both parts of several files, or rows, which are written once as they lie in memory.
 
-    Errors: `UserMistake` with what is wrong with files; `OSError` if there is no room.
+    Errors: `UserMistake` for problems with the files; `OSError` if there is no room.
     """
     names = [path.relative_to(root).as_posix() for path in files]
     dtype, alone = dtype_of(vocabulary), len(files) == 1
@@ -93,8 +96,10 @@ def _tokens(
 
 
 def _read(pieces: Pieces, problems: list[str]) -> Tokens | None:
-    """The next piece; None if there is none, or none that can be read. What is wrong with the
-    source is told apart from what is wrong with where it is written to."""
+    """Return the next piece; None if there is none, or it cannot be read.
+
+    Problems of the source are collected here, so that they are not taken for problems of writing.
+    """
     try:
         return next(pieces, None)
     except (OSError, UserMistake) as error:

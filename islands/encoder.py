@@ -1,8 +1,9 @@
-"""What a hand-in becomes on its way out: a delta, encoded, and what the wire did not take of it.
+"""The encoding of a hand-in: a delta, and the rounding error that it leaves behind.
 
-On the host in NumPy, where the anchor is; or on the device, where only the encoded bytes are copied
-to the host: the same bytes, as long as no number is denormal (devices take those for zero). Then
-anchor and residual stay on the device too, eight bytes a parameter (docs/decisions).
+It is done on the host in NumPy, where the anchor is, or on the device, where only the encoded bytes
+are copied to the host. Both give the same bytes, as long as no number is denormal (devices take
+those for zero). On the device, anchor and residual stay there too, eight bytes per parameter
+(docs/decisions).
 """
 
 from __future__ import annotations
@@ -42,19 +43,21 @@ Numbers: TypeAlias = Flat | jax.Array
 
 
 class Encoder(Protocol):
-    """Writes flat - origin + taken; `taken`: what earlier messages left behind."""
+    """An encoder of flat - origin + taken; `taken`: the rounding error of earlier messages."""
 
     def __call__(
         self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float, size: int
     ) -> tuple[Payload, Numbers | None]:
-        """The payload, and what it leaves behind (None: nothing). `spoil`: a factor that a fault
-        plan puts on the difference. `size`: elements to be written, the first ones of what this
-        host has; others fill the devices up."""
+        """Return the payload, and its rounding error (None: it has none).
+
+        `spoil`: a factor that a fault plan puts on the delta. `size`: elements to encode, the first
+        ones of what this host has; the rest is padding.
+        """
         ...
 
 
 class OnHost:
-    """Copies the fragment to the host and encodes it there."""
+    """An encoder that copies the fragment to the host and encodes it there."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -62,6 +65,7 @@ class OnHost:
     def __call__(
         self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float, size: int
     ) -> tuple[Payload, Numbers | None]:
+        """Return the payload and its rounding error, as `Encoder` does."""
         delta = _read(flat)[:size] - _read(origin)[:size]
         if spoil != 1.0:
             delta *= np.float32(spoil)
@@ -70,7 +74,7 @@ class OnHost:
         payload = encode(self._wire, delta)
         if self._wire is Wire.F32:
             return payload, None
-        with np.errstate(invalid="ignore"):  # what is no number the gate will see
+        with np.errstate(invalid="ignore"):  # the gate sees what is not finite
             return payload, delta - decode(payload, delta.size)
 
 
@@ -79,7 +83,7 @@ def _read(numbers: Numbers) -> Flat:
 
 
 class OnDevice:
-    """Encodes the fragment where it is, and copies the payload to the host."""
+    """An encoder that works where the fragment is, and copies the payload to the host."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -87,6 +91,7 @@ class OnDevice:
     def __call__(
         self, flat: jax.Array, origin: Numbers, taken: Numbers | None, spoil: float, size: int
     ) -> tuple[Payload, Numbers | None]:
+        """Return the payload and its rounding error, as `Encoder` does."""
         where, factor = flat.sharding, np.float32(spoil)
         parts, left = written(flat, origin, taken, factor, wire=self._wire, where=where)
         count = blocks_of(size) if len(parts) > 1 else size
@@ -103,10 +108,10 @@ def written(
     wire: Wire,
     where: jax.sharding.Sharding,
 ) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
-    """Encode on the device; return what is written, [size], or [n, 1] exponents and [n, ...] codes
-    of n blocks, and what is left.
+    """Encode on the device; return the parts of the payload, and the rounding error.
 
-    `where`: the fragment lies, and with it all that is made of it: a block stays on its device.
+    The parts are [size] elements, or [n, 1] exponents and [n, ...] codes of n blocks. `where`: the
+    sharding of the fragment and of all that is made of it, so that a block stays on its device.
     """
     parts, left = _parts(wire, _delta(flat, origin, taken, spoil))
     if len(where.device_set) > 1:
@@ -137,8 +142,10 @@ def _parts(wire: Wire, delta: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Arr
 
 
 def _in_blocks(wire: Wire, values: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Exponents, codes and decoded values of whole blocks, [n, BLOCK]: coordinator.rounding, in
-    JAX."""
+    """Return exponents, codes and decoded values of whole blocks, [n, BLOCK].
+
+    This is coordinator.rounding in JAX.
+    """
     bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
     if wire is Wire.E3M0:
         exponents = _scales(bits, E3M0_DOWN, NEAREST)
@@ -152,10 +159,10 @@ def _in_blocks(wire: Wire, values: jax.Array) -> tuple[tuple[jax.Array, ...], ja
         down, most = (INT8_DOWN, 127) if wire is Wire.INT8 else (INT4_DOWN, 7)
         exponents = _scales(bits, down, np.uint32(0))
         steps = values * jnp.asarray(INVERSES)[exponents][:, None]
-        steps = jnp.where(steps < most, steps, np.float32(most))  # also what is no number
+        steps = jnp.where(steps < most, steps, np.float32(most))  # also NaN
         steps = jnp.where(steps > -most, steps, np.float32(-most))
         rounded = jnp.rint(steps).astype(jnp.int32)
-        codes, decoded = rounded + (most + 1), rounded.astype(jnp.float32)  # which has no -0
+        codes, decoded = rounded + (most + 1), rounded.astype(jnp.float32)  # has no -0
     if wire is Wire.INT2:
         a, b, c, d = (codes[:, i * QUARTER : (i + 1) * QUARTER] for i in range(4))
         codes = a | (b << 2) | (c << 4) | (d << 6)
@@ -168,7 +175,7 @@ def _in_blocks(wire: Wire, values: jax.Array) -> tuple[tuple[jax.Array, ...], ja
 
 
 def _scales(bits: jax.Array, down: int, up: np.uint32) -> jax.Array:
-    """[n] exponents; see `rounding.choose_scales`."""
+    """Return [n] exponents; see `rounding.choose_scales`."""
     largest = jnp.max(bits & MAGNITUDE, axis=1)
     exponent = (largest >> MANTISSA_BITS).astype(jnp.int32)
     some = (exponent >= NOTHING) & (exponent < NOT_FINITE)
@@ -178,7 +185,7 @@ def _scales(bits: jax.Array, down: int, up: np.uint32) -> jax.Array:
 
 
 def _mean_scales(bits: jax.Array) -> jax.Array:
-    """[n] exponents; see `rounding.lower_to_mean`."""
+    """Return [n] exponents; see `rounding.lower_to_mean`."""
     magnitude, largest = bits & MAGNITUDE, _scales(bits, 0, np.uint32(0))
     own = (magnitude >> MANTISSA_BITS).astype(jnp.int32)
     down = jnp.minimum(largest[:, None] - own, 31).astype(jnp.uint32)
@@ -191,7 +198,7 @@ def _mean_scales(bits: jax.Array) -> jax.Array:
 
 
 def _powers(bits: jax.Array, exponents: jax.Array) -> jax.Array:
-    """[n, BLOCK] codes; see `rounding.write_e3m0`."""
+    """Return [n, BLOCK] codes; see `rounding.write_e3m0`."""
     scale = exponents[:, None]
     magnitude = bits & MAGNITUDE
     power = ((magnitude + NEAREST) >> MANTISSA_BITS).astype(jnp.int32) - scale + 1
@@ -202,7 +209,7 @@ def _powers(bits: jax.Array, exponents: jax.Array) -> jax.Array:
 
 
 def _levels(bits: jax.Array, exponents: jax.Array) -> jax.Array:
-    """[n, BLOCK] codes; see `rounding.write_int2`."""
+    """Return [n, BLOCK] codes; see `rounding.write_int2`."""
     own = ((bits & MAGNITUDE) >> MANTISSA_BITS).astype(jnp.int32)
     far = (own >= exponents[:, None]).astype(jnp.int32)
     return jnp.where(bits >> np.uint32(31) == 1, 1 - far, 2 + far)

@@ -1,6 +1,6 @@
 """A learner's two ends of the wire: what it sends, with its rounding errors, and what it receives.
 
-Everything here happens on the threads of whoever calls, never on the training thread.
+Everything here happens on the callers' threads, never on the training thread.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from islands.learner_messages import HandOver
 from islands.moments import Taken
 
 NOTHING = np.zeros(1, np.float32)
-"""Where first moments count from."""
+"""The starting point of first moments: zero."""
 Public = tuple[Version, Flat]
 """A public fragment, [size] f32, read-only by agreement, and its version."""
 Missed = list[Sent] | Public
-"""What leads to a newer public fragment: differences to be added in order, or another one whole."""
+"""The way to a newer public fragment: deltas to add in order, or the whole fragment."""
 
 
 def _lock() -> threading.Lock:
@@ -43,63 +43,59 @@ def _lock() -> threading.Lock:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """Where the deltas of a fragment count from, as arrays of [size] f32.
-
-    `public`: as it was adopted last. `origin`: the same, or as it was handed in since; where it
-    shall be read (host or device).
-    """
+    """The start of a fragment's deltas, as arrays of [size] f32."""
 
     public: Flat
+    """The public fragment that was adopted last."""
     origin: Numbers
+    """The fragment at the last adoption or hand-in, on the side where deltas are encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A fragment at a step boundary, still on the devices (filled up as `FragmentPort` says), and
-    its basis. `moments`: its first moments, where they go along."""
+    """A fragment at a step boundary, with its basis."""
 
     flat: jax.Array
+    """The fragment, still on the devices, padded as `FragmentPort` says."""
     basis: Basis
     moments: Taken | None = None
+    """The fragment's first moments, if they are handed in."""
 
 
 @dataclass(slots=True, eq=False)
 class FragmentSnapshot:
-    """What is handed in, in words, and as it was cut out: until it is encoded, since it may be
-    asked for long after that.
-
-    `written`: what was made of it then, under its `lock`.
-    """
+    """A hand-in as it was cut out, until it is encoded; it may be asked for long after that."""
 
     word: HandOver
     cut: Cut | None
+    """The cut arrays; None once they are encoded."""
     written: tuple[HandIn, Sent] | None = None
+    """The encoded hand-in; `lock` guards it."""
     lock: threading.Lock = field(default_factory=_lock)
 
 
 @dataclass(slots=True)
 class _Rounding:
-    """Rounding errors of one fragment: `ready` for the next message, or travelling with one.
-
-    `sent`: for each message whose fate is not known, what it took along and what it left behind.
-    `asked`: see `Known`, the last one that was heard. `lock`: held while this fragment is encoded;
-    those of other fragments do not wait for it.
-    """
+    """The rounding errors of one fragment: ready for the next message, or travelling with one."""
 
     ready: Numbers | None = None
+    """The error that the next message takes along."""
     sent: dict[ContributionId, tuple[Numbers | None, Numbers]] = field(
         default_factory=dict[ContributionId, tuple[Numbers | None, Numbers]]
     )
+    """For each message whose fate is unknown, the error that it took along and its own error."""
     asked: tuple[int, int] = (0, 0)
+    """The last `Known.asked` that was heard."""
     lock: threading.Lock = field(default_factory=_lock)
+    """The lock held while this fragment is encoded; other fragments do not wait for it."""
 
 
 class Uplink:
-    """Encodes hand-ins of one life, with error feedback per fragment (docs/protocol.md, Up-link).
+    """The encoder of one life's hand-ins, with error feedback per fragment.
 
-    A message takes along the error of the ones before it. Merged, it leaves its own error behind
-    for the next; else it gives back what it took, its delta being discarded. What has become of it
-    is known when more is asked for at the latest.
+    A message takes along the error of the ones before it. If it is merged, it leaves its own error
+    for the next one. Else its delta is discarded, and it gives back what it took. Its fate is known
+    at the latest when more is asked for (docs/protocol.md, Up and down).
     """
 
     def __init__(
@@ -110,8 +106,10 @@ class Uplink:
         anchor: Anchor = Anchor.BASE,
         moments: Encoder | None = None,
     ) -> None:
-        """`moments`: of first moments, which go without error feedback: what is left behind would
-        be of another time; None if there are none to be sent."""
+        """Create an uplink; `moments`: the encoder of first moments, None if none are sent.
+
+        First moments go without error feedback: a residual would be of another time.
+        """
         self._anchor, self._encoder, self._moments = anchor, encoder, moments
         self._life, self._fingerprint = life, layout.fingerprint
         self._roundings = [_Rounding() for _ in layout.fragments]
@@ -119,9 +117,9 @@ class Uplink:
     def encode(
         self, fragment: Fragment, snapshot: FragmentSnapshot, spoil: float = 1.0
     ) -> tuple[HandIn, Sent]:
-        """Write the snapshot; return the facts and one contiguous buffer, or two with moments.
+        """Encode the snapshot; return the facts and one contiguous buffer, or two with moments.
 
-        It is written once: if two have asked for it, both get the same bytes, also if those of the
+        It is encoded once: if it is asked for twice, both calls return the same bytes, even if the
         first have been merged already. `spoil`: a factor that a fault plan puts on the delta.
         """
         with snapshot.lock:
@@ -137,7 +135,7 @@ class Uplink:
         track, basis = word.track, cut.basis
         contribution = ContributionId(self._life, fragment, track.from_step, word.progress.steps)
         origin, since_step = basis.origin, track.from_step
-        if self._anchor is Anchor.CURRENT:  # from the base on, whatever was handed in since
+        if self._anchor is Anchor.CURRENT:  # from the base on, including earlier hand-ins
             origin, since_step = basis.public, track.since_step
         rounding, size = self._roundings[fragment], basis.public.size
         with rounding.lock:
@@ -154,14 +152,14 @@ class Uplink:
         return facts, joined(payload, moments)
 
     def hear(self, fragment: Fragment, known: Known) -> bool:
-        """More of the fragment is asked for; what is known of all that was sent of it before.
+        """Settle earlier messages of the fragment by what the shard knows of them.
 
-        False if that is void: more has been heard already.
+        Returns False if the message is void: a later one was heard already.
         """
         rounding = self._roundings[fragment]
         with rounding.lock:
             if known.asked <= rounding.asked:
-                return False  # it was on its way for long: what was sent since is not in it
+                return False  # it was delayed: later messages are not in it
             rounding.asked = known.asked
             fates = {contribution: contribution in known.merged for contribution in rounding.sent}
         for contribution, merged in fates.items():
@@ -170,13 +168,13 @@ class Uplink:
         return True
 
     def settle_merged(self, publication: Publication) -> None:
-        """What this life sent is in a public version."""
+        """Settle this life's contributions that are in a public version."""
         for contribution in publication.merged:
             if contribution.life == self._life:
                 self.settle(contribution, merged=True)
 
     def settle(self, contribution: ContributionId, *, merged: bool) -> None:
-        """The fate of a message is known; of one that this life did not send, nothing follows."""
+        """Settle a message whose fate is known; a message of another life is ignored."""
         rounding = self._roundings[contribution.fragment]
         with rounding.lock:
             if (errors := rounding.sent.pop(contribution, None)) is None:
@@ -188,15 +186,18 @@ class Uplink:
 
 
 class Downlink:
-    """Follows the public chain of each fragment, equal to the shard's to the last bit."""
+    """The public chain of each fragment, equal to the shard's to the last bit."""
 
     def __init__(
         self,
         public: Mapping[Fragment, Public],
         missed: Callable[[Fragment, Version, Version], Missed | None],
     ) -> None:
-        """`missed`: asks for what leads from one version of a fragment to another; None if the life
-        is over before it has come."""
+        """Create a downlink.
+
+        `missed`: asks for the deltas from one version of a fragment to another; it returns None if
+        the life is over before they have come.
+        """
         self._public, self._missed = dict(public), missed
         self._means: dict[Fragment, tuple[Version, Payload]] = {}
         self._locks = {fragment: threading.Lock() for fragment in public}
@@ -209,10 +210,11 @@ class Downlink:
         return publication.version > version and not fits
 
     def follow(self, publication: Publication, payload: Sent | None) -> Public | None:
-        """Add the difference to the version it belongs to, once what was missed has been fetched;
-        without a payload, which there was no room for, that is all there is to add.
+        """Add the delta to the version that it belongs to, after any missed ones.
 
-        None if the fragment is at that version or past it already, or the life is over.
+        Missed deltas are fetched. Without a payload, for which there was no room, they lead to the
+        new version alone. Returns None if the fragment is at that version or past it already, or
+        the life is over.
         """
         fragment = publication.fragment
         with self._locks[fragment]:
@@ -240,8 +242,10 @@ class Downlink:
             return newest
 
     def take_mean(self, p: Fragment, version: Version) -> Flat | None:
-        """The mean of the islands' first moments, [size] f32, that came with this version, which
-        was followed; it is let go of. None if none came, or a newer one has."""
+        """Return and drop the mean of first moments, [size] f32, that came with this version.
+
+        It is None if none came, or a newer version has come.
+        """
         with self._locks[p]:
             came, moments = self._means.pop(p, (None, None))
             size = self._public[p][1].size

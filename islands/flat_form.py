@@ -1,4 +1,4 @@
-"""Leaves of a tree to the flat form of a fragment, and back, on the devices that they lie on.
+"""The flat form of a fragment: its leaves as one array, and back, on the devices where they are.
 
 On one device that is a concatenation. On several devices it is `sharded_form`.
 """
@@ -18,30 +18,37 @@ from islands.sharded_form import ShardedFlatForm
 from islands.windows import Lying
 
 ROOM = 1 << 18
-"""Elements that a window may have always: 1 MiB is moved in about the time that it takes so many
-devices to begin."""
+"""Elements that a window may always have: 1 MiB.
+
+A window of that size takes about as long to move as the devices need to start.
+"""
 
 
 class FlatForm(Protocol):
     """Some pieces of leaves, one after the other, as one f32 array; for use in a compiled function.
 
-    `leaves`: those that the pieces are of, in the order in which the form was told of them.
+    `leaves` in its methods are the leaves that the pieces belong to, in the order that `flat_form`
+    was given.
     """
 
     def take(self, leaves: Sequence[jax.Array], over: jax.Array | None = None) -> jax.Array:
-        """The flat form, a copy, zeros behind its last piece; each piece divided by its own of
-        `over`, [pieces]."""
+        """Return the flat form, a copy, with zeros behind its last piece.
+
+        With `over`, [pieces], each piece is divided by its own element of it.
+        """
         ...
 
     def put(self, leaves: Sequence[jax.Array], flat: jax.Array) -> list[jax.Array]:
-        """The leaves with the pieces in their places."""
+        """Return the leaves with the pieces in their places."""
         ...
 
     def add(
         self, leaves: Sequence[jax.Array], flat: jax.Array, times: jax.Array
     ) -> list[jax.Array]:
-        """The leaves with the pieces, each times its own of `times`, [pieces], added to what is in
-        their places."""
+        """Return the leaves with the pieces added in their places.
+
+        Each piece is multiplied by its own element of `times`, [pieces].
+        """
         ...
 
 
@@ -52,8 +59,11 @@ def flat_form(
     wanted: Sequence[bool] | None = None,
     room: int = ROOM,
 ) -> FlatForm:
-    """The flat form of pieces whose `leaf` counts in `leaves`. Those that are not `wanted` are
-    zeros when taken, and are left as they are by `put` and `add`. `devices`: None for one."""
+    """Return the flat form of pieces whose `leaf` counts in `leaves`.
+
+    Pieces that are not `wanted` are zeros when taken, and `put` and `add` leave them unchanged.
+    `devices`: None for one device.
+    """
     wanted = [True] * len(pieces) if wanted is None else wanted
     if devices is None or not devices.several:
         return _OnOne(pieces, wanted)
@@ -61,7 +71,7 @@ def flat_form(
 
 
 def within(pieces: Sequence[Piece], touched: Sequence[int]) -> list[Piece]:
-    """The pieces with their leaves counted among those that are touched, in order."""
+    """Return the pieces with their leaves counted among the touched ones, in order."""
     return [replace(piece, leaf=touched.index(piece.leaf)) for piece in pieces]
 
 

@@ -1,9 +1,9 @@
 """The inner step: one update of one learner, compiled; `(state, batch) -> (state, measures)`.
 
-The learning rate follows the learner's *clock*, an argument, and not the optimizer's own count: a
-learner that comes back with fresh moments goes on at the rate of the others, and an adopted
-fragment never starts the schedule again. Where clock and count agree an update of AdamW is, bit for
-bit, `optax.adamw(schedule)`.
+The learning rate follows the learner's *clock*, an argument, and not the optimizer's own count. So
+a learner that rejoins with fresh moments goes on at the others' rate, and an adopted fragment never
+restarts the schedule. If clock and count agree, an update of AdamW is, bit for bit,
+`optax.adamw(schedule)`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Shapes: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class InnerState:
-    """What a step changes: parameters (float32) and moments, both pytrees on the devices.
+    """The state that a step changes: parameters (float32) and moments, both pytrees on the devices.
 
-    Donated to each step: whoever reads it between two steps copies what he keeps.
+    It is donated to each step: to read it between two steps, copy it.
     """
 
     params: Params
@@ -44,30 +44,35 @@ class InnerState:
 
 @dataclass(frozen=True, slots=True)
 class StepMeasures:
-    """What a step tells: the loss before it, in nats per token, a scalar still being computed."""
+    """The measurements of a step."""
 
     loss: jax.Array
+    """Loss before the step, in nats per token: a scalar that is still being computed."""
 
 
 class Share(NamedTuple):
-    """What a host has of a leaf of `size` elements: those from `start` to `stop`, in flat form.
-    `everywhere`: all hosts have all of it."""
+    """A host's share of a leaf of `size` elements: those from `start` to `stop`, in flat form."""
 
     start: int
+    """First element of the share."""
     stop: int
+    """End of the share."""
     size: int
+    """Elements of the whole leaf."""
     everywhere: bool
+    """Whether all hosts have the whole leaf."""
 
 
 class Inner:
-    """Compiles and runs a task's inner step on an island's devices.
+    """The compiled inner step of a task on an island's devices.
 
     On several devices the batch is split along its first axis, and parameters and moments as the
-    island's mesh says (the compiler inserts the sums). Nothing here waits for the devices.
+    island's mesh says (the compiler inserts the sums). No method waits for the devices, except
+    those that copy to the host.
     """
 
     def __init__(self, task: Task, spec: OptimizerSpec, devices: Devices | None = None) -> None:
-        """`devices`: None for all of this process, with everything split over them."""
+        """Create it; `devices`: None for all of this process, with everything split over them."""
         self._task, self._spec = task, spec
         self.devices = devices or Devices(task)
         self._compiled: dict[Shapes, Any] = {}
@@ -75,14 +80,14 @@ class Inner:
         self._forms: dict[tuple[tuple[int, ...], NamedSharding], tuple[Any, Any]] = {}
 
     def start(self, params: Params, moments: optax.OptState | None = None) -> InnerState:
-        """A state on the devices, with a copy of the parameters; moments are zero unless given.
+        """Return a state on the devices with copied parameters; moments are zero unless given.
 
-        Moments that are on the devices already are taken over: the first step uses them up.
+        Moments that are already on the devices are donated to the first step.
         """
         return self.started(self.place(params), moments)
 
     def started(self, params: Params, moments: optax.OptState | None) -> InnerState:
-        """The same of parameters that are on the devices already, which are taken over."""
+        """Start from parameters that are already on the devices, and donate them."""
         if moments is None:
             return InnerState(params, self._fresh(params))
         return InnerState(params, self.place_moments(moments))
@@ -91,8 +96,7 @@ class Inner:
 
     @cached_property
     def shares(self) -> list[Share]:
-        """What this host has of each leaf of the optimizer's state; of a number all hosts have
-        it."""
+        """This host's share of each leaf of the optimizer's state; all hosts have a scalar."""
         found = list[Share]()
         for leaf in jax.tree.leaves(self._like.opt_state):
             own = self.devices.own(leaf.size) if leaf.ndim else slice(0, 1)
@@ -100,10 +104,10 @@ class Inner:
         return found
 
     def moment(self, state: InnerState, number: int) -> NDArray[Any]:
-        """A copy on the host of its share of one leaf of the optimizer's state; of all together on
-        the devices one would cost as much as two thirds of what a learner needs to train.
+        """Copy this host's share of one leaf of the optimizer's state to the host.
 
-        Several hosts copy the same leaf in the same order.
+        A copy of all leaves together on the devices would cost as much as two thirds of the memory
+        for training. Several hosts must copy the same leaves in the same order.
         """
         leaf = jax.tree.leaves(state.opt_state)[number]
         if leaf.is_fully_addressable:
@@ -115,12 +119,13 @@ class Inner:
         return np.array(on_host(flat)[: share.stop - share.start])
 
     def moments(self, state: InnerState) -> list[NDArray[Any]]:
-        """Copies of all of them."""
+        """Copy this host's share of all leaves."""
         return [self.moment(state, number) for number in range(len(self.shares))]
 
     def accept(self, given: Sequence[NDArray[Any]]) -> optax.OptState:
-        """Moments that another learner gave, this host's share of each leaf, on the host still, for
-        `start`.
+        """Return moments that another learner gave, still on the host, for `start`.
+
+        `given`: this host's share of each leaf.
 
         Errors: `ValueError` if they are of another shape or type, or not finite.
         """
@@ -134,15 +139,17 @@ class Inner:
         return jax.tree.unflatten(structure, given)
 
     def _whole(self, share: NDArray[Any], like: Any, where: NamedSharding) -> jax.Array:
-        """A leaf on the devices, of which this host has its share."""
+        """Return a leaf on the devices, from this host's share of it."""
         if like.ndim and self.devices.shared:
             blank = jax.jit(partial(jnp.zeros, like.shape, like.dtype), out_shardings=where)()
             return self.formed(like, where)[1](blank, self.devices.place_flat(share, like.size))
         return self.devices.put(share.reshape(like.shape), where)
 
     def formed(self, leaf: Any, where: NamedSharding) -> tuple[Any, Any]:
-        """Compiled: a leaf that lies there to its flat form, and the flat form put into it, which
-        is used up."""
+        """Return compiled functions: a leaf of this sharding to its flat form, and back again.
+
+        The second function donates the leaf.
+        """
         if (key := (leaf.shape, where)) not in self._forms:
             piece = Piece(0, None, 0, leaf.shape[0], leaf.shape, embedding=False)
             form = flat_form([piece], [Lying(leaf.shape, where)], self.devices)
@@ -153,7 +160,7 @@ class Inner:
             self._forms[key] = take, put
         return self._forms[key]
 
-    # --- where things lie -------------------------------------------------------------------------
+    # --- placement --------------------------------------------------------------------------------
 
     @cached_property
     def _like(self) -> InnerState:
@@ -163,7 +170,7 @@ class Inner:
 
     @cached_property
     def _where(self) -> InnerState:
-        """On which devices each leaf of a state lies."""
+        """The sharding of each leaf of a state."""
         return InnerState(self.devices.params, self.devices.alike(self._like.opt_state))
 
     @cached_property
@@ -175,13 +182,14 @@ class Inner:
         return jax.tree.map(self._copy, tree, self.devices.params)
 
     def place_flat(self, own: Flat, size: int) -> jax.Array:
-        """Copy a fragment of this size, or this host's range of it, to where `FragmentPort` wants
-        it."""
+        """Copy a fragment of this size, or this host's range, to where `FragmentPort` wants it."""
         return self.devices.place_flat(own, size)
 
     def place_moments(self, moments: optax.OptState) -> optax.OptState:
-        """Moments where the step wants them; those that are there already are taken over, what was
-        accepted is copied."""
+        """Return moments where the step wants them.
+
+        Moments that are there already are donated; those from `accept` are copied.
+        """
         like, where = self._like.opt_state, self._where.opt_state
         return jax.tree.map(self._put, moments, like, where)
 
@@ -198,8 +206,7 @@ class Inner:
         return self._whole(leaf, like, where)
 
     def compile(self, batch: Batch) -> None:
-        """Compile the step for batches shaped like this one, and what places them on the devices,
-        ahead of time; its values do not matter.
+        """Compile the step and the placing of batches; only the shapes of `batch` matter.
 
         Errors: `UserMistake` if the batch cannot be split evenly over the devices.
         """
@@ -218,9 +225,9 @@ class Inner:
         self._compiled[_shapes(batch)] = step.lower(self._like, like, clock).compile()
 
     def step(self, state: InnerState, batch: Batch, clock: int) -> tuple[InnerState, StepMeasures]:
-        """One inner step at the learning rate of `clock`; `state` is used up.
+        """Dispatch one inner step at the learning rate of `clock`; `state` is donated.
 
-        Batches of a new shape are compiled on the way.
+        Batches of a new shape are compiled first.
         """
         if (shapes := _shapes(batch)) not in self._compiled:
             self.compile(batch)

@@ -1,9 +1,10 @@
-"""The learner: trains, reports, hands in, adopts, recovers.
+"""The learner: it trains, reports, hands in, adopts, and recovers.
 
-One thread trains and owns the parameters; it waits for nobody, except with `overlap = 0`, the
-lock-step mode. Others call `hand_in` and `offer`: they tell `learner_state` what has happened, the
-training thread does what follows at its next step boundary, and copying, encoding and decoding stay
-with the caller. A third thread speaks to the syncer. What is said and heard is in docs/protocol.md.
+One thread trains and owns the parameters. It never waits for other processes, except with `overlap
+= 0`, the lock-step mode. Other threads call `hand_in` and `offer`: they tell `learner_state` what
+has happened, and the training thread does what follows at its next step boundary. Copying, encoding
+and decoding stay with the caller. A third thread speaks to the syncer. docs/protocol.md describes
+the messages.
 """
 
 from __future__ import annotations
@@ -77,11 +78,14 @@ class Learner:
         now_s: Callable[[], float],
         lead: Lead[Order] | None = None,
     ) -> None:
-        """`stream` makes a reader without leases, for each life anew; `now_s` is a steady clock.
-        `sharing`: of first moments; None: they stay each island's own. `lead`: to the other hosts,
-        if the island has any."""
+        """Create a learner that has not joined yet.
+
+        `stream` makes a reader without leases, once for each life. `now_s` is a steady clock.
+        `sharing`: of first moments; None: each island keeps its own. `lead`: the way to the other
+        hosts, if the island has any.
+        """
         self._layout, self._inner, self._link, self._settings = layout, inner, link, settings
-        self.spoil = 1.0  # a fault plan's: what is handed in is multiplied by it
+        self.spoil = 1.0  # a fault plan multiplies hand-ins by it
         self._mail = mail = Mailbox(now_s)
         self._lead = lead
         tell = _nobody if lead is None else lead.tell
@@ -93,11 +97,11 @@ class Learner:
     # --- lives ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Train, life after life, until the run ends or this learner is let go.
+        """Train, life after life, until the run ends or this learner is told to leave.
 
         Errors: `Rejected` if the syncer refuses the join for good; whatever the task raises.
         """
-        distrusted = False  # what the last life has left
+        distrusted = False  # whether the syncer distrusts the last life
         while (granted := self._join()) is not None:
             if (life := self._setup.begin(granted, distrusted=distrusted)) is None:
                 continue
@@ -109,7 +113,7 @@ class Learner:
                 distrusted = self._trainer.train()
                 if (broken := self._mail.history.broken) is not None:
                     raise broken
-            except BaseException as error:  # the talker may be in a call for long: not waited for
+            except BaseException as error:  # do not wait for the talker: its call may take long
                 self._mail.end(f"its learner broke: {_in_short(error)}")
                 raise
             self._mail.end()
@@ -121,16 +125,16 @@ class Learner:
 
     @property
     def params(self) -> Params:
-        """The parameters, on the devices; to be read when `run` has returned."""
+        """The parameters, on the devices; valid once `run` has returned."""
         return self._trainer.params
 
     @property
     def now(self) -> LearnerState | None:
-        """What is owed and said in the life that is lived; None between two lives."""
+        """The state of the present life; None between two lives."""
         return self._mail.now
 
     def _join(self) -> Granted | None:
-        """Ask for a life, again after a while where the syncer says so; None once it is let go."""
+        """Ask for a life, with the syncer's back-off; None once this learner must leave."""
         mine = self._settings
         join = Join(mine.island, mine.group, self._layout.fingerprint, mine.region)
         while self._mail.history.staying:
@@ -152,10 +156,11 @@ class Learner:
         return self._mail.vitals
 
     def hand_in(self, life: Life, fragment: Fragment, known: Known) -> tuple[HandIn, Sent] | None:
-        """What this life trained on the fragment since it last handed it in or adopted it.
+        """Return this life's work on the fragment since its last hand-in or adoption.
 
-        `known`: what has become of its contributions to the fragment before this call. Waits for
-        the next step boundary. None if there is nothing, or the life is over.
+        The call waits for the next step boundary. It returns None if there is nothing to hand in,
+        or the life is over. `known`: the fate of the life's contributions to the fragment before
+        this call.
         """
         if (ends := self._mail.ends(life)) is None:
             return None
@@ -166,29 +171,31 @@ class Learner:
         return None if snapshot is None else ends.uplink.encode(fragment, snapshot, self.spoil)
 
     def moments(self, life: Life) -> Donation | None:
-        """This life's optimizer moments, for a learner that joins: of each leaf what this host has
-        of it (`Inner.shares`), in flat form. None if the life is over.
+        """Return this life's optimizer moments, for a learner that joins; None if the life is over.
 
-        They are copied to the host, which takes the training thread: some leaves at each boundary,
-        so that those of one leaf may be a step or two older than those of another. The other hosts
-        of the island copy theirs at the same boundaries, and keep them under the donation's number.
+        They hold the share of each leaf that this host has (`Inner.shares`), in flat form. The
+        training thread copies them to the host, some leaves at each boundary, so that one leaf may
+        be a step or two older than another. The other hosts of the island copy theirs at the same
+        boundaries, and keep them under the donation's number.
         """
         donation = self._mail.donations.ask(life)
         return None if donation is None else donation.given.result()
 
     @property
     def shares(self) -> Sequence[Share]:
-        """What this host has of each leaf of its optimizer's moments."""
+        """The share of each leaf of the optimizer's moments that this host has."""
         return self._inner.shares
 
     def copied(self, life: Life) -> tuple[int, float]:
-        """How many leaves of its moments this life has copied for whoever asked, and how long its
-        steps take, in seconds."""
+        """Return how many leaves of moments this life has copied, and its seconds per step."""
         return self._mail.donations.copied(life)
 
     def offer(self, life: Life, publication: Publication, payload: Sent | None) -> None:
-        """Take in a newer version at the next step boundary, and learn what was merged; without a
-        payload, what it lacks is asked for, on a thread of that fragment: the shard may be away."""
+        """Take in a newer version at the next step boundary, and learn what was merged.
+
+        Without a payload, the missing deltas are fetched on a thread of that fragment, since the
+        shard may be away.
+        """
         if (ends := self._mail.ends(life)) is None:
             return
         if self._lead is not None:
@@ -198,11 +205,11 @@ class Learner:
         ends.following.offer(publication, payload)
 
     def had(self, life: Life) -> bool:
-        """Is this one of the lives of this learner?"""
+        """Return whether this is one of the lives of this learner."""
         return self._mail.history.had(life)
 
     def refused(self, contribution: ContributionId) -> None:
-        """A contribution was discarded: what it took along is this learner's again."""
+        """Take back the rounding error that a discarded contribution took along."""
         if self._lead is not None:
             self._lead.tell(FateNotice(contribution))
         if (ends := self._mail.ends(contribution.life)) is not None:
@@ -210,26 +217,27 @@ class Learner:
             self._mail.happens(Settled((contribution,)), contribution.life)
 
     def cease(self, over: Void) -> None:
-        """This life is over by the syncer's word; the next one begins at once."""
+        """End this life because the syncer says so; the next one begins at once."""
         self._mail.happens(Ceased(over), over.life)
 
     def park(self, life: Life) -> None:
-        """Step no more in this life; go on handing in and adopting."""
+        """Stop stepping until this life ends; go on handing in and adopting."""
         self._mail.happens(Parked(), life)
 
     def leave(self) -> Progress:
-        """End this life and begin no other; how far it came."""
+        """End this life and begin no other; return its progress."""
         return self._mail.leave()
 
     def outlive(self, life: Life) -> str:
-        """Return when this life, which may be about to begin, is over; with the reason."""
+        """Wait until this life, which may be about to begin, is over; return the reason."""
         return self._mail.history.outlive(life)
 
     @property
     def drag(self) -> float:
-        """So many times as long its steps take, for a fault plan."""
+        """A factor by which a fault plan slows down each step."""
         return self._trainer.drag
 
     @drag.setter
     def drag(self, factor: float) -> None:
+        """Slow down each step by this factor."""
         self._trainer.drag = factor

@@ -1,4 +1,4 @@
-"""One life of a learner as a value, and as it begins; `learner_state` says what becomes of it."""
+"""The state of one life of a learner, and its start; `learner_state` changes it."""
 
 from __future__ import annotations
 
@@ -20,62 +20,73 @@ from islands.learner_messages import HandOver, Terms, Track, Words
 
 @dataclass(frozen=True, slots=True)
 class LearnerState:
-    """One life of a learner.
-
-    `past_t`: its clock less the syncer's t, when it last heard of t. `goes_on`: it has not been
-    ended; `over`: by whose word it was. `stepping`: it may step; else it hands in and adopts only.
-    `asks`: fragments that were asked for and are not handed in yet. `news`: versions to adopt at
-    the next boundary; `newest`: the newest heard of. `awaiting`: what must be replaced before the
-    next step (lock-step). `kept`: taken at their due points, and not asked for yet; `flying`: the
-    fragments that were taken, with the base that they have and the clock at which it is replaced.
-    `ahead_windows`: data for which it has leases. `busy`: a step is under way; `rested`: the
-    carrier could begin one; `held`: it may not yet, because of others. `said`: adoptions that the
-    syncer has not been told of, and `saying` those on their way. `spoke`: it has news. `flight`: a
-    message is under way; `quiet`: one was not heard, and nothing is said before the next beat.
-    `hungry`: data is wanted; `wants`: it is asked for once the report under way is answered;
-    `fetching`: it is granted and not there yet.
-    """
+    """The state of one life of a learner."""
 
     terms: Terms
     life: Life
     offset: int
+    """Difference of the clock to the inner steps: clock = steps + offset."""
     tracks: tuple[Track, ...]
+    """The start of the next contribution to each fragment."""
     newest: Mapping[Fragment, Version]
+    """The newest version of each fragment that this life has heard of."""
     progress: Progress
     ahead_windows: int
+    """Windows of data for which it has leases."""
     past_t: int = 0
+    """The clock minus the syncer's t, when it last heard of t."""
     goes_on: bool = True
+    """Whether the life has not been ended."""
     over: Void | None = None
+    """The syncer's message that ended it, if one did."""
     stepping: bool = True
+    """Whether it may step; if not, it only hands in and adopts."""
     step_s: float = 0.0
+    """Moving average of the seconds per step."""
     asks: tuple[Fragment, ...] = ()
+    """Fragments that were asked for and are not handed in yet."""
     news: tuple[Fragment, ...] = ()
+    """Fragments with a version to adopt at the next boundary."""
     awaiting: tuple[tuple[Fragment, Version], ...] = ()
+    """Fragments whose base must be replaced before the next step (lock-step)."""
     kept: tuple[HandOver, ...] = ()
+    """Hand-ins that were copied at their due points and not asked for yet."""
     flying: tuple[tuple[Fragment, Version, int], ...] = ()
+    """The copied fragments, each with its base and the clock at which it is replaced."""
     busy: bool = False
+    """Whether a step is under way."""
     rested: bool = False
+    """Whether the carrier could begin a step."""
     held: bool = False
+    """Whether it had to wait for others before the next step."""
     said: tuple[Adopted, ...] = ()
+    """Adoptions that the syncer has not been told of."""
     saying: tuple[Adopted, ...] = ()
+    """Adoptions in the report that is under way."""
     spoke: bool = False
+    """Whether it has news for the syncer."""
     hungry: bool = False
+    """Whether it needs data."""
     wants: bool = False
+    """Whether data is asked for once the report under way is answered."""
     fetching: bool = False
+    """Whether a lease is granted and not in the data yet."""
     flight: bool = False
+    """Whether a message is under way."""
     quiet: bool = False
+    """Whether a message failed, so that the next heartbeat sends again."""
 
     @property
     def clock(self) -> int:
-        """Its step on the syncer's clock."""
+        """The learner's logical clock: its inner steps plus its offset."""
         return self.progress.steps + self.offset
 
     @property
     def rate_clock(self) -> int:
-        """The clock whose learning rate its next step takes: its own, and out of lock-step never
-        further than H from the syncer's t.
+        """The clock whose learning rate the next step takes.
 
-        So islands of any speed end their schedules together: one at a third of the speed would
+        It is the learner's own clock, and out of lock-step never further than H from the syncer's
+        t. So islands of any speed end their schedules together: one at a third of the speed would
         merge deltas of the full rate with those of islands whose rate has fallen.
         """
         if self.terms.until is not None:
@@ -90,7 +101,7 @@ Outcome = tuple[LearnerState, Words]
 def begun(
     terms: Terms, granted: Granted, versions: Sequence[Version], cursor: Lease, ahead_windows: int
 ) -> LearnerState:
-    """A life that begins at these versions, one for each fragment; `cursor`: in its data."""
+    """Return a life that begins at these versions, one per fragment, and at this data cursor."""
     return LearnerState(
         terms,
         granted.life,

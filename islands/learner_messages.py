@@ -1,5 +1,4 @@
-"""What a learner works by, what its carrier tells `learner_state`, and what it is to do: terms,
-happenings and words."""
+"""The terms of a learner, and the inputs (happenings) and outputs (words) of `learner_state`."""
 
 from __future__ import annotations
 
@@ -23,70 +22,76 @@ from coordinator.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a learner works by; constant over the run.
-
-    `overlap`: 0 = it waits for adoption at each due point. `carries`: what it trained since its
-    last hand-in survives an adoption (adopt = "carry"); `keeps`: so does what was handed in and is
-    no part of that version (with the anchor "base": else it would be in the next delta, too).
-    `batch_windows`: data of one step; `lease_windows`: of a lease, and what it likes to have ahead.
-    `until`: None = it never waits but for an overlap of 0; else it is in lock-step, hands in a
-    fragment as it was at its due point, puts the new version in place `overlap` steps later and no
-    step earlier or later, and waits at this clock for the end of the run.
-    """
+    """The rules that a learner works by, constant over the run."""
 
     schedule: Schedule
     overlap: int
+    """Overlap in inner steps; 0: the learner waits for adoption at each due point."""
     carries: bool
+    """Whether steps since the last hand-in survive an adoption (adopt = "carry")."""
     keeps: bool
+    """Whether hand-ins that are no part of an adopted version survive it, too (anchor "base").
+
+    With the anchor "current" they are in the next delta anyway.
+    """
     batch_windows: int
+    """Windows of data in one step."""
     lease_windows: int
+    """Windows in a lease; the learner keeps at least that many ahead."""
     until: int | None
+    """The clock at which the run ends, in lock-step; None: only an overlap of 0 makes it wait.
+
+    In lock-step the learner hands in a fragment as it was at its due point, adopts the new version
+    exactly `overlap` steps later, and waits at this clock for the end of the run.
+    """
 
     def __post_init__(self) -> None:
-        """Errors: `ValueError` if a fragment would be due again before its version is put in place,
-        which would then never be; the door refuses it (`sync.overlap`)."""
+        """Check that a version is adopted before its fragment is due again.
+
+        Errors: `ValueError`; the configuration refuses such an overlap (`sync.overlap`).
+        """
         if self.until is not None and self.overlap >= (least := self.schedule.least):
             raise ValueError(f"{self.overlap} steps of flight, and due every {least}")
 
     @property
     def in_flight(self) -> bool:
-        """Does it train on while a fragment is merged, and wait for it in the end?"""
+        """Whether the learner trains on while a fragment is merged, and waits for it in the end."""
         return self.until is not None and self.overlap > 0
 
     @property
     def wanted_windows(self) -> int:
-        """It asks for data when it has less than this."""
+        """Windows below which the learner asks for data."""
         return max(self.lease_windows, self.batch_windows)
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """From where the next contribution to one fragment counts.
-
-    `base`: the version adopted last; `since_step`: the step from which its steps count. Steps and
-    tokens of the next contribution count from `from_step` and `from_tokens`: the last hand-in, or
-    the adoption. `waiting`: what was handed in and is part of no version yet, as far as is known.
-    """
+    """The start of the next contribution to one fragment."""
 
     base: Version
+    """The version adopted last."""
     since_step: int = 0
+    """The inner step from which the delta counts."""
     from_step: int = 0
+    """First inner step of the next contribution: the last hand-in, or the adoption."""
     from_tokens: int = 0
+    """Tokens trained up to that step."""
     waiting: tuple[ContributionId, ...] = ()
+    """Contributions that are in no version yet, as far as this learner knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The shard asks for what was trained on a fragment. `held`: of what was handed in of it
-    before, only this waits still; None if that is not known, or older than what is."""
+    """The shard's request for what was trained on a fragment."""
 
     fragment: Fragment
     held: tuple[ContributionId, ...] | None = None
+    """Former contributions that still wait; None if unknown, or older than what is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A version has come, and is ready to be put in place."""
+    """The arrival of a version that is ready to be put in place."""
 
     fragment: Fragment
     version: Version
@@ -94,47 +99,51 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What has become of these is known, of whatever life they are: they are part of a version that
-    has come or is to come, or never will be of any."""
+    """Contributions that are resolved: merged, or dropped for good.
+
+    They may be of an earlier life.
+    """
 
     said: tuple[ContributionId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """It shall step no more in this life."""
+    """The order to stop stepping until this life ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """It shall end this life, and begin no other."""
+    """The order to end this life and begin no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ceased:
-    """This life is over by the syncer's word."""
+    """The syncer's word that this life is over."""
 
     over: Void
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The carrier could begin a step: at the beginning of a life, or where data ran out after all
-    (`ahead_windows` is what there is)."""
+    """The carrier's readiness for a step: at the start of a life, or after the data ran out.
+
+    `ahead_windows`: windows of data that are left.
+    """
 
     ahead_windows: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """A lease was added to the data: so much is there now."""
+    """The arrival of a lease in the data; `ahead_windows`: windows of data there now."""
 
     ahead_windows: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """An inner step is over: `tokens` of it, the data cursor after it, and the data left."""
+    """The end of an inner step of `tokens`, with the data cursor after it and the windows left."""
 
     tokens: int
     cursor: Lease
@@ -143,26 +152,26 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Rested:
-    """All that belongs to the step is done; it took so long in all, since the one before."""
+    """The end of all work of a step; `took_s`: seconds since the same moment of the step before."""
 
     took_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The answer to what was said last."""
+    """The answer to the last message."""
 
     answer: Answer | LeaseGranted | Void
 
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """No answer came to what was said last."""
+    """The failure of the last message: no answer came."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Nothing was said for a heartbeat."""
+    """A heartbeat interval without any message."""
 
 
 Happening = (
@@ -182,61 +191,65 @@ Happening = (
 )
 
 
-# --- words: what the carrier does -----------------------------------------------------------------
+# --- words: instructions for the carrier ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Begin an inner step, and tell when it is over. `held`: the time since the one before was
-    spent on waiting for others, and is none of its own."""
+    """The order to begin an inner step, and to tell when it is over."""
 
     held: bool
+    """Whether the time since the step before was spent waiting for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Answer whoever asked for this fragment, from the parameters as they are now.
-
-    `said`: the interval, None if there is nothing to hand in. `track`: as it was before.
-    """
+    """The order to answer a request for this fragment from the present parameters."""
 
     fragment: Fragment
     said: ContributionId | None
+    """The contribution; None if there is nothing to hand in."""
     track: Track
+    """The track before this hand-in."""
     progress: Progress
+    """The progress at this step boundary."""
 
     @property
     def tokens(self) -> int:
+        """Tokens in the contribution."""
         return self.progress.tokens - self.track.from_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Take this fragment from the parameters as they are now; it is handed over once asked for."""
+    """The order to copy this fragment now; it is handed over once it is asked for."""
 
     hand_over: HandOver
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Put the newest version of this fragment that has come in place; what was handed in and is no
-    part of it (`keeps`, in their order) stays in place beside it, as do the steps since."""
+    """The order to put the newest version of this fragment in place.
+
+    The steps since the last hand-in stay in place beside it if the learner carries them.
+    """
 
     fragment: Fragment
     version: Version
     keeps: tuple[ContributionId, ...] = ()
+    """Contributions that are no part of the version and stay in place beside it, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Add this lease to the data, and tell how much is there then."""
+    """The order to add this lease to the data, and to tell how much is there then."""
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Report to the syncer, with what was adopted since the report before."""
+    """The order to report to the syncer, with what was adopted since the report before."""
 
     report: Report
     adopted: tuple[Adopted, ...]
@@ -244,17 +257,17 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Ask the syncer for data."""
+    """The order to ask the syncer for data."""
 
     event: LeaseWanted
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """This life is over; nothing follows any more. `distrusted`: neither parameters nor moments of
-    it may be used in the next one."""
+    """The end of this life; nothing follows."""
 
     distrusted: bool
+    """Whether neither parameters nor moments of this life may be used in the next one."""
 
 
 Word = Step | HandOver | Keep | Adopt | Take | Say | Want | End

@@ -1,9 +1,9 @@
-"""What a learner owes and says in one life, as a value: no JAX, no threads, no clock, no network.
+"""The learner's protocol in one life, as a pure state machine: no JAX, threads, clock or network.
 
-`happen` takes a state and a happening and returns the state after it and the words that follow, in
-order. Whoever carries it (threads on Ray, callbacks in the simulator, tasks in a bench) does each
-word and tells what comes of it; it looks at no field to decide anything. Where arrays are moved,
-the carrier moves them; here is which, from where they count, and when.
+`happen` takes a state and a happening, and returns the next state and the words that follow, in
+order. A carrier (threads on Ray, callbacks in the simulator, tasks in a benchmark) does what each
+word says and reports the outcome as a happening; it reads no field to decide anything. The carrier
+moves the arrays. This module decides which ones, from which step they count, and when.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from islands.learner_messages import (
 from islands.step_boundary import due_fragments, keep_due, serve, settled
 
 HEARTBEAT_S = 1.0
-"""A learner that has nothing new to say says so this often."""
+"""Seconds between reports of a learner that has nothing new to say."""
 STEP_SMOOTHING = 0.2
-"""Weight of the newest step in the moving average of the time that a step takes."""
+"""Weight of the newest step in the moving average of the time per step."""
 
 
 def happen(state: LearnerState, happening: Happening) -> Outcome:
-    """The state after this, and the words that follow from it, in the order to be carried out."""
+    """Return the state after this happening, and the words to carry out, in order."""
     match happening:
         case Asked(p, held):
             waiting = state.tracks[p].waiting
@@ -94,7 +94,7 @@ def happen(state: LearnerState, happening: Happening) -> Outcome:
         case Heard(answer):
             return _heard(state, answer)
         case Unheard():
-            said = state.saying + state.said  # saying it twice does no harm
+            said = state.saying + state.said  # the messages are idempotent
             return replace(state, said=said, saying=(), flight=False, quiet=True), ()
         case Beat():
             return (state, ()) if state.flight else _say(state)
@@ -116,7 +116,7 @@ def _follow(state: LearnerState, *parts: Part) -> Outcome:
 
 
 def _at_once(state: LearnerState) -> Outcome:
-    """Serve what has come, if no step is under way: else at its end."""
+    """Serve pending requests now, unless a step is under way: then its end serves them."""
     if state.busy:
         return state, ()
     return _follow(state, serve, _talk, _go_on)
@@ -134,8 +134,8 @@ def _stepped(state: LearnerState, tokens: int, cursor: Lease, ahead_windows: int
         state = replace(state, awaiting=late)
     elif state.terms.overlap == 0 and state.stepping:
         due = [(p, tracks[p].base) for p in due_fragments(state)]
-        # a version that came late and was adopted just now is waited for no more: it may have
-        # overwritten what there was to merge, and nobody would ever get anything
+        # Do not wait for a version that came late and was adopted just now: it may have overwritten
+        # the steps to merge, and then no learner would ever get a newer one.
         awaiting = tuple((p, base) for p, base in due if state.tracks[p].base == base)
         state = replace(state, awaiting=awaiting)
     return state, (*words, *served)
@@ -147,7 +147,7 @@ def _go_on(state: LearnerState) -> Outcome:
         return state, ()
     if not state.goes_on:
         distrusted = state.over is not None and state.over.distrusted
-        return replace(state, busy=True), (End(distrusted),)  # it has no boundaries any more
+        return replace(state, busy=True), (End(distrusted),)  # an ended life has no more boundaries
     enough = state.ahead_windows >= state.terms.batch_windows
     at_the_end = state.terms.until is not None and state.clock >= state.terms.until
     if state.awaiting or at_the_end or not state.stepping:
@@ -158,8 +158,11 @@ def _go_on(state: LearnerState) -> Outcome:
 
 
 def _is_news(state: LearnerState) -> bool:
-    """Must the syncer hear of this step at once? It acts on a learner's first one, and when clocks
-    pass due points; of all the others it hears with these, or by the heartbeat."""
+    """Return whether the syncer must hear of this step at once.
+
+    The syncer acts on a learner's first step, and when clocks pass due points. It hears of all
+    other steps with these, or by the heartbeat.
+    """
     return (
         state.progress.steps == 1 or state.clock == state.terms.until or bool(due_fragments(state))
     )
@@ -169,8 +172,10 @@ def _is_news(state: LearnerState) -> bool:
 
 
 def _talk(state: LearnerState) -> Outcome:
-    """Say what happened, one message at a time; what comes meanwhile is joined. What was adopted
-    can wait for the next report, if steps go on."""
+    """Send what happened, one message at a time; news that arrive meanwhile are joined.
+
+    Adoptions can wait for the next report while steps go on.
+    """
     parked = bool(state.said) and not state.stepping
     if state.flight or state.quiet or not (state.spoke or parked or state.hungry):
         return state, ()
@@ -186,7 +191,7 @@ def _say(state: LearnerState) -> Outcome:
 
 
 def _hungry(state: LearnerState) -> LearnerState:
-    """See whether data is wanted, now that a step could begin; it is until a lease is granted."""
+    """Determine whether data is wanted before the next step; it is until a lease is granted."""
     short = state.ahead_windows < state.terms.wanted_windows
     return replace(state, hungry=short and state.stepping and not state.fetching)
 

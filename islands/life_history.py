@@ -18,7 +18,7 @@ class LifeHistory:
         self._lives: set[Life] = set()
         self._ended, self._why = 0, ""  # the incarnation of the last life that is over
         self._staying = True
-        self._broken: BaseException | None = None  # by another thread than the training thread
+        self._broken: BaseException | None = None  # set by threads other than the training thread
 
     def add(self, life: Life) -> None:
         """Add a life that begins."""
@@ -26,7 +26,7 @@ class LifeHistory:
             self._lives.add(life)
 
     def end(self, life: Life, why: str) -> None:
-        """Take in that this life is over."""
+        """Record that this life is over."""
         with self._lock:
             self._ended, self._why = life.incarnation, why
             self._lock.notify_all()
@@ -38,7 +38,7 @@ class LifeHistory:
             self._lock.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Have the training thread raise what broke another thread of this learner."""
+        """Make the training thread raise an error of another thread of this learner."""
         with self._lock:
             self._broken = self._broken or error
             self._lock.notify_all()
@@ -61,18 +61,20 @@ class LifeHistory:
             return life in self._lives
 
     def outlive(self, life: Life) -> str:
-        """Return when this life, which may be about to begin, is over; with the reason."""
+        """Wait until this life, which may be about to begin, is over; return the reason."""
         with self._lock:
             self._lock.wait_for(lambda: self._ended >= life.incarnation)
             return self._why
 
     def leaves_within(self, for_s: float) -> bool:
-        """Wait so long for the word to leave; return whether it came."""
+        """Wait up to this many seconds for the order to leave; return whether it came."""
         with self._lock:
             return bool(self._lock.wait_for(lambda: not self._staying, for_s))
 
     def over_within(self, life: Life, for_s: float) -> bool:
-        """Wait so long for the end of this life, which may be about to begin; return whether it is
-        over."""
+        """Wait up to this many seconds for the end of this life; return whether it is over.
+
+        The life may be about to begin.
+        """
         with self._lock:
             return bool(self._lock.wait_for(lambda: self._ended >= life.incarnation, for_s))

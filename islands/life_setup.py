@@ -43,7 +43,7 @@ log = logging.getLogger("archipelago.learner")
 
 
 class LifeSetup:
-    """The beginning of one life after another of one island's learner."""
+    """The setup of one life after another of one island's learner."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class LifeSetup:
         trainer: Trainer,
         lead: Lead[Order] | None,
     ) -> None:
-        """The arguments are those of `Learner`, with its mailbox and its training thread."""
+        """Create the setup with the arguments of `Learner`, its mailbox and its training thread."""
         self._layout, self._inner, self._port, self._sharing = layout, inner, port, sharing
         self._open_stream, self._link, self._settings = stream, link, settings
         self._mail, self._trainer, self._lead = mail, trainer, lead
@@ -69,10 +69,10 @@ class LifeSetup:
         self._structure = jax.tree.structure(task.shapes)
 
     def begin(self, granted: Granted, *, distrusted: bool) -> Life | None:
-        """Begin at the current versions: parameters from the public fragments, data from leases,
-        moments as `life_start` says. None if this life was over before it had begun.
+        """Begin a life at the current versions; None if it was over before it had begun.
 
-        `distrusted`: whether the syncer distrusts what the life before has left.
+        The parameters come from the public fragments, the data from leases, the moments as
+        `life_start` says. `distrusted`: whether the syncer distrusts the life before.
         """
         fragments = [Fragment(p) for p in range(len(self._layout.fragments))]
         if (whole := self._link.whole(fragments)) is None:
@@ -88,7 +88,7 @@ class LifeSetup:
         log.debug("%s: %s", granted.life, start.why)
         given, shared = None, dict[Fragment, Flat]()
         if not isinstance(start, KeepMoments):
-            moments = None  # they need not lie beside those that come
+            moments = None  # free them before those that come take memory
         match start:
             case TakeMeans():
                 if (found := self._ask_shards(fragments)) is None:
@@ -150,8 +150,10 @@ class LifeSetup:
         self._mail.begin(state, ends, Ready(stream.remaining))
 
     def _ask_shards(self, fragments: Sequence[Fragment]) -> dict[Fragment, Flat] | None:
-        """Return the mean of the islands' first moments, of those fragments of which there is one;
-        None if this life was over before they had come."""
+        """Return the mean of the islands' first moments, for the fragments that have one.
+
+        It is None if this life was over before they had come.
+        """
         if (found := self._link.mean_moments(fragments)) is None:
             return None
         owns = {p: self._inner.devices.own(self._layout.sizes[p]) for p in found}
@@ -170,7 +172,7 @@ class LifeSetup:
         return None
 
     def _catch_up(self, life: Life, p: Fragment, older: Version, newer: Version) -> Missed | None:
-        """Return what was missed of a fragment; None if this life is over before it has come."""
+        """Return the missed deltas of a fragment; None if this life is over before they come."""
         over_within = partial(self._mail.history.over_within, life)
         found = catch_up(self._link, p, older, newer, over_within, log)
         match found:

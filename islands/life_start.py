@@ -1,15 +1,15 @@
-"""The rule of how a life begins: from which optimizer moments, and why; one for every carrier.
+"""The rule of how a life begins: from which optimizer moments, and why; one rule for all carriers.
 
-A life's parameters are always the public fragments. Its optimizer moments are, the first of these
-that there is:
+A life's parameters are always the public fragments. Its optimizer moments are the first available
+of these:
 
 1. those of the life before, unless the syncer distrusts that life;
-2. the mean of the islands' first moments, where islands share them;
+2. the mean of the islands' first moments, if islands share them;
 3. those of a donor, a learner whose life goes on;
-4. none: the optimizer starts anew.
+4. none: the optimizer starts with fresh moments.
 
-The carrier does what `life_start` says. A fragment without a mean starts anew, and so does a life
-to which no donor gives moments that it can use.
+The carrier does what `life_start` says. A fragment without a mean gets fresh moments, and so does a
+life to which no donor gives moments that it can use.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ class Remains:
     """The state that a process still holds of its previous life."""
 
     moments: bool
-    """Whether the optimizer moments of that life are here; a new process has none."""
+    """Whether the process still has the moments of that life; a new process has none."""
     distrusted: bool
     """Whether the syncer distrusts that life (`End.distrusted`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepMoments:
-    """Start with the moments of the life before."""
+    """The decision to start with the moments of the life before."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class TakeMeans:
-    """Ask the shards for the mean of the islands' first moments, and start with it."""
+    """The decision to start with the mean of the islands' first moments, asked of the shards."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class AskDonors:
-    """Ask these learners for their moments, in this order, and start with the first good ones."""
+    """The decision to ask these learners for moments in order, and take the first good ones."""
 
     donors: tuple[Life, ...]
     why: str
@@ -56,7 +56,7 @@ class AskDonors:
 
 @dataclass(frozen=True, slots=True)
 class StartAnew:
-    """Start with the moments of an optimizer that has seen no step."""
+    """The decision to start with the moments of an optimizer that has seen no step."""
 
     why: str
 
@@ -67,7 +67,7 @@ LifeStart: TypeAlias = KeepMoments | TakeMeans | AskDonors | StartAnew
 def life_start(
     remains: Remains, *, island: Island, donors: Sequence[Life], shares_moments: bool
 ) -> LifeStart:
-    """Return what the next life of this island's learner starts with.
+    """Return the moments that the next life of this island's learner starts with.
 
     `donors`: as the answer to its Join names them, best first. `shares_moments`: whether islands
     share the mean of their first moments.
@@ -85,9 +85,9 @@ def life_start(
 def donors_in_turn(island: Island, donors: Sequence[Life]) -> tuple[Life, ...]:
     """Return the donors in the order in which this island asks them for moments.
 
-    All islands that join at once are told of the same donors, best first. The name of the island
-    chooses the first one, so that not all of them ask the same donor. The grant stays as it is: a
-    tape that was written before is replayed to the last bit.
+    All islands that join at once are told of the same donors, best first. The island's name chooses
+    the first one, so that they do not all ask the same donor. The grant itself is not reordered:
+    tapes of earlier runs must still replay to the last bit.
     """
     first = zlib.crc32(island.encode()) % max(1, len(donors))
     return (*donors[first:], *donors[:first])

@@ -1,4 +1,4 @@
-"""A learner's way to the coordinator, and how it works: what its process gives it."""
+"""A learner's connection to the coordinator, and the learner's settings."""
 
 from __future__ import annotations
 
@@ -36,39 +36,55 @@ from islands.learner_messages import Terms
 
 
 class Link(Protocol):
-    """The way to the coordinator. Calls may take long; they raise `Unreachable` when they fail.
+    """The connection to the coordinator.
 
-    A report brings along what was adopted since the one before: each call costs both ends more than
-    what is said in it.
+    Calls may take long, and raise `Unreachable` when they fail. A report brings along what was
+    adopted since the one before: each call costs both ends more than its content.
     """
 
-    def join(self, event: Join) -> Granted | Refused: ...
-    def report(
-        self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]
-    ) -> Answer | Void: ...
-    def lease(self, event: LeaseWanted) -> LeaseGranted | Void: ...
-    def left(self, event: Left) -> None: ...
+    def join(self, event: Join) -> Granted | Refused:
+        """Ask for a life."""
+        ...
+
+    def report(self, event: Report, vitals: Vitals, adopted: Sequence[Adopted]) -> Answer | Void:
+        """Report progress, measurements, and the adoptions since the report before."""
+        ...
+
+    def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        """Ask for one more lease."""
+        ...
+
+    def left(self, event: Left) -> None:
+        """Tell the syncer that this learner has left."""
+        ...
     def whole(self, fragments: Sequence[Fragment]) -> list[Public] | None:
-        """The public fragments, for a life that was granted; None if it was over before they had
-        come, which may take as long as their bytes do."""
+        """Fetch the public fragments for a granted life; None if it is over before they have come.
+
+        The call may take as long as their bytes do.
+        """
         ...
 
     def mean_moments(self, fragments: Sequence[Fragment]) -> dict[Fragment, Payload] | None:
-        """The mean of the islands' first moments, of those fragments of which there is one; None
-        as in `whole`."""
+        """Fetch the mean of the islands' first moments, for the fragments that have one.
+
+        It is None if the life is over before they have come.
+        """
         ...
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> Missed:
-        """Ask the shard once for what leads from one version to another. Its shard may be away for
-        long: whoever asks knows whether it is still needed, and asks again (`catch_up`).
+        """Ask the shard once for the deltas from one version to another.
+
+        The shard may be away for long. The caller knows whether they are still needed, and retries
+        (`catch_up`).
 
         Errors: `Unreachable`.
         """
         ...
 
     def moments(self, donor: Life) -> list[NDArray[Any]] | None:
-        """Of each leaf of a donor's moments what this host will have of it, once the other hosts of
-        this island have theirs; None if that life is over.
+        """Fetch this host's share of each leaf of a donor's moments; None if that life is over.
+
+        The call returns once the other hosts of this island have theirs.
 
         Errors: `Unreachable`, `Malformed`.
         """
@@ -77,33 +93,36 @@ class Link(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LearnerSettings:
-    """How a learner works; constant over the run.
-
-    `overlap`, `until`: as in `learner_words.Terms`. `speed`: below 1 it idles between steps, so
-    that one takes 1 / `speed` of its quickest. `step_s`: ... so that none takes less than this.
-    `encode`: where its deltas are encoded, and their anchors kept.
-    `lease_windows`: it asks for more data when less than this is left, or less than a batch.
-    `wire_moments`: how first moments are written where they are shared, with every
-    `moments_every`-th merge of a fragment; None: they are not.
-    """
+    """The settings of a learner, constant over the run."""
 
     island: Island
     group: str
     wire_up: Wire
+    """Wire format of deltas."""
     wire_moments: Wire | None
+    """Wire format of shared first moments; None: they are not shared."""
     moments_every: int
+    """Number of merges of a fragment per exchange of first moments."""
     schedule: Schedule
     overlap: int
+    """Overlap in inner steps, as in `learner_messages.Terms`."""
     lease_windows: int
+    """Windows in a lease; below this, or a batch, the learner asks for more data."""
     speed: float
+    """Relative speed; below 1 it idles, so that a step takes 1 / `speed` of its quickest."""
     step_s: float
+    """Least seconds of a step; the learner idles until then."""
     anchor: Anchor
+    """The reference point of its deltas when they are merged."""
     encode: Where
+    """The place where deltas are encoded, and their anchors kept."""
     region: Region | None
+    """The region of the corpus that it reads."""
     until: int | None
+    """The clock at which the run ends, in lock-step, as in `learner_messages.Terms`."""
 
     def terms(self, adopt: AdoptRule, batch_windows: int) -> Terms:
-        """What its learner's state works by; `batch_windows`: data of one step."""
+        """Return the terms of the learner's state; `batch_windows`: windows of data in one step."""
         carries = adopt is AdoptRule.CARRY
         return Terms(
             self.schedule,

@@ -1,10 +1,10 @@
-"""The state of a learner's life, shared by its threads, and the queues of what each of them does.
+"""The state of a learner's life, shared by its threads, and the queues of their tasks.
 
-Threads that call from other processes tell what happens; the training thread and the talking thread
-do what follows. One lock guards all of it, and only this module, `life_history` and `donations`
-take it: each public method is one critical section, and nothing in it takes long. A word leaves
-together with its data (an adoption with the arrays, a hand-in with the future of whoever asked), so
-that no key goes from one critical section to the next.
+Threads that serve calls of other processes tell what happens; the training thread and the talking
+thread do what follows. One lock guards all of it, and only this module, `life_history` and
+`donations` take it: each public method is one critical section, and nothing in it takes long. A
+word leaves together with its data (an adoption with the arrays, a hand-in with the future of the
+caller), so that no key goes from one critical section to the next.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from islands.thread_tasks import Adoption, Ends, Handing, Offer, Saying, Spent, 
 
 
 class Mailbox:
-    """The state of the life that is lived, and its queues; each method takes the lock itself."""
+    """The state of the present life, and its queues; each method takes the lock itself."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -59,8 +59,7 @@ class Mailbox:
     # --- lives ------------------------------------------------------------------------------------
 
     def begin(self, state: LearnerState, ends: Ends, first: Happening | None = None) -> None:
-        """Begin a life. `first`: what happens at once; if the learner is to leave, that happens
-        instead."""
+        """Begin a life with the happening `first`, or with `LetGo` if the learner must leave."""
         with self._lock:
             self._now, self._ends = state, ends
             self._history.add(state.life)
@@ -69,16 +68,16 @@ class Mailbox:
                 self.happens(first if self._history.staying else LetGo())
 
     def end(self, why: str = "its learner has ended this life") -> None:
-        """End the life; nobody is kept waiting for it."""
+        """End the life, and release all threads that wait for it."""
         with self._lock:
             ended, self._now, self._ends = self._now, None, None
             self._queues.end()
             self._donations.end()
             if ended is not None:
-                self._history.end(ended.life, why)  # which wakes all who wait
+                self._history.end(ended.life, why)  # wakes all waiting threads
 
     def leave(self) -> Progress:
-        """End this life and begin no other; return how far it came."""
+        """End this life and begin no other; return its progress."""
         with self._lock:
             self._history.leave()
             self.happens(LetGo())
@@ -97,11 +96,12 @@ class Mailbox:
         """The moments that are asked for; the same lock guards them."""
         return self._donations
 
-    # --- what is known of it ----------------------------------------------------------------------
+    # --- the state of the life
+    # ------------------------------------------------------------------------
 
     @property
     def now(self) -> LearnerState | None:
-        """The state of the life that is lived; None between two lives."""
+        """The state of the present life; None between two lives."""
         with self._lock:
             return self._now
 
@@ -119,16 +119,16 @@ class Mailbox:
             return any((each.fragment, each.version) == (p, version) for each in words)
 
     def ends(self, life: Life) -> Ends | None:
-        """Return the ends of this life's wire; None if it is not lived."""
+        """Return the ends of this life's wire; None if it is not the present life."""
         with self._lock:
             return self._ends if self._is_lived(life) else None
 
     # --- what happens -----------------------------------------------------------------------------
 
     def happens(self, happening: Happening, life: Life | None = None) -> None:
-        """Take it in, and queue what follows. Nothing follows between two lives.
+        """Change the state by this happening, and queue what follows.
 
-        `life`: nothing follows if another one is lived.
+        Nothing follows between two lives, or if `life` is given and is not the present one.
         """
         with self._lock:
             if self._now is None or (life is not None and self._now.life != life):
@@ -142,8 +142,10 @@ class Mailbox:
     def asks(
         self, life: Life, p: Fragment, held: tuple[ContributionId, ...] | None
     ) -> Future[FragmentSnapshot | None] | None:
-        """Ask for what was trained on a fragment; None if this life is not lived. All who ask
-        before it is decided get the same answer."""
+        """Ask for the work on a fragment; None if this is not the present life.
+
+        All callers before the answer is decided get the same one.
+        """
         with self._lock:
             if not self._is_lived(life):
                 return None
@@ -154,12 +156,12 @@ class Mailbox:
             return asked
 
     def answer(self, handing: Handing, snapshot: FragmentSnapshot | None) -> None:
-        """Give the snapshot to whoever asked for it."""
+        """Give the snapshot to the callers that asked for it."""
         with self._lock:
             self._queues.answer(handing, snapshot)
 
     def offered(self, life: Life, p: Fragment, version: Version, offer: Offer) -> None:
-        """Take in a version that can be put in place; drop its arrays if it is no news."""
+        """Take in a version that can be put in place; drop its arrays if it is not newer."""
         with self._lock:
             if self._now is None or self._now.life != life or not is_news(self._now, p, version):
                 return
@@ -169,8 +171,10 @@ class Mailbox:
     # --- the training thread ----------------------------------------------------------------------
 
     def next_to_do(self, for_s: float, meanwhile: Callable[[], None]) -> Todo | None:
-        """Wait so long for something that the training thread has to do; None if nothing came, or
-        another thread has broken. `meanwhile`: done again and again while moments are given."""
+        """Return the training thread's next task; None after `for_s` seconds, or if a thread broke.
+
+        `meanwhile`: called again and again while moments are donated.
+        """
         until_s = self._now_s() + for_s
         while True:
             with self._lock:
@@ -186,12 +190,12 @@ class Mailbox:
             meanwhile()
 
     def _has_work(self) -> bool:
-        """Return whether the training thread is to go on. The lock is held."""
+        """Return whether the training thread has work; the caller holds the lock."""
         broken = self._history.broken is not None
         return bool(self._queues.todo) or self._donations.asked() is not None or broken
 
     def put_back(self, word: Step | End) -> None:
-        """Have this done next."""
+        """Put this task back at the head of the queue."""
         with self._lock:
             self._queues.todo.appendleft(word)
 
@@ -203,14 +207,13 @@ class Mailbox:
             return self._now.rate_clock
 
     def starved(self, remaining: int) -> None:
-        """Take in that the data ran out, whatever the stream says `remaining`: no step begins
-        before more has come."""
+        """Record that the data ran out, even if the stream claims that windows are `remaining`."""
         with self._lock:
             assert self._now is not None
             self.happens(Ready(min(remaining, self._now.terms.batch_windows - 1)))
 
     def rested(self, loss: float, spent: Spent) -> None:
-        """Take in that all that belongs to a step is done; count where its time went."""
+        """Record that all work of a step is done, and where its time went."""
         with self._lock:
             self._vitals = spent.added_to(self._vitals, loss)
             self.happens(Rested(spent.took_s))
@@ -218,8 +221,10 @@ class Mailbox:
     # --- the talking thread -----------------------------------------------------------------------
 
     def next_to_say(self, life: Life, for_s: float) -> Saying | None:
-        """Wait so long for something that the talking thread has to say; None if this life is
-        over."""
+        """Return the talking thread's next message, or an empty one after `for_s` seconds.
+
+        It is None if this life is over.
+        """
         with self._lock:
             self._lock.wait_for(lambda: self._queues.to_say or not self._is_lived(life), for_s)
             if not self._is_lived(life):

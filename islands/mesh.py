@@ -1,9 +1,9 @@
-"""An island's devices as a mesh, and where on them a task's arrays lie.
+"""An island's devices as a mesh, and the placement of a task's arrays on it.
 
-A mesh has three axes: over `data` parameters are repeated, over `fsdp` they are split and gathered
-for each step, over `tensor` a task splits the work of its layers, if it says how. The batch is
+A mesh has three axes. Over `data` parameters are repeated. Over `fsdp` they are split, and gathered
+for each step. Over `tensor` a task splits the work of its layers, if it says how. The batch is
 split over the first two. A fragment in its flat form is split over all devices in their order, in
-whole quantisation blocks, whatever the mesh is: so what a host has of it is one range.
+whole quantization blocks, on any mesh. So each host has one range of it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from islands.mesh_shape import (
 from islands.task import Batch, Params, Task, leaf_path
 
 Device: TypeAlias = Any
-"""A `jax.Device`, a type that lives in jaxlib, out of the type checker's sight."""
+"""A `jax.Device`; the type lives in jaxlib, which the type checker does not see."""
 
 
 class Devices:
-    """The devices of one island, which may be of several hosts, and its part that is this host's.
+    """The devices of one island, possibly of several hosts, and this host's part of them.
 
-    `leaves`: where each leaf of the parameters lies, in their order; `batch`, `flat`: where a batch
-    and a flat fragment do.
+    `leaves`: the sharding of each leaf of the parameters, in order; `batch`, `flat`: the shardings
+    of a batch and of a flat fragment.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Devices:
         shape: MeshShape = FSDP_OVER_ALL,
         devices: Sequence[Device] | None = None,
     ) -> None:
-        """`devices`: None for all that JAX knows of.
+        """Make the mesh; `devices`: None for all that JAX knows of.
 
-        Errors: `UserMistake` if they are no such mesh, or the task wants a leaf split as it cannot
-        be.
+        Errors: `UserMistake` if they do not form such a mesh, or cannot split a leaf as the task
+        asks.
         """
         found = sorted(devices or jax.devices(), key=lambda each: (each.process_index, each.id))
         kinds = sorted({f"{each.platform} {each.device_kind}" for each in found})
@@ -74,31 +74,33 @@ class Devices:
             for (_, leaf), spec in zip(self._paths[0], specs, strict=True)
         ]
 
-    # --- what is split over what ------------------------------------------------------------------
+    # --- the split of arrays --------------------------------------------------------------------
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Devices along each axis."""
+        """The number of devices along each axis."""
         return self.shape.sizes
 
     @cached_property
     def hosts(self) -> int:
-        """Processes whose devices they are."""
+        """The number of processes that the devices belong to."""
         return len({each.process_index for each in self.mesh.devices.flat})
 
     @property
     def shared(self) -> bool:
-        """Are they of several hosts?"""
+        """Whether the devices belong to several hosts."""
         return self.hosts > 1
 
     @property
     def several(self) -> bool:
-        """Is there more than one device?"""
+        """Whether there is more than one device."""
         return self.mesh.size > 1
 
     def _filled_in(self, shape: tuple[int, ...], spec: PartitionSpec | None) -> PartitionSpec:
-        """The spec with the largest of its open axes split over fsdp, if that divides one; all axes
-        are open where there is no spec."""
+        """Return the spec with its largest divisible open axis split over fsdp.
+
+        Without a spec, all axes are open.
+        """
         parts: list[Any] = [*(spec if spec is not None else [OPEN] * len(shape))]
         ways = self.sizes[FSDP]
         free = [
@@ -114,12 +116,14 @@ class Devices:
 
     @property
     def params(self) -> Params:
-        """Where each leaf of the parameters lies, as a tree."""
+        """The sharding of each leaf of the parameters, as a tree."""
         return jax.tree.unflatten(self._paths[1], self.leaves)
 
     def alike(self, tree: Any) -> Any:
-        """Where the leaves of a tree lie that holds trees like the parameters, such as an
-        optimizer's state: as the parameter does whose path theirs ends in; others everywhere."""
+        """Return shardings of a tree that holds trees like the parameters, such as optimizer state.
+
+        A leaf is sharded as the parameter whose path its own ends in; other leaves are replicated.
+        """
         known = [
             (tuple(keys), tuple(leaf.shape), where)
             for (keys, leaf), where in zip(self._paths[0], self.leaves, strict=True)
@@ -137,11 +141,14 @@ class Devices:
 
     @property
     def ways(self) -> int:
-        """In how many parts a batch is split."""
+        """The number of parts in which a batch is split."""
         return self.sizes[DATA] * self.sizes[FSDP]
 
     def check_batch(self, windows: int) -> None:
-        """Errors: `UserMistake` if a batch of so many windows does not divide."""
+        """Check that a batch of so many windows can be split evenly.
+
+        Errors: `UserMistake` if it cannot.
+        """
         if windows % self.ways:
             raise UserMistake(
                 f"a batch of {windows} cannot be split over {self.ways} devices, mesh = "
@@ -149,34 +156,34 @@ class Devices:
             )
 
     def rows(self, windows: int) -> NDArray[np.bool_]:
-        """Which windows of a batch lie on this host's devices."""
+        """Return which windows of a batch lie on this host's devices."""
         mine = np.zeros(windows, np.bool_)
         for index in self.batch.addressable_devices_indices_map((windows,)).values():
             mine[index] = True
         return mine
 
     def split(self, batch: Batch) -> Batch:
-        """Place a batch; this host puts its own rows of it on its own devices."""
+        """Place a batch; this host puts its own rows on its own devices."""
         return jax.tree.map(lambda x: self.put(np.asarray(x), self.batch), batch)
 
     # --- flat fragments ---------------------------------------------------------------------------
 
     def padded(self, size: int) -> int:
-        """Elements of a flat fragment on all devices: whole blocks on each of several."""
+        """Return the padded elements of a flat fragment: whole blocks on each device if several."""
         return self.parting.padded(size)
 
     @property
     def parting(self) -> Split:
-        """How flat arrays are split."""
+        """The split of flat arrays over devices and hosts."""
         return Split(self.mesh.size, jax.process_count() if self.shared else 1)
 
     def own(self, size: int) -> slice:
-        """Which elements of a fragment of this size are on this host's devices."""
+        """Return the range of a fragment of this size that is on this host's devices."""
         return self.parting.own(size, *self._mine)
 
     @cached_property
     def _mine(self) -> tuple[int, int]:
-        """The first of this host's devices in the order of the mesh, and how many they are."""
+        """The number of this host's first device in the mesh, and how many devices it has."""
         me = jax.process_index()
         mine = [i for i, each in enumerate(self.mesh.devices.flat) if each.process_index == me]
         return mine[0], len(mine)
@@ -198,7 +205,7 @@ class Devices:
         return jax.make_array_from_callback((padded,), self.flat, cut)
 
     def put(self, array: NDArray[Any], where: NamedSharding) -> jax.Array:
-        """A copy of an array on the devices, of which each host reads what its own will hold."""
+        """Copy an array to the devices; each host reads what its own devices will hold."""
         if not self.several:
             return jax.device_put(jax.numpy.array(array), where)
         return jax.make_array_from_callback(
@@ -206,7 +213,7 @@ class Devices:
         )
 
     def number(self, value: int) -> Any:
-        """A whole number as every host has it."""
+        """Return an integer as an array that every host has."""
         number = np.asarray(value, np.int32)
         return self.put(number, self.everywhere) if self.shared else number
 
@@ -228,7 +235,7 @@ class Devices:
 
 
 def on_host(array: jax.Array) -> NDArray[Any]:
-    """What this host has, in order, of an array that is split along its first axis."""
+    """Return this host's part, in order, of an array that is split along its first axis."""
     if array.is_fully_addressable:
         return np.asarray(array)
     parts = {part.index[0].start or 0: part.data for part in array.addressable_shards}

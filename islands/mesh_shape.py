@@ -15,31 +15,34 @@ from islands.task import Task, leaf_path
 
 DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
 REST = -1
-"""As a size: what the other axes leave of the devices."""
+"""A size that stands for the devices that the other axes leave over."""
 OPEN = PartitionSpec.UNCONSTRAINED
 """In a task's `PartitionSpec`: an axis that may be split over fsdp, if that divides it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeshShape:
-    """How many devices along each axis; one of them may be `REST`."""
+    """The number of devices along each axis; one of them may be `REST`."""
 
     data: int
+    """Devices over which parameters are repeated."""
     fsdp: int
+    """Devices over which parameters are split."""
     tensor: int
+    """Devices over which a task splits the work of its layers."""
 
     def __str__(self) -> str:
         return "{" + ", ".join(f"{name} = {size}" for name, size in self.sizes.items()) + "}"
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Devices along each axis."""
+        """The number of devices along each axis."""
         return dict(zip(AXES, astuple(self), strict=True))
 
     def over(self, devices: int) -> MeshShape:
-        """The same with the rest filled in.
+        """Return the shape with the rest filled in.
 
-        Errors: `UserMistake` if so many devices are not such a mesh.
+        Errors: `UserMistake` if this number of devices does not form such a mesh.
         """
         sizes = astuple(self)
         known = math.prod(size for size in sizes if size != REST)
@@ -55,7 +58,7 @@ class MeshShape:
 
 
 def misfits(task: Task, mesh: MeshShape) -> list[str]:
-    """What the task wants of its leaves that cannot be on such a mesh; empty if all can."""
+    """Return the task's shardings that such a mesh cannot have, in words; empty if none."""
     problems = list[str]()
     for keys, leaf in jax.tree_util.tree_flatten_with_path(task.shapes)[0]:
         path, sides = leaf_path(keys), tuple(leaf.shape)
@@ -65,7 +68,7 @@ def misfits(task: Task, mesh: MeshShape) -> list[str]:
 
 
 def _misfit(mesh: MeshShape, path: str, shape: tuple[int, ...], spec: PartitionSpec) -> list[str]:
-    """Why a leaf of this shape cannot be split so; empty if it can."""
+    """Return why a leaf of this shape cannot be split so; empty if it can."""
     sizes = mesh.sizes
     wanted = f"{path or 'the parameter'}, {list(shape)}, cannot be split as {spec}"
     if len(spec) > len(shape):
@@ -86,7 +89,7 @@ FSDP_OVER_ALL = MeshShape(data=1, fsdp=REST, tensor=1)
 
 
 def names_of(part: Any) -> tuple[str, ...]:
-    """The axes of the mesh that one entry of a `PartitionSpec` names."""
+    """Return the axes of the mesh that one entry of a `PartitionSpec` names."""
     if part is None or part is OPEN:
         return ()
     return part if isinstance(part, tuple) else (part,)

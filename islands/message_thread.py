@@ -1,4 +1,4 @@
-"""The talking thread of a learner: it says what there is to say, one message at a time."""
+"""The talking thread of a learner: it sends one message at a time to the syncer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from islands.thread_tasks import Saying
 
 
 def speak(mail: Mailbox, link: Link, life: Life) -> None:
-    """Run until this life is over. A failure is the learner's, since nobody would hear of it any
-    more: it is raised where the training thread ends."""
+    """Send messages until this life is over.
+
+    An exception here would go unnoticed, so it is raised where the training thread ends.
+    """
     try:
         while (saying := mail.next_to_say(life, HEARTBEAT_S)) is not None:
             mail.happens(_answer_to(link, saying), life)
@@ -22,7 +24,7 @@ def speak(mail: Mailbox, link: Link, life: Life) -> None:
 
 
 def _answer_to(link: Link, saying: Saying) -> Happening:
-    """Say it to the syncer; return what comes of it."""
+    """Send the message to the syncer; return the happening that follows."""
     try:
         match saying.word:
             case Say(report, adopted):

@@ -1,13 +1,13 @@
 """The decoder-only transformer that comes with the project: plain functions on plain dicts.
 
-Pre-norm blocks (RMSNorm, arXiv:1910.07467) with rotary positions (RoPE, arXiv:2104.09864), causal
-attention and a gated MLP (SwiGLU, arXiv:2002.05202); all layers stacked in one leaf each and walked
-by `lax.scan`. Shapes in comments: B batch, T time, V vocabulary, D width, F hidden, L layers,
-N heads, K = D / N.
+It has pre-norm blocks (RMSNorm, arXiv:1910.07467) with rotary positions (RoPE, arXiv:2104.09864),
+causal attention and a gated MLP (SwiGLU, arXiv:2002.05202). All layers are stacked in one leaf
+each, and `lax.scan` walks over them. Shapes in comments: B batch, T time, V vocabulary, D width, F
+hidden, L layers, N heads, K = D / N.
 
-Parameters are float32 and come from NumPy, so that every machine starts from the same bits,
-whatever its accelerator. Norms keep their gain as an offset from one: weight decay then pulls them
-to the identity. The head starts at zero: the first loss is ln V exactly.
+Parameters are float32 and come from NumPy, so that every machine starts from the same bits on any
+accelerator. Norms keep their gain as an offset from one, so weight decay pulls them to the
+identity. The head starts at zero: the first loss is ln V exactly.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from jax.sharding import PartitionSpec
 Leaf: TypeAlias = jax.Array | np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 Rotation: TypeAlias = tuple[jax.Array, jax.Array]
-"""Cosine and sine of each position's angles, [T, 1, K / 2]."""
+"""The cosine and sine of each position's angles, [T, 1, K / 2]."""
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
 NORM_EPSILON = 1e-6
 ROPE_BASE = 10_000.0
-"""Longest wavelength of the rotary positions, in tokens over 2 pi (arXiv:2104.09864)."""
+"""The longest wavelength of the rotary positions, in tokens over 2 pi (arXiv:2104.09864)."""
 
 OPEN = PartitionSpec.UNCONSTRAINED
-"""Of a leaf's split over a mesh: see `islands.mesh.OPEN`."""
+"""An axis that may be split over fsdp; see `islands.mesh_shape.OPEN`."""
 
 UNROLLED_LAYERS = 4
 """Layers written out per turn of the scan: a rolled loop is 1.3 times slower on CPU (measured)."""
@@ -43,17 +43,23 @@ UNROLLED_LAYERS = 4
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The shape of a model; compute_dtype is "float32", or "bfloat16" on accelerators."""
+    """The shape of a model."""
 
     vocabulary: int = 256
+    """Number of distinct tokens."""
     width: int = 128
+    """Elements of the residual stream."""
     layers: int = 4
+    """Number of layers."""
     heads: int = 2
+    """Attention heads in each layer."""
     hidden: int = 448
+    """Hidden units of each MLP."""
     compute_dtype: str = "float32"
+    """The type of the computations: "float32", or "bfloat16" on accelerators."""
 
     def problems(self) -> list[str]:
-        """What keeps this shape from being built; empty if nothing does."""
+        """Return why this shape cannot be built; empty if it can."""
         sizes = ("vocabulary", "width", "layers", "heads", "hidden")
         given = {name: getattr(self, name) for name in sizes}
         found = [f"{name} = {n}: must be at least 1" for name, n in given.items() if n < 1]
@@ -67,6 +73,7 @@ class ModelSpec:
 
 
 class Attention(TypedDict):
+    """The parameters of attention, all layers stacked."""
     norm: Leaf  # [L, D]
     query: Leaf  # [L, D, D]
     key: Leaf  # [L, D, D]
@@ -75,6 +82,7 @@ class Attention(TypedDict):
 
 
 class Mlp(TypedDict):
+    """The parameters of the gated MLPs, all layers stacked."""
     norm: Leaf  # [L, D]
     gate: Leaf  # [L, D, F]
     up: Leaf  # [L, D, F]
@@ -82,11 +90,13 @@ class Mlp(TypedDict):
 
 
 class Blocks(TypedDict):
+    """The parameters of all blocks."""
     attention: Attention
     mlp: Mlp
 
 
 class ModelParams(TypedDict):
+    """The parameters of the model."""
     embedding: Leaf  # [V, D]
     blocks: Blocks
     norm: Leaf  # [D]
@@ -94,34 +104,42 @@ class ModelParams(TypedDict):
 
 
 def init(spec: ModelSpec, seed: int) -> ModelParams:
-    """Normal, of deviation 1/sqrt(inputs); what writes to the residual, smaller by sqrt(2 L)."""
+    """Return initial parameters: normal, of deviation 1/sqrt(inputs).
+
+    The deviation of leaves that write to the residual is smaller by sqrt(2 L).
+    """
     return _leaves(spec, lambda path, made: _drawn(path, made, seed))
 
 
 def init_leaf(spec: ModelSpec, path: str, seed: int) -> Leaf:
-    """One leaf of `init`, drawn by itself."""
+    """Return one leaf of `init`, drawn by itself."""
     return _drawn(path, _plan(spec)[path], seed)
 
 
 def shapes(spec: ModelSpec) -> ModelParams:
-    """What `init` gives, as `jax.ShapeDtypeStruct`: nothing is drawn."""
+    """Return the result of `init` as `jax.ShapeDtypeStruct`, without drawing numbers."""
     return _leaves(spec, lambda path, made: jax.ShapeDtypeStruct(made.shape, np.float32))
 
 
 def sharding(spec: ModelSpec, path: str) -> PartitionSpec | None:
-    """How a leaf is split over an island's mesh: heads and hidden units over `tensor`, so that each
-    layer is added up twice; over `fsdp` what is left of it, if that divides."""
-    made = _plan(spec).get(path)  # whoever has made a task of this one may have leaves of its own
+    """Return how a leaf is split over an island's mesh; None for a leaf of another task.
+
+    Heads and hidden units are split over `tensor`, so that each layer is summed twice. The rest is
+    split over `fsdp`, if that divides it.
+    """
+    made = _plan(spec).get(path)  # a task based on this one may have leaves of its own
     return None if made is None else made.split
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A leaf of normal numbers of this deviation; 0: of zeros. `split`: over a mesh."""
+    """A leaf of normal numbers."""
 
     shape: tuple[int, ...]
     deviation: float
+    """Standard deviation; 0: the leaf is zero."""
     split: PartitionSpec
+    """How the leaf is split over a mesh."""
 
 
 def _drawn(path: str, made: _Made, seed: int) -> Leaf:
@@ -134,7 +152,7 @@ def _drawn(path: str, made: _Made, seed: int) -> Leaf:
 
 
 def _leaves(spec: ModelSpec, leaf: Callable[[str, _Made], Any]) -> ModelParams:
-    """The tree of what is called for each leaf."""
+    """Return the tree with the result of `leaf` for each leaf."""
     plan = _plan(spec)
 
     def of(path: str) -> Any:
@@ -164,7 +182,7 @@ def _leaves(spec: ModelSpec, leaf: Callable[[str, _Made], Any]) -> ModelParams:
 
 @cache
 def _plan(spec: ModelSpec) -> Mapping[str, _Made]:
-    """Each leaf by its path."""
+    """Return each leaf by its path."""
     width, hidden, layers = spec.width, spec.hidden, spec.layers
     inwards, residual = 1 / math.sqrt(width), 1 / math.sqrt(2 * layers)
     square, wide = (layers, width, width), (layers, width, hidden)
@@ -187,7 +205,7 @@ def _plan(spec: ModelSpec) -> Mapping[str, _Made]:
 
 
 def logits(spec: ModelSpec, params: ModelParams, tokens: jax.Array) -> jax.Array:
-    """Scores of the next token after each position: int [B, T] -> float32 [B, T, V]."""
+    """Return the scores of the next token after each position: int [B, T] -> float32 [B, T, V]."""
     dtype = jnp.dtype(spec.compute_dtype)
     turns = rotation(tokens.shape[1], spec.width // spec.heads, dtype)
 
@@ -202,27 +220,33 @@ def logits(spec: ModelSpec, params: ModelParams, tokens: jax.Array) -> jax.Array
 
 
 def loss(spec: ModelSpec, params: ModelParams, batch: jax.Array) -> jax.Array:
-    """Mean nats per predicted token of windows [B, T + 1]: each position predicts its successor."""
+    """Return the mean nats per predicted token of windows [B, T + 1].
+
+    Each position predicts its successor.
+    """
     scores = logits(spec, params, batch[:, :-1])
     right = jnp.take_along_axis(scores, batch[:, 1:, None], axis=-1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(scores, axis=-1) - right)
 
 
 def norm(x: jax.Array, gain: Leaf) -> jax.Array:
-    """RMSNorm in float32; `gain` is an offset from one."""
+    """Apply RMSNorm in float32; `gain` is an offset from one."""
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + NORM_EPSILON)
     return (wide * scale * (1 + gain)).astype(x.dtype)
 
 
 def project(x: jax.Array, weights: Leaf) -> jax.Array:
-    """[B, T, i] @ [i, o] as one flat product: XLA's batched one takes 1.5 times as long on CPU."""
+    """Compute [B, T, i] @ [i, o] as one flat product.
+
+    XLA's batched product takes 1.5 times as long on CPU.
+    """
     batch, time, inputs = x.shape
     return (x.reshape(batch * time, inputs) @ weights).reshape(batch, time, -1)
 
 
 def attend(layer: Attention, x: jax.Array, heads: int, turns: Rotation) -> jax.Array:
-    """Causal self-attention: [B, T, D] -> [B, T, D]; no position sees a later one."""
+    """Apply causal self-attention: [B, T, D] -> [B, T, D]; no position sees a later one."""
     batch, time, width = x.shape
     normed = norm(x, layer["norm"])
 
@@ -239,14 +263,14 @@ def attend(layer: Attention, x: jax.Array, heads: int, turns: Rotation) -> jax.A
 
 
 def mlp(layer: Mlp, x: jax.Array) -> jax.Array:
-    """SwiGLU: [B, T, D] -> [B, T, D]."""
+    """Apply SwiGLU: [B, T, D] -> [B, T, D]."""
     normed = norm(x, layer["norm"])
     gated = jax.nn.silu(project(normed, layer["gate"])) * project(normed, layer["up"])
     return project(gated, layer["down"])
 
 
 def rotation(time: int, size: int, dtype: jnp.dtype) -> Rotation:
-    """The angles of RoPE for heads of this size, even."""
+    """Return cosine and sine of RoPE's angles for heads of this size, which must be even."""
     speeds = ROPE_BASE ** (-np.arange(0, size, 2) / size)
     angles = (np.arange(time)[:, None] * speeds)[:, None, :]
     return jnp.asarray(np.cos(angles), dtype), jnp.asarray(np.sin(angles), dtype)

@@ -1,18 +1,18 @@
-"""First moments of a fragment: how they leave the optimizer's state, and how a mean comes in.
+"""The first moments of a fragment: how they leave the optimizer's state, and how a mean comes in.
 
 A first moment m (Muon's buffer, AdamW's first one) is a moving average of gradients with decay
-beta. An island's is noisier than the mean of all islands', and what is not linear in it, Muon's
-orthogonal step or AdamW's division, makes another direction of it. So islands may share it. Beside
-Muon the leaves that go by AdamW keep their own: what is averaged is shorter, their second moments
-are as long as an island's noise, and so their steps would be too short (docs/convergence.md).
+beta. An island's moment is noisier than the mean of all islands', and nonlinear updates (Muon's
+orthogonal step, AdamW's division) turn that noise into another direction. So islands may share it.
+Beside Muon, the leaves that go by AdamW keep their own: a mean is shorter, their second moments are
+as long as an island's noise, and so their steps would be too short (docs/convergence.md).
 
-What travels is m / (1 - beta^n), where n counts the steps in it, so that it means the same at any
-age. When the mean of the islands' comes back, tau steps later,
+A message carries m / (1 - beta^n), where n counts the steps in it, so that it means the same at any
+age. When the mean of the islands' moments comes back, tau steps later,
 
     m <- m(now) + beta^tau (1 - beta^n) (mean - sent)
 
 keeps the gradients since and replaces what was before them. Both functions are compiled for each
-fragment, are dispatched at a step boundary and wait for nothing; moments are donated to `put`.
+fragment, dispatched at a step boundary, and do not wait; moments are donated to `put`.
 """
 
 from __future__ import annotations
@@ -40,24 +40,25 @@ from islands.windows import Lying
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """First moments of a fragment at a step boundary, on the devices.
-
-    `flat`: [size] f32, filled up as `FragmentPort` says, without the bias of their age. `counts`:
-    of each part of the optimizer's state the steps that it had seen, int32.
-    """
+    """The first moments of a fragment at a step boundary, on the devices."""
 
     flat: jax.Array
+    """The moments without the bias of their age, [size] f32, padded as `FragmentPort` says."""
     counts: jax.Array
+    """Steps that each part of the optimizer's state had seen, int32."""
 
 
 class MomentsPort:
-    """Takes the first moments of a fragment out of an optimizer's state, and puts a mean in."""
+    """The way of a fragment's first moments out of an optimizer's state, and of a mean into it."""
 
     def __init__(
         self, task: Task, layout: Layout, spec: OptimizerSpec, devices: Devices | None = None
     ) -> None:
-        """`devices`: where parameters and moments lie; None: all of this process. The flat form is
-        split over them as that of `FragmentPort` is."""
+        """Prepare the functions of each fragment, which are compiled at first use.
+
+        `devices`: the devices of parameters and moments; None: all of this process. The flat form
+        is split over them as that of `FragmentPort` is.
+        """
         self._devices = devices or Devices(task)
         like = jax.eval_shape(direction(spec, task).init, task.shapes)
         parts = _parts_of(like)
@@ -91,34 +92,37 @@ class MomentsPort:
             self._puts.append(jax.jit(put, donate_argnums=0, out_shardings=where))
 
     def shares(self, p: Fragment) -> bool:
-        """Has the fragment first moments that are shared?"""
+        """Return whether the fragment has first moments that are shared."""
         return self._some[p]
 
     def compile(self, state: OptState) -> None:
-        """Run every `take` and `put` once, so that none is compiled while training; `state` is
-        used up."""
+        """Run every `take` and `put` once, so that none compiles during training.
+
+        `state` is donated.
+        """
         for p in map(Fragment, range(len(self._takes))):
             taken = self.take(state, p)
             state = self.put(state, p, taken.flat, taken)
 
     def take(self, state: OptState, p: Fragment) -> Taken:
-        """A copy of the first moments as they are after the steps dispatched so far; 0 where they
-        are not shared."""
+        """Return a copy of the first moments after the steps dispatched so far; 0 if not shared."""
         leaves, counts = self._of(state, p)
         return Taken(*self._takes[p](leaves, counts))
 
     def put(self, state: OptState, p: Fragment, mean: jax.Array, taken: Taken) -> OptState:
-        """The state with the mean of the islands' first moments in place of the island's own, of
-        which `taken` was handed in; `state` is used up."""
+        """Return the state with the islands' mean in place of the first moments in `taken`.
+
+        The gradients since `taken` was handed in are kept. `state` is donated.
+        """
         leaves, counts = self._of(state, p)
         fresh = self._puts[p](leaves, counts, mean, taken.flat, taken.counts)
         return self._with(state, dict(zip(self._touched[p], fresh, strict=True)))
 
     def joined(self, state: OptState, shared: Mapping[Fragment, Flat], clock: int) -> OptState:
-        """The fresh state of a learner that joins at this clock, with the mean of the others' first
-        moments where nothing is divided by a second one; `state` is used up.
+        """Return the fresh state of a learner joining at this clock, with the others' mean.
 
-        AdamW's begin anew: its first moment is of use only beside a second one of the same age.
+        The mean goes only where no second moment divides it: AdamW's first moment is of use only
+        beside a second one of the same age, so AdamW's moments start fresh. `state` is donated.
         """
         if clock < 1 or not shared:
             return state
@@ -134,7 +138,7 @@ class MomentsPort:
         return state
 
     def _places(self, p: Fragment) -> list[tuple[int, int]]:
-        """Of the leaves that the fragment touches: the part of the state, and which leaf of it."""
+        """Return, for each leaf of the fragment, its part of the state, and its number there."""
         return [self._where[leaf] for leaf in self._touched[p]]
 
     def _of(self, state: OptState, p: Fragment) -> tuple[list[jax.Array], list[jax.Array]]:
@@ -142,7 +146,7 @@ class MomentsPort:
         return [moments[number][place] for number, place in self._places(p)], counts
 
     def _with(self, state: OptState, fresh: Mapping[int, jax.Array]) -> OptState:
-        """The state with these leaves, by their number in the layout."""
+        """Return the state with these leaves, by their number in the layout."""
         by_place = {self._where[leaf]: moment for leaf, moment in fresh.items()}
 
         def with_moments(number: int, part: Any) -> Any:
@@ -178,39 +182,39 @@ class MomentsPort:
         return form.add(leaves, mean - taken, (left * self._seen(then))[numbers])
 
     def _seen(self, counts: jax.Array) -> jax.Array:
-        """1 - beta^n, of each part."""
+        """Return 1 - beta^n for each part."""
         return 1 - jnp.float32(self._decays) ** counts.astype(jnp.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class MomentSharing:
-    """How a learner shares its first moments: with every `every`-th merge of a fragment."""
+    """The sharing of a learner's first moments, with every `every`-th merge of a fragment."""
 
     port: MomentsPort
     every: int
 
     def wanted(self, p: Fragment, base: int) -> bool:
-        """Do they go along with what is handed in from the version of this number on?"""
+        """Return whether moments go along with a hand-in based on the version of this number."""
         return self.port.shares(p) and (base + 1) % self.every == 0
 
 
 def _is_part(node: object) -> bool:
-    """Has this part of an optimizer's state first moments?"""
+    """Return whether this part of an optimizer's state has first moments."""
     return hasattr(node, "mu") and hasattr(node, "count")
 
 
 def _parts_of(state: OptState) -> list[Any]:
-    """The parts of an optimizer's state that have first moments, each with its own count."""
+    """Return the parts of an optimizer's state that have first moments, each with its count."""
     return [each for each in jax.tree.leaves(state, is_leaf=_is_part) if _is_part(each)]
 
 
 def _moments_of(state: OptState) -> list[list[Any]]:
-    """The leaves of the first moments of each part."""
+    """Return the leaves of the first moments of each part."""
     return [jax.tree.leaves(part.mu) for part in _parts_of(state)]
 
 
 def _replaced(state: OptState, change: Any) -> OptState:
-    """The state with each of these parts changed; `change` is called with its number, and it."""
+    """Return the state with each of these parts changed by `change(number, part)`."""
     leaves, structure = jax.tree.flatten(state, is_leaf=_is_part)
     numbers = iter(range(len(leaves)))
     fresh = [change(next(numbers), each) if _is_part(each) else each for each in leaves]

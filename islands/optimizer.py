@@ -1,10 +1,10 @@
-"""The inner optimizer: which way a step goes, and how far.
+"""The inner optimizer: the direction of a step, and its length.
 
 AdamW (arXiv:1711.05101) divides each gradient by its own noise, and an island's batch is noisier
-than all of them together: the smaller the batch, the shorter its steps. Muon (Jordan et al. 2024;
-arXiv:2502.16982) makes the momentum of each hidden matrix orthogonal, so that its steps are of one
-length whatever the noise; all other leaves go by AdamW. Its steps are scaled to the root mean
-square of AdamW's, for one learning rate and one weight decay to fit both.
+than the batches of all islands together: the smaller the batch, the shorter its steps. Muon (Jordan
+et al. 2024; arXiv:2502.16982) makes the momentum of each hidden matrix orthogonal, so that its
+steps have one length whatever the noise. All other leaves go by AdamW. Muon's steps are scaled to
+the root mean square of AdamW's, so that one learning rate and one weight decay fit both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from islands.task import Params, Task, leaf_path
 
 OptimizerKind: TypeAlias = Literal["adamw", "muon"]
 MUON_RMS = 0.2
-"""Root mean square of a step, as AdamW's usually is (arXiv:2502.16982)."""
+"""The root mean square of a step before the learning rate, as AdamW's usually is.
+
+The value is from arXiv:2502.16982.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +33,35 @@ class OptimizerSpec:
     """The table `[optimizer]`.
 
     The rate grows linearly over `warmup_steps`, falls by half a cosine to `floor_fraction` of its
-    height at `horizon_steps`, and stays there. clip_norm: largest global norm of a gradient; 0 for
-    no clipping. b1, b2 and eps are AdamW's, `momentum` is Muon's. `adamw_share`: beside Muon, the
-    rate of the leaves that go by AdamW is this share of it; their weight decay is that of all.
+    height at `horizon_steps`, and stays there.
     """
 
     kind: OptimizerKind
     learning_rate: float
+    """The highest learning rate."""
     warmup_steps: int
     floor_fraction: float
+    """The final rate as a fraction of the highest."""
     b1: float
+    """AdamW's decay of first moments."""
     b2: float
+    """AdamW's decay of second moments."""
     eps: float
+    """AdamW's epsilon."""
     momentum: float
+    """Muon's momentum."""
     adamw_share: float
+    """Beside Muon, the share of the rate for the leaves that go by AdamW.
+
+    Their weight decay is that of all leaves.
+    """
     weight_decay: float
     clip_norm: float
+    """The largest global norm of a gradient; 0 for no clipping."""
     horizon_steps: int
 
     def rate(self, clock: jax.typing.ArrayLike) -> jax.Array:
-        """The learning rate of the step that starts at this clock, a float32 scalar."""
+        """Return the learning rate of the step that starts at this clock, a float32 scalar."""
         step = jnp.asarray(clock, jnp.float32)
         warm = jnp.minimum(1.0, (step + 1) / max(1, self.warmup_steps))
         falling = max(1, self.horizon_steps - self.warmup_steps)
@@ -60,7 +72,7 @@ class OptimizerSpec:
 
 
 def direction(spec: OptimizerSpec, task: Task) -> optax.GradientTransformation:
-    """Gradients to what is subtracted, times the rate, from the parameters."""
+    """Return the transformation of gradients to the directions of the step, before the rate."""
     clip = [optax.clip_by_global_norm(spec.clip_norm)] if spec.clip_norm else []
     by_adam = optax.scale_by_adam(spec.b1, spec.b2, spec.eps)
     if spec.kind == "adamw":
@@ -81,8 +93,10 @@ def direction(spec: OptimizerSpec, task: Task) -> optax.GradientTransformation:
 
 
 def is_matrix(task: Task, path: str, leaf: Any) -> bool:
-    """Is it a matrix of a hidden layer, or a stack of such, one to each layer? What meets the
-    vocabulary is none: an embedding, or the head."""
+    """Return whether a leaf is a matrix of a hidden layer, or a stack of such, one for each layer.
+
+    Embeddings and the head, which meet the vocabulary, do not count.
+    """
     if task.stacked(path):
         return leaf.ndim == 3
     return leaf.ndim == 2 and not task.embedding(path) and task.vocabulary not in leaf.shape

@@ -1,4 +1,4 @@
-"""A batch is made while the step before it is computed: the same batches, in the same order."""
+"""The prefetch of batches: one is made while the step before is computed, in the same order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from islands.task import Batch, StreamLike
 
 
 class Ahead(NamedTuple):
-    """A batch that nobody has consumed yet, where it ends, and how many windows it has."""
+    """A batch that is not consumed yet, with the cursor at its end and its number of windows."""
 
     batch: Batch
     cursor: Lease
@@ -26,8 +26,7 @@ Job: TypeAlias = tuple["Future[Ahead | None]", Callable[[], "Ahead | None"]]
 
 
 def _work(jobs: SimpleQueue[Job | None]) -> None:
-    """The body of a thread that nobody waits for, not even the end of its process: what a stream
-    waits for may never come."""
+    """Run jobs on a daemon thread, whose end is never awaited: a stream may wait forever."""
     while (job := jobs.get()) is not None:
         made, make = job
         try:
@@ -38,11 +37,11 @@ def _work(jobs: SimpleQueue[Job | None]) -> None:
 
 
 class Prefetched:
-    """A stream, read by a thread of its own one batch ahead; `cursor` and `remaining` are those of
-    whoever consumes, so that a batch that was made and not consumed is read again by whoever comes
-    next.
+    """A stream that a thread of its own reads one batch ahead, for one consumer.
 
-    For one consumer, like the stream. What the stream raises is raised where its batch is wanted.
+    `cursor` and `remaining` are those of the consumer, so that a batch that was made and not
+    consumed is read again by another learner. An exception of the stream is raised where its batch
+    is wanted.
     """
 
     def __init__(self, stream: StreamLike) -> None:
@@ -61,16 +60,18 @@ class Prefetched:
 
     @property
     def cursor(self) -> Lease:
-        """The lease read last, with the windows consumed of it so far."""
+        """The lease read last, with the windows of it consumed so far."""
         if self._cursor is not None:
             return self._cursor
         with self._lock:
-            return self._stream.cursor  # nothing was ever made: it says what is wrong
+            return self._stream.cursor  # nothing was ever made: the stream says what is wrong
 
     @property
     def remaining(self) -> int:
-        """Windows left in the leases held, of which one batch may be made already. Nobody is
-        waited for."""
+        """Windows left in the leases held, of which one batch may be made already.
+
+        The property never waits.
+        """
         return self._left
 
     def add(self, lease: Lease) -> None:
@@ -84,13 +85,16 @@ class Prefetched:
         self._begin()
 
     def next(self) -> Batch:
-        """The next batch; `Starved` if the leases held do not fill one."""
+        """Return the next batch.
+
+        Errors: `Starved` if the leases held do not fill one.
+        """
         ahead, self._ahead = self._ahead, None
         made = None if ahead is None else ahead.result()
         if made is None:  # there was too little when it was tried
             made = _made(self._stream, self._lock)
         if made is None:
-            return self._stream.next()  # `Starved`, in its own words
+            return self._stream.next()  # raises `Starved` with the stream's message
         self._cursor, self._left = made.cursor, self._left - made.windows
         self._begin()
         return made.batch
@@ -99,7 +103,7 @@ class Prefetched:
         """Make the next batch, unless one is made or being made."""
         if self._ahead is not None and not (self._ahead.done() and self._is_none()):
             return
-        stream, lock = self._stream, self._lock  # not this, which shall go when nobody needs it
+        stream, lock = self._stream, self._lock  # not `self`, which must be collectable
         self._ahead = Future()
         self._jobs.put((self._ahead, lambda: _made(stream, lock)))
 
@@ -109,7 +113,7 @@ class Prefetched:
 
 
 def _made(stream: StreamLike, lock: threading.Lock) -> Ahead | None:
-    """The next batch; None if there is too little for one, and then nothing is consumed."""
+    """Return the next batch; None if there is too little for one, and then nothing is consumed."""
     with lock:
         before = stream.remaining
         try:

@@ -1,7 +1,7 @@
-"""A learner's own copy of the model: what a step, a hand-in and an adoption do to it.
+"""A learner's copy of the model: the effects of a step, a hand-in and an adoption on it.
 
-Whoever carries a learner has one for each life: the training thread on Ray, a callback in virtual
-time. When each of these is called, and what for, `learner_state` says.
+A carrier has one for each life: the training thread on Ray, a callback in virtual time.
+`learner_state` decides when each method is called, and why.
 """
 
 from __future__ import annotations
@@ -23,27 +23,30 @@ from islands.moments import MomentSharing, Taken
 from islands.task import Batch, Params
 
 Handed = Mapping[ContributionId, tuple[Numbers, jax.Array]]
-"""What was handed in of a fragment, in order: where it began, and where it ended."""
+"""Hand-ins of a fragment, in order: the parameters at the beginning and at the end of each."""
 
 
 class Replica:
-    """Parameters and moments on the devices, and for each fragment where its deltas count from."""
+    """Parameters and moments on the devices, and the start of the next delta of each fragment."""
 
     def __init__(
         self, inner: Inner, port: FragmentPort, encode: Where, sharing: MomentSharing | None
     ) -> None:
-        """`encode`: where deltas are encoded, and so where they are counted from. `sharing`: how
-        first moments are shared; None: they are not."""
+        """Create a replica without a life.
+
+        `encode`: where deltas are encoded, and so where their anchors are kept. `sharing`:
+        how first moments are shared; None: not at all.
+        """
         self._inner, self._port, self._encode, self._sharing = inner, port, encode, sharing
         self._state: InnerState | None = None
         self._basis: dict[Fragment, Basis] = {}
-        self._kept: dict[Fragment, FragmentSnapshot] = {}  # of their due points, not asked for yet
-        self._handed: dict[Fragment, Handed] = {}  # in, and not known to be in the fragment yet
-        self._taken: dict[Fragment, Taken] = {}  # first moments that went along, for their return
+        self._kept: dict[Fragment, FragmentSnapshot] = {}  # copied when due, not yet asked for
+        self._handed: dict[Fragment, Handed] = {}  # handed in, not known to be in the fragment yet
+        self._taken: dict[Fragment, Taken] = {}  # first moments handed in, for when the mean comes
 
     @property
     def state(self) -> InnerState:
-        """On the devices; there is one while a life is lived."""
+        """The state on the devices; valid only during a life."""
         assert self._state is not None
         return self._state
 
@@ -53,8 +56,10 @@ class Replica:
         return None if self._state is None else self._state.params
 
     def end(self) -> OptState | None:
-        """Let go of the parameters of the life before, which need not lie beside the new ones, and
-        return its moments."""
+        """Free the parameters of the life before, and return its moments.
+
+        So the old parameters take no memory beside the new ones.
+        """
         before, self._state, self._basis, self._kept = self._state, None, {}, {}
         self._handed, self._taken = {}, {}
         return None if before is None else before.opt_state
@@ -67,11 +72,11 @@ class Replica:
         shared: Mapping[Fragment, Flat],
         clock: int,
     ) -> None:
-        """A new life, from the public fragments and with these moments; without any, from the mean
-        of the others' first moments, as far as it is `shared`.
+        """Begin a life from the public fragments, with these moments.
 
-        `params`: the same fragments as a tree; None: they are put together on the devices, since no
-        host of the island has all of them.
+        Without moments, the life starts with the mean of the others' first moments, for the
+        fragments in `shared`. `params`: the same fragments as a tree. If it is None, the tree is
+        put together on the devices, since no host of the island has all fragments.
         """
         if params is None:
             placed = self._inner.devices.zeros
@@ -86,22 +91,22 @@ class Replica:
         self._basis = {p: Basis(flat, self._anchor_of(p, flat)) for p, flat in public.items()}
 
     def step(self, batch: Batch, clock: int) -> StepMeasures:
-        """One inner step, dispatched; nothing here waits for the devices."""
+        """Dispatch one inner step; the call does not wait for the devices."""
         self._state, measures = self._inner.step(self.state, batch, clock)
         return measures
 
     def keep(self, word: HandOver) -> FragmentSnapshot:
-        """Take the fragment as it is now, to be handed in once it is asked for."""
+        """Copy the fragment as it is now, for a hand-in that is asked for later."""
         kept = self._kept[word.fragment] = self._cut(word)
         return kept
 
     def take(self, word: HandOver) -> FragmentSnapshot:
-        """What is to be handed in: the fragment as it was kept for that, else as it is."""
+        """Return the fragment to hand in: the kept copy if there is one, else a copy of now."""
         kept = self._kept.pop(word.fragment, None)
         return kept if kept is not None and kept.word == word else self._cut(word)
 
     def _cut(self, word: HandOver) -> FragmentSnapshot:
-        """What is handed in of the fragment next counts from here."""
+        """Copy the fragment, and count its next delta from here."""
         p = word.fragment
         flat, basis = self._port.take(self.state.params, p), self._basis[p]
         if word.said is not None and self._port.rule is AdoptRule.CARRY:
@@ -123,10 +128,12 @@ class Replica:
         *,
         keeps: Sequence[ContributionId] = (),
     ) -> None:
-        """Put a public fragment in place; `placed`: the same, where the step wants it. `mean`: of
-        the islands' first moments; it replaces those that were handed in of this one, if any
-        were, and without it they stay its own. `keeps`: what was handed in and is no part of this
-        version; it is kept in place beside it."""
+        """Put a public fragment in place.
+
+        `placed`: the fragment on the devices. `mean`: the mean of the islands' first moments. It
+        replaces the moments that were handed in, if any were; without it the island keeps its own.
+        `keeps`: hand-ins that are no part of this version and stay in place beside it.
+        """
         taken = self._taken.pop(p, None)
         if self._sharing is not None and taken is not None and mean is not None:
             shared = self._sharing.port.put(self.state.opt_state, p, mean, taken)
@@ -143,11 +150,11 @@ class Replica:
         self._basis[p] = Basis(flat, placed if kept or self._encode == "device" else flat)
 
     def _anchor_of(self, p: Fragment, flat: Flat) -> Numbers:
-        """Where deltas will be counted from."""
+        """Return the start of the next delta, on the side where deltas are encoded."""
         return self._placed(p, flat) if self._encode == "device" else flat
 
     def _placed(self, p: Fragment, flat: Numbers) -> jax.Array:
-        """A flat fragment on the devices."""
+        """Return a flat fragment on the devices."""
         if isinstance(flat, jax.Array):
             return flat
         return self._inner.place_flat(flat, self._port.size(p))

@@ -1,13 +1,13 @@
 """The flat form of a fragment on several devices, to which leaves are moved window by window.
 
-A leaf is split along its own axes and the flat form along its elements, and a compiler left alone
-gathers the whole fragment on every device in between. Here a window of it goes from the one to the
-other at a time, and all devices take part: beside its share of both a device holds no more than one
-such window, an eighth of its share of the flat form or 1 MiB, and some copies of that while it is
+A leaf is split along its own axes and the flat form along its elements. A compiler left alone
+gathers the whole fragment on every device in between. Here one window at a time goes from the one
+to the other, and all devices take part. Beside its share of both, a device holds no more than one
+such window (an eighth of its share of the flat form, or 1 MiB) and some copies of it while it is
 moved.
 
-A window is made whole on all devices by one sum of bits, to which all but the one that has an
-element add zeros. Each sum waits for all hosts, so that small leaves share one.
+A window is made whole on all devices by one sum of bits: all devices but the one that has an
+element add zeros. Each sum waits for all hosts, so small leaves share one.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Cutter:
-    """What one device has of some rows of a leaf, among whole rows."""
+    """One device's share of some rows of a leaf, among whole rows."""
 
     rows: Rows
 
     def out(self, leaf: jax.Array, place: WindowPlace) -> jax.Array:
-        """The bits of the rows, [size], zero where another device has them to add."""
+        """Return the bits of the rows, [size], with zeros for those of other devices."""
         rows, depth = self.rows, self.rows.leaf.own[self.rows.axis]
         local = place.start + jnp.arange(rows.count) - self._first_row
         held = leaf
@@ -57,8 +57,10 @@ class _Cutter:
     def into(
         self, leaf: jax.Array, whole: jax.Array, place: WindowPlace, times: jax.Array | None
     ) -> jax.Array:
-        """What one device has of a leaf with its part of the rows, [size], in their place, or,
-        times a number, added to what is there."""
+        """Return one device's share of a leaf with its share of the rows, [size], put in place.
+
+        With `times`, the rows are multiplied by it and added instead.
+        """
         rows, depth = self.rows, self.rows.leaf.own[self.rows.axis]
         few = min(rows.count, depth)
         begin = jnp.clip(place.start - self._first_row, 0, depth - few)
@@ -78,13 +80,13 @@ class _Cutter:
 
     @property
     def _first_row(self) -> jax.Array | int:
-        """Of the whole leaf, the first that this device has."""
+        """The number in the whole leaf of this device's first row."""
         names = self.rows.leaf.names[self.rows.axis]
         return lax.axis_index(names) * self.rows.leaf.own[self.rows.axis] if names else 0
 
     @property
     def _first_of_row(self) -> list[Any]:
-        """Where in a row begins what this device has of it, along each of its axes."""
+        """The start of this device's share of a row, along each of the row's axes."""
         names = self.rows.leaf.names[self.rows.axis + 1 :]
         return [
             lax.axis_index(each) * side if each else jnp.int32(0)
@@ -92,7 +94,7 @@ class _Cutter:
         ]
 
     def _mine(self, place: WindowPlace) -> jax.Array:
-        """Does this device have something at this place on the axes before that of the rows?"""
+        """Return whether this device has a share at this place, on the axes before the rows'."""
         names = tuple(name for each in self.rows.leaf.names[: self.rows.axis] for name in each)
         return lax.axis_index(names) == place.owner if names else jnp.bool_(True)
 
@@ -108,7 +110,7 @@ class _Slider:
     size: int
 
     def out(self, flat: jax.Array, window: Window) -> jax.Array:
-        """The bits of the window, [size], zero where another device has them to add."""
+        """Return the bits of the window, [size], with zeros for those of other devices."""
         few, begin, place, by = self._both(window)
         held = _rolled(lax.dynamic_slice(flat, (place,), (few,)), -by)
         at = begin + jnp.arange(few) + self._begins(window)  # in the device's range
@@ -119,7 +121,7 @@ class _Slider:
         return lax.dynamic_update_slice(jnp.zeros(self.size, jnp.uint32), bits, (begin,))
 
     def into(self, flat: jax.Array, whole: jax.Array, window: Window) -> jax.Array:
-        """The device's range with what it is to have of the window."""
+        """Return the device's range with its share of the window put in place."""
         few, begin, place, by = self._both(window)
         moved = _rolled(lax.dynamic_slice(whole, (begin,), (few,)), by)
         at = place + jnp.arange(few) - self._begins(window)  # in the window
@@ -128,15 +130,21 @@ class _Slider:
         return lax.dynamic_update_slice(flat, new, (place,))
 
     def _begins(self, window: Window) -> jax.Array:
-        """Where the window begins, from the first element of the device's range on; as far as
-        matters, since the whole would be too large a number for a large model."""
+        """Return where the window begins, counted from the first element of the device's range.
+
+        The number is clipped to what matters, since the whole one would be too large for a large
+        model.
+        """
         far = self.size // self.each + 2
         away = jnp.clip(window.device - lax.axis_index(AXES), -far, far)
         return away * self.each + window.rest
 
     def _both(self, window: Window) -> tuple[int, jax.Array, jax.Array, jax.Array]:
-        """How many elements to copy; from where on in the window, and in the device's range; and
-        how many places further on they lie in the range, in a circle."""
+        """Return the numbers of a copy between the window and the device's range.
+
+        They are: elements to copy, their start in the window, their start in the range, and how
+        many places further on they lie in the range, in a circle.
+        """
         few, begins = min(self.each, self.size), self._begins(window)
         begin = jnp.clip(-begins, 0, self.size - few)
         place = jnp.clip(begins, 0, self.each - few)
@@ -167,14 +175,17 @@ class ShardedFlatForm:
         )
 
     def take(self, leaves: Sequence[jax.Array], over: jax.Array | None = None) -> jax.Array:
+        """Return the flat form of the leaves, as `FlatForm.take` does."""
         return self._taking(list(leaves), over)
 
     def put(self, leaves: Sequence[jax.Array], flat: jax.Array) -> list[jax.Array]:
+        """Return the leaves with the pieces in their places."""
         return self._putting(list(leaves), flat, None)
 
     def add(
         self, leaves: Sequence[jax.Array], flat: jax.Array, times: jax.Array
     ) -> list[jax.Array]:
+        """Return the leaves with the pieces added, as `FlatForm.add` does."""
         return self._putting(list(leaves), flat, times)
 
     def _take(self, leaves: list[jax.Array], over: jax.Array | None) -> jax.Array:
@@ -234,7 +245,7 @@ class ShardedFlatForm:
 
 
 def _each_window(move: Callable[[T, Window], T], into: T, windows: Sequence[Window]) -> T:
-    """What `move` makes of it, window by window."""
+    """Apply `move` for one window after another, and return the result."""
     numbers = jax.tree.map(lambda *each: np.array(each, np.int32), *windows)
     if len(windows) == 1:
         return move(into, jax.tree.map(lambda each: jnp.asarray(each[0]), numbers))
@@ -242,19 +253,24 @@ def _each_window(move: Callable[[T, Window], T], into: T, windows: Sequence[Wind
 
 
 def _after(first: T, then: S) -> tuple[T, S]:
-    """Both as they are, what is made of either after the `first`: one window after the other, so
-    that all devices come to their sums in the same order, and there is room for one only."""
+    """Return both unchanged, and order all further work on either after `first`.
+
+    One window then follows the other, so that all devices come to their sums in the same order, and
+    only one window takes memory.
+    """
     return lax.optimization_barrier((first, then))
 
 
 def _summed(bits: jax.Array) -> jax.Array:
-    """On all devices, to the bit, the f32 elements of which one of them has the bits, and the
-    others zeros."""
+    """Return the sum of bits over all devices as f32, exact to the bit.
+
+    One device has the bits of an element, and the others have zeros.
+    """
     return lax.bitcast_convert_type(lax.psum(bits, AXES), jnp.float32)
 
 
 def _rolled(array: jax.Array, by: jax.Array) -> jax.Array:
-    """[n] with each element `by` places further on, -n to n, in a circle."""
+    """Return [n] with each element moved on by `by` places, -n to n, in a circle."""
     size = array.shape[0]
     return lax.dynamic_slice(jnp.concatenate([array, array]), ((-by) % size,), (size,))
 

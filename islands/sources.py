@@ -1,4 +1,4 @@
-"""Where tokens come from: text files, folders and globs, Parquet files, the standard library."""
+"""The sources of tokens: text files, folders and globs, Parquet files, the standard library."""
 
 from __future__ import annotations
 
@@ -21,43 +21,44 @@ from coordinator.errors import UserMistake
 Tokens = NDArray[np.unsignedinteger[Any]]
 """Token ids, [length], in the smallest unsigned type that holds the vocabulary."""
 Pieces: TypeAlias = Iterator[Tokens]
-"""Tokens that follow each other."""
+"""An iterator over consecutive tokens."""
 BYTES = 256
 """The vocabulary of text: a token is a byte."""
 SEPARATOR = 0
 """The byte between two documents of text; text itself has none."""
 STDLIB = "python-stdlib"
-"""Source name: the interpreter's own standard library, some 14 MB on every machine."""
+"""A source name: the interpreter's own standard library, some 14 MB on every machine."""
 STDLIB_WITHOUT = frozenset({"site-packages", "dist-packages", "test", "__pycache__"})
-"""Folders left out: what was installed, and `test`, which many distributions do not ship."""
+"""Folders left out: installed packages, and `test`, which many distributions do not ship."""
 PARQUET = frozenset({".parquet", ".pq"})
 PIECE_BYTES, PIECE_ROWS = 2**24, 2**13
-"""So much of a file is in memory at once: of a text, and of a table."""
+"""The part of a file that is in memory at once: bytes of a text, rows of a table."""
 SNIFFED_BYTES = 8000
-"""A file with a byte 0 in its first 8000 bytes is binary: git's own rule (`buffer_is_binary`)."""
+"""Bytes that are searched for a byte 0, which marks a binary file; git has the same rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """Where the tokens come from and how they are handed out: the table `[data]`.
-
-    source: "python-stdlib", a text file, a folder (with all below it), a glob, or Parquet files.
-    column, tokens: the Parquet column to read, and whether it holds lists of token ids.
-    heldout_percent: share of the files never trained on. window: predicted tokens per window.
-    lease_windows: windows in one lease.
-    """
+    """The source of the tokens and how they are handed out: the table `[data]`."""
 
     source: str
+    """A text file, a folder (with all below it), a glob, Parquet files, or "python-stdlib"."""
     column: str | None
+    """The Parquet column to read."""
     tokens: bool
+    """Whether that column holds lists of token ids."""
     heldout_percent: float
+    """The share of the files that is never trained on, in percent."""
     window: int
+    """Predicted tokens per window."""
     seed: int
+    """The seed of the shuffle and of the choice of held-out files."""
     lease_windows: int
+    """Windows in one lease."""
 
 
 def find_source(data: DataSpec) -> list[Path]:
-    """The source's files, none of them read.
+    """Return the source's files without reading any.
 
     Errors: `UserMistake` if there are none.
     """
@@ -65,7 +66,10 @@ def find_source(data: DataSpec) -> list[Path]:
 
 
 def root_and_files(data: DataSpec) -> tuple[Path, list[Path]]:
-    """The source's root and its files, sorted; hidden files and folders are left out."""
+    """Return the source's root and its files, sorted; hidden files and folders are left out.
+
+    Errors: `UserMistake` if there are none.
+    """
     if data.source == STDLIB:
         root = Path(sysconfig.get_paths()["stdlib"])
         return root, sorted(_of_stdlib(root))
@@ -103,7 +107,7 @@ def _of_stdlib(root: Path) -> Iterator[Path]:
 
 
 def held_out(names: Sequence[str], data: DataSpec) -> list[bool]:
-    """Which files are held out; of several files at least one, and never all."""
+    """Return which files are held out; of several files at least one, and never all."""
     drawn = [
         int.from_bytes(hashlib.blake2b(os.fsencode(f"{data.seed}:{name}"), digest_size=8).digest())
         for name in names
@@ -114,6 +118,7 @@ def held_out(names: Sequence[str], data: DataSpec) -> list[bool]:
 
 
 def is_parquet(path: Path, data: DataSpec) -> bool:
+    """Return whether a file is read as Parquet."""
     return path.suffix in PARQUET or data.column is not None
 
 
@@ -122,15 +127,16 @@ def _is_binary(path: Path) -> bool:
         with path.open("rb") as file:
             return b"\0" in file.read(SNIFFED_BYTES)
     except OSError:
-        return False  # to be read and then reported with all the others that cannot be
+        return False  # to be read and reported with all others that cannot be
 
 
 def tokens_of(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float) -> Pieces:
-    """The share [start, stop) of a file's bytes or rows as tokens, some at a time.
+    """Yield the share [start, stop) of a file's bytes or rows as tokens, some at a time.
 
-    Documents of text end with a separator, as far as there is anything in the file; rows of token
-    ids are joined as they are.
-    Errors: `OSError`; `UserMistake` if a column is not there, or holds something else.
+    Documents of text end with a separator, unless the file is empty; rows of token ids are joined
+    as they are.
+
+    Errors: `OSError`; `UserMistake` if a column is missing, or holds something else.
     """
     if is_parquet(path, data):
         rows = _rows(path, data, vocabulary, start, stop)
@@ -158,7 +164,7 @@ def _ended(pieces: Pieces) -> Pieces:
 
 
 def _separated(batches: Iterator[list[bytes]]) -> Pieces:
-    """Rows of text with a separator between them, and one at the end."""
+    """Yield rows of text with a separator between them, and one at the end."""
     first, some = True, False
     for rows in batches:
         joined = bytes([SEPARATOR]).join(rows if first else [b"", *rows])
@@ -169,8 +175,9 @@ def _separated(batches: Iterator[list[bytes]]) -> Pieces:
 
 
 def _rows(path: Path, data: DataSpec, vocabulary: int, start: float, stop: float) -> Iterator[Any]:
-    """The rows that are there: of text as lists of bytes, of token ids as arrays."""
-    # By name, since pyarrow has no types; and late: a third of a second that text need not pay.
+    """Yield the rows that are not null: text as lists of bytes, token ids as arrays."""
+    # Import by name, since pyarrow has no types, and late: it takes a third of a second, which text
+    # does not need.
     pa: Any = import_module("pyarrow")
     ds: Any = import_module("pyarrow.dataset")
     try:
@@ -214,4 +221,5 @@ def _of_rows(column: Any, path: Path, data: DataSpec, vocabulary: int) -> Any:
 
 
 def dtype_of(vocabulary: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """Return the smallest unsigned type that holds the vocabulary."""
     return np.min_scalar_type(vocabulary - 1)

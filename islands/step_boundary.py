@@ -1,4 +1,4 @@
-"""The rules of a step boundary: what is handed in, what is adopted, and what is kept for later."""
+"""The rules of a step boundary: which fragments are handed in, adopted, or kept for later."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from islands.learner_messages import Adopt, HandOver, Keep, Track, Words
 
 
 def keep_due(state: LearnerState) -> Outcome:
-    """Take the fragments that are due now, in lock-step with an overlap: the others' steps, and the
-    messages, take as long as they like from here on."""
+    """Copy the fragments that are due now, in lock-step with an overlap.
+
+    From here on the others' steps and the messages may take any time.
+    """
     words: Words = ()
     if not (state.terms.in_flight and state.stepping):
         return state, words
@@ -28,8 +30,10 @@ def keep_due(state: LearnerState) -> Outcome:
 
 
 def serve(state: LearnerState) -> Outcome:
-    """Serve what was asked for and what came in: hand in first, so that nothing is overwritten that
-    was asked for."""
+    """Serve pending requests, then pending versions.
+
+    Hand-ins come first, so that no adoption overwrites steps that were asked for.
+    """
     if not (state.asks or state.news):
         return state, ()
     words: Words = ()
@@ -41,7 +45,7 @@ def serve(state: LearnerState) -> Outcome:
             words = (*words, kept)
             continue
         if _replaced_here(state, p):
-            asks = (*asks, p)  # once it is, so that the end does not depend on who was quicker
+            asks = (*asks, p)  # after the adoption, so that message order does not matter
             continue
         if state.stepping and track.from_step >= state.progress.steps:
             asks = (*asks, p)  # it will have something to hand in after the next step
@@ -61,7 +65,7 @@ def serve(state: LearnerState) -> Outcome:
 
 
 def _replaced_here(state: LearnerState, p: Fragment) -> bool:
-    """Is the last step of the run, at which it stands, the one at which this is replaced?"""
+    """Return whether the learner is at the final step and this fragment's new version is due."""
     at_the_end = state.terms.until is not None and state.clock >= state.terms.until
     return at_the_end and any(q == p and at <= state.clock for q, _, at in state.flying)
 
@@ -71,7 +75,7 @@ def _kept(state: LearnerState, p: Fragment) -> HandOver | None:
 
 
 def _too_early(state: LearnerState, p: Fragment) -> bool:
-    """Is there a step, later than this one, at which this fragment is replaced?"""
+    """Return whether this fragment is to be replaced at a later step than this one."""
     return state.stepping and any(q == p and at > state.clock for q, _, at in state.flying)
 
 
@@ -114,7 +118,7 @@ def _adopt(state: LearnerState, p: Fragment) -> tuple[LearnerState, Adopt]:
 
 
 def settled(state: LearnerState, contributions: Sequence[ContributionId]) -> LearnerState:
-    """Return the state in which none of these contributions is waited for any more."""
+    """Return the state in which none of these contributions waits any more."""
     for each in contributions:
         track = state.tracks[each.fragment]
         if each in track.waiting:
@@ -128,5 +132,5 @@ def _with_track(state: LearnerState, p: Fragment, track: Track) -> LearnerState:
 
 
 def due_fragments(state: LearnerState) -> Sequence[Fragment]:
-    """Return the fragments that are due at the step that is over."""
+    """Return the fragments that are due at the step that has just ended."""
     return state.terms.schedule.due(after=state.clock - 1, upto=state.clock)

@@ -1,4 +1,4 @@
-"""The timing of a learner's steps, of which one may run on the devices while the next is prepared.
+"""The timing of a learner's steps; one may run on the devices while the next is prepared.
 
 Only the training thread measures.
 """
@@ -12,33 +12,34 @@ from dataclasses import dataclass
 import jax
 
 PACE_DRIFT = 1.01
-"""A slowed learner keeps the pace of its quickest step, which it forgets by this factor a step: if
-others take its cores for a while it idles less, and not more."""
+"""The factor per step by which a slowed learner forgets its quickest step, whose pace it keeps.
+
+So it idles less, and not more, if other processes take its cores for a while.
+"""
 
 
 @dataclass(slots=True)
 class _Running:
-    """A step that the devices are at.
-
-    `began_s`: when it began. `counted_s`: the part of its time that is counted already.
-    """
+    """A step that the devices compute."""
 
     loss: jax.Array
     began_s: float
+    """Time at which it began."""
     counted_s: float = 0.0
+    """Seconds of it that are counted already."""
 
 
 class StepTiming:
-    """The step that the devices are at, and the time that steps take.
+    """The step on the devices, and the time that steps take.
 
-    `loss`: of the last step whose loss was read. `quickest_s`: of the steps of late, infinite
-    before the first one of a life.
+    `loss`: of the last step whose loss was read. `quickest_s`: seconds of the quickest recent step,
+    infinite before the first step of a life.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._running: _Running | None = None
-        self._computed_s = 0.0  # since it was taken last
+        self._computed_s = 0.0  # since it was last taken
         self.loss, self.quickest_s = math.nan, math.inf
 
     def begin(self) -> None:
@@ -47,18 +48,18 @@ class StepTiming:
 
     @property
     def running(self) -> bool:
-        """Whether the devices may be at a step whose loss is not read yet."""
+        """Whether the devices may be computing a step whose loss is not read yet."""
         return self._running is not None
 
     def started(self, loss: jax.Array, began_s: float) -> None:
-        """Take in that a step was dispatched."""
+        """Record that a step was dispatched."""
         self._running = _Running(loss, began_s)
 
     def settle(self, fed_s: float = 0.0) -> float:
-        """Wait until the devices have done the step that they are at, and read its loss.
+        """Wait until the devices have computed their step, and read its loss.
 
-        Returns for how long they have computed it, 0 if they are at none. `fed_s`: the part of that
-        time that was spent on data; the step may have been over before.
+        Returns the seconds that they computed it; 0 if there is none. `fed_s`: seconds of that time
+        that were spent on data; the step may have been over before.
         """
         if (running := self._running) is None:
             return 0.0
@@ -70,8 +71,10 @@ class StepTiming:
         return computed_s
 
     def take_computed_s(self, now_s: float) -> float:
-        """Return for how long the devices have computed since this was asked last, with what they
-        have done until now of the step that they are at."""
+        """Return the seconds that the devices have computed since the last call of this method.
+
+        They include the time so far of the step that is under way.
+        """
         if (running := self._running) is not None:
             self._computed_s += now_s - running.began_s - running.counted_s
             running.counted_s = now_s - running.began_s

@@ -1,8 +1,8 @@
-"""What a user brings: how to start, what to minimise, and on which batches.
+"""A training task, as a user defines it: initial parameters, loss, and batches.
 
-Everything else in here is JAX's own vocabulary: parameters and batches are pytrees of arrays, the
-loss is a pure function that can be jitted and differentiated. A task of your own is a function
-`(data: DataSpec, **options) -> Task`, named in the configuration as "module:attribute".
+The rest is JAX's own vocabulary: parameters and batches are pytrees of arrays, and the loss is a
+pure function that can be jitted and differentiated. A task of your own is a function `(data:
+DataSpec, **options) -> Task`, named in the configuration as "module:attribute".
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from islands.model import ModelSpec
 from islands.sources import DataSpec
 
 Params: TypeAlias = Any
-"""A pytree of float32 arrays. `Any`, since a tree may nest dicts, tuples and classes at will."""
+"""A pytree of float32 arrays. `Any`, since a tree may nest dicts, tuples and classes freely."""
 Batch: TypeAlias = Any
-"""A pytree of arrays with the batch on their first axis; int32 [batch, window + 1] in our own."""
+"""A pytree of arrays with the batch on their first axis; in our task int32 [batch, window + 1]."""
 Option: TypeAlias = bool | int | float | str
 """A value of the table `[task.options]`."""
 
 
 class StreamLike(Protocol):
-    """Training data with a cursor; `islands.corpus.Stream` is one."""
+    """A source of training data with a cursor; `islands.corpus.Stream` is one."""
 
     @property
     def batch_size(self) -> int:
@@ -48,12 +48,15 @@ class StreamLike(Protocol):
         ...
 
     def next(self) -> Batch:
-        """The next batch; `islands.corpus.Starved` if the leases held do not fill one."""
+        """Return the next batch.
+
+        Errors: `islands.corpus.Starved` if the leases held do not fill one.
+        """
         ...
 
     @property
     def cursor(self) -> Lease:
-        """The lease read last, with the windows consumed of it so far."""
+        """The lease read last, with the windows of it consumed so far."""
         ...
 
     @property
@@ -63,7 +66,7 @@ class StreamLike(Protocol):
 
 
 def nowhere_special(path: str, shape: tuple[int, ...]) -> PartitionSpec | None:
-    """Of a task that does not care how its leaves are split."""
+    """Return None: the task does not prescribe how its leaves are split."""
     return None
 
 
@@ -71,34 +74,39 @@ def nowhere_special(path: str, shape: tuple[int, ...]) -> PartitionSpec | None:
 class Task:
     """A training task; see each field.
 
-    Built anew in each process (by `load_task`): it holds functions and does not travel.
+    It holds functions and is never sent: each process builds its own (`load_task`).
     """
 
     name: str
+    """The name in messages, such as a preset's."""
     vocabulary: int
-    """ln(vocabulary) is the loss of knowing nothing."""
+    """Size of the vocabulary; ln(vocabulary) is the loss of a uniform guess."""
     init: Callable[[int], Params]
-    """Seed -> float32 pytree: the same on every machine."""
+    """Seed -> float32 pytree, equal on every machine."""
     loss: Callable[[Params, Batch], jax.Array]
-    """Mean nats per predicted token of a batch, a float32 scalar. Pure; it is jitted."""
+    """Mean nats per predicted token of a batch, a float32 scalar. It must be pure: it is jitted."""
     tokens: Callable[[Batch], int]
-    """Predicted tokens in a batch."""
+    """Number of predicted tokens in a batch."""
     stream: Callable[[int], StreamLike]
     """Batch size -> training data, empty until leases are added. `UserMistake` if unreadable."""
     heldout: Callable[[int], Sequence[Batch]]
-    """Batch size -> held-out batches, the same on every call; the first few are a fair sample."""
+    """Batch size -> held-out batches, equal on every call; the first few are a fair sample."""
     stacked: Callable[[str], bool]
-    """Leaf path -> does its first axis stack layers? Each layer is then merged by itself."""
+    """Leaf path -> whether its first axis stacks layers; each layer is then merged by itself."""
     embedding: Callable[[str], bool]
-    """Leaf path -> is it an embedding, merged by the mean? (arXiv:2604.21428)"""
+    """Leaf path -> whether it is an embedding, merged by the mean (arXiv:2604.21428)."""
     sharding: Callable[[str, tuple[int, ...]], PartitionSpec | None] = nowhere_special
-    """Leaf path and shape -> how it is split over an island's mesh (`islands.mesh`); None: its
-    largest axis that divides, over fsdp."""
+    """Leaf path and shape -> how it is split over an island's mesh (`islands.mesh`).
+
+    With None, its largest axis that divides is split over fsdp.
+    """
 
     @cached_property
     def shapes(self) -> Params:
-        """The parameters as `jax.ShapeDtypeStruct`, found out once: by tracing `init`, which runs
-        what of it is no JAX, or from its method `shapes`, if it is an object that has one.
+        """The parameters as `jax.ShapeDtypeStruct`, computed once.
+
+        They come from the method `shapes` of `init`, if it is an object that has one. Else `init`
+        is traced, which runs all of it that is not JAX.
 
         Errors: what `init` raises.
         """
@@ -107,12 +115,14 @@ class Task:
 
     @property
     def init_leaf(self) -> Callable[[str, int], Any] | None:
-        """Leaf path and seed -> that leaf of `init(seed)`, so that nobody needs room for all: its
-        method `leaf`, if it is an object that has one."""
+        """Leaf path and seed -> that leaf of `init(seed)`, so that no process holds all leaves.
+
+        It is the method `leaf` of `init`, if that is an object that has one, else None.
+        """
         return getattr(self.init, "leaf", None)
 
     def zeros(self) -> Params:
-        """Parameters of these shapes, on the host: to compile with."""
+        """Return zero parameters of these shapes, on the host, for compilation."""
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes)
 
 
@@ -123,29 +133,31 @@ PRESETS: Mapping[str, ModelSpec] = {
 
 
 def leaf_path(path: Sequence[Any]) -> str:
-    """The name of a leaf, "blocks/attention/query", from a key path of `jax.tree_util`."""
+    """Return the name of a leaf, "blocks/attention/query", from a key path of `jax.tree_util`."""
     return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The built-in model's `init`, whose shapes are known without it, and whose leaves are drawn
-    one by one."""
+    """The built-in model's `init`; it knows its shapes, and can draw single leaves."""
 
     spec: ModelSpec
 
     def __call__(self, seed: int) -> Params:
+        """Return the initial parameters."""
         return model.init(self.spec, seed)
 
     def shapes(self) -> Params:
+        """Return the parameters as `jax.ShapeDtypeStruct`."""
         return model.shapes(self.spec)
 
     def leaf(self, path: str, seed: int) -> Any:
+        """Return one leaf of the initial parameters."""
         return model.init_leaf(self.spec, path, seed)
 
 
 def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
-    """A decoder-only transformer on a corpus, which is read when its data is first asked for."""
+    """Return a decoder-only transformer on a corpus, which is read when first needed."""
 
     @cache
     def corpus() -> Corpus:
@@ -167,16 +179,17 @@ def language_model(name: str, spec: ModelSpec, data: DataSpec) -> Task:
 
 @cache
 def _loss_of(spec: ModelSpec) -> Callable[[Params, Batch], jax.Array]:
-    """One function for one shape of model, so that JAX compiles it once in a process."""
+    """Return one function for each model shape, so that JAX compiles it once in a process."""
     return partial(model.loss, spec)
 
 
 def load_task(
     preset: str | None, target: str | None, options: Mapping[str, Option], data: DataSpec
 ) -> Task:
-    """The task that the table `[task]` names: a preset of `PRESETS`, or a user's own function.
+    """Return the task of the table `[task]`: a preset of `PRESETS`, or a user's own function.
 
     A preset's options are the fields of `ModelSpec`; a target's are its own keyword arguments.
+
     Errors: `UserMistake` if there is no such preset, module, attribute or option.
     """
     if (preset is None) == (target is None):

@@ -1,4 +1,4 @@
-"""The queues of a learner's threads: what was asked and offered, and what each thread has to do."""
+"""The queues of a learner's threads: requests, offers, and the tasks of each thread."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from islands.thread_tasks import Adoption, Handing, Offer, Todo
 
 
 class ThreadQueues:
-    """The pending work with its data. Only the mailbox uses it, and holds its lock meanwhile.
+    """The pending work with its data; only the mailbox uses it, under its lock.
 
-    `todo`: of the training thread; `to_say`: of the talking thread; `offers`: of the newest version
-    of each fragment, until it is adopted.
+    `todo`: tasks of the training thread. `to_say`: messages of the talking thread. `offers`: the
+    newest version of each fragment, until it is adopted.
     """
 
     def __init__(self) -> None:
         self.todo = deque[Todo]()
         self.to_say = deque[Say | Want]()
         self.offers: dict[Fragment, Offer] = {}
-        self._asked: dict[Fragment, Future[FragmentSnapshot | None]] = {}  # and not decided yet
-        self._owed: list[Future[FragmentSnapshot | None]] = []  # decided, to be given
+        self._asked: dict[Fragment, Future[FragmentSnapshot | None]] = {}  # not decided yet
+        self._owed: list[Future[FragmentSnapshot | None]] = []  # decided, not answered yet
 
     def follow(self, words: Words) -> None:
         """Queue what follows from a happening."""
@@ -31,7 +31,7 @@ class ThreadQueues:
             match word:
                 case Say() | Want():
                     self.to_say.append(word)
-                case HandOver(p):  # who asks from here on asks for what is trained after it
+                case HandOver(p):  # a later request is for what is trained after this
                     if (asked := self._asked.pop(p, None)) is not None:
                         self._owed.append(asked)
                     self.todo.append(Handing(word, asked))
@@ -41,21 +41,21 @@ class ThreadQueues:
                     self.todo.append(word)
 
     def is_asked(self, p: Fragment) -> bool:
-        """Return whether somebody asks for this fragment, and the answer is not decided yet."""
+        """Return whether this fragment is asked for and the answer is not decided yet."""
         return p in self._asked
 
     def ask(self, p: Fragment) -> Future[FragmentSnapshot | None]:
-        """Return the future of all who ask for this fragment before the answer is decided."""
+        """Return the future that all callers for this fragment share until it is decided."""
         return self._asked.setdefault(p, Future())
 
     def answer(self, handing: Handing, snapshot: FragmentSnapshot | None) -> None:
-        """Give the snapshot to whoever asked for it."""
+        """Give the snapshot to the callers that asked for it."""
         if handing.asked is not None:
             self._owed.remove(handing.asked)
             handing.asked.set_result(snapshot)
 
     def end(self) -> None:
-        """Keep nobody waiting, and nothing for another life."""
+        """Release all waiting callers, and drop all work of this life."""
         for future in (*self._asked.values(), *self._owed):
             future.set_result(None)
         for queue in (self._asked, self._owed, self.offers, self.todo, self.to_say):

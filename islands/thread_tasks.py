@@ -16,12 +16,14 @@ from islands.learner_messages import Adopt, End, HandOver, Keep, Say, Step, Take
 
 
 class Offer(NamedTuple):
-    """A version to be adopted, on the host and on the devices; the mean of the islands' first
-    moments, on the devices, if one came with it."""
+    """A version that can be adopted."""
 
     flat: Flat
+    """The public fragment, on the host."""
     placed: jax.Array
+    """The public fragment, on the devices."""
     mean: jax.Array | None
+    """The mean of the islands' first moments, on the devices; None if none came with it."""
 
 
 class Ends(NamedTuple):
@@ -33,7 +35,7 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handing:
-    """A hand-in, and the future of whoever asked for it; None if nobody waits."""
+    """A hand-in, and the future of its callers; None if no caller waits."""
 
     word: HandOver
     asked: Future[FragmentSnapshot | None] | None
@@ -52,14 +54,14 @@ Todo = Step | Handing | Keep | Adoption | Take | End
 
 
 class Saying(NamedTuple):
-    """A message of the talking thread; None if nothing came for a heartbeat."""
+    """A message of the talking thread; `word` is None if nothing came for a heartbeat."""
 
     word: Say | Want | None
     vitals: Vitals
 
 
 class Spent(NamedTuple):
-    """Seconds of one step: in all, and the parts of it that were not spent on talking."""
+    """The seconds of one step: in all, and the parts that were not spent on talking."""
 
     took_s: float
     computed_s: float

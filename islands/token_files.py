@@ -1,10 +1,10 @@
-"""Tokens of a source in files of their own, mapped into memory: read as they are needed.
+"""The tokens of a source in files of their own, memory-mapped: read as they are needed.
 
     ~/.cache/archipelago/corpus/KEY.train, KEY.heldout    token ids, as they lie in memory
 
 A source of several files, or of rows, is written there once for each machine, file by file and row
-group by row group; all processes of the machine map the same pages. What nobody has used for a
-month goes when something new comes. A single text is mapped where it is.
+group by row group; all processes of the machine map the same pages. Files that were not used for a
+month are deleted when new ones are written. A single text is mapped where it is.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from islands.sources import Tokens
 
 log = logging.getLogger("archipelago.data")
 FOLDER = "ARCHIPELAGO_CACHE"
-"""The environment may name another folder than `~/.cache/archipelago`."""
+"""The environment variable that names another folder than `~/.cache/archipelago`."""
 UNUSED_S = 30 * 86_400.0
-"""A file of tokens that was not opened for so long is let go."""
+"""Seconds after which a file of tokens that was not opened is deleted."""
 USES = ("train", "heldout")
 
 
 def folder() -> Path:
+    """Return the folder for token files on this machine."""
     return Path(os.environ.get(FOLDER) or Path.home() / ".cache" / "archipelago") / "corpus"
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Where tokens of both uses go; both files are new."""
+    """The files that the tokens of both uses are written to; both are new."""
 
     train: BinaryIO
     heldout: BinaryIO
 
 
 def mapped(path: Path, dtype: np.dtype[Any], start: int = 0, stop: int | None = None) -> Tokens:
-    """The tokens of a file from `start` to `stop`, in memory only where they are read.
+    """Return the tokens of a file from `start` to `stop`, in memory only where they are read.
 
-    Windows are read in a random order: what a system reads ahead around each, up to megabytes of
-    the disk, would be of no use to anybody.
+    Windows are read in a random order. The read-ahead of the system, up to megabytes around each,
+    would be useless, so it is turned off.
     """
     if (size := path.stat().st_size) == 0:
         return np.zeros(0, dtype)
@@ -61,10 +62,11 @@ def mapped(path: Path, dtype: np.dtype[Any], start: int = 0, stop: int | None = 
 
 
 def key_of(files: Sequence[Path], *facts: object) -> str:
-    """Equal as long as nothing has changed that the tokens depend on: names, sizes and times of
-    the files, and the facts.
+    """Return a key that is equal while nothing changes that the tokens depend on.
 
-    Errors: `OSError` if one of them is gone.
+    These are names, sizes and times of the files, and the facts.
+
+    Errors: `OSError` if one of the files is gone.
     """
     digest = hashlib.sha256(repr(facts).encode())
     for path in files:
@@ -74,21 +76,24 @@ def key_of(files: Sequence[Path], *facts: object) -> str:
 
 
 def kept(key: str, dtype: np.dtype[Any], write: Callable[[Writing], None]) -> tuple[Tokens, Tokens]:
-    """As `in_folder`; where the machine's folder cannot be written to, in files that only this
-    process ever sees."""
+    """Do what `in_folder` does, in temporary files if the machine's folder cannot be written to.
+
+    Only this process sees the temporary files.
+    """
     try:
         return in_folder(folder(), key, dtype, write)
     except OSError as error:
         log.warning("the tokens are not kept for the next time: %s", error)
-    with TemporaryDirectory(prefix="archipelago-") as temporary:  # what is mapped stays
+    with TemporaryDirectory(prefix="archipelago-") as temporary:  # the mapping outlives the files
         return in_folder(Path(temporary), key, dtype, write)
 
 
 def in_folder(
     there: Path, key: str, dtype: np.dtype[Any], write: Callable[[Writing], None]
 ) -> tuple[Tokens, Tokens]:
-    """What is trained on and what is held out, from the files of this key; they are written first
-    if this machine has none, by one process while the others wait.
+    """Return training and held-out tokens from the files of this key.
+
+    If this machine has none, one process writes them first while the others wait.
 
     Errors: `OSError` if there is no room; what `write` raises, and then nothing is kept.
     """
@@ -123,10 +128,10 @@ def _locked(path: Path) -> Generator[None]:
 
 
 def _let_go(there: Path) -> None:
-    """Delete what was not used for long, and what a process had begun that was killed.
+    """Delete files that were not used for long, and the remains of killed processes.
 
-    Other processes write files of other keys meanwhile: what has gone since it was listed is passed
-    over. What cannot be deleted stays, and no tokens are refused for it.
+    Other processes write files of other keys meanwhile, so a file may have gone since it was
+    listed. A file that cannot be deleted stays, which is only logged.
     """
     before_s = time.time() - UNUSED_S
     for path in there.iterdir():

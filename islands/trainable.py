@@ -1,7 +1,7 @@
-"""Finds what of a user's task cannot be trained, from shapes alone: nothing is computed.
+"""The checks of a user's task before it is trained, from shapes alone: nothing is computed.
 
-An island would find the same when it compiles its step, one process after another, with JAX's own
-words. Whoever starts a run asks here first.
+An island would find the same problems when it compiles its step, in one process after another, with
+JAX's own messages. The start of a run checks here first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Named: TypeAlias = tuple[str, Any]
 T = TypeVar("T")
 
 NAMED = 3
-"""Leaves named in one problem before they are only counted."""
+"""Leaves that one problem names before it only counts them."""
 UNTRAINED = (
     "only float32 can be trained and merged; make {it} a constant of the task, or a part of its "
     "batches"
@@ -39,7 +39,7 @@ UNTOUCHED = (
 
 
 def shapes_of(task: Task) -> Params:
-    """The task's parameters as `jax.ShapeDtypeStruct`.
+    """Return the task's parameters as `jax.ShapeDtypeStruct`.
 
     Errors: `UserMistake` if `init` raises, or returns what JAX cannot hold.
     """
@@ -47,7 +47,7 @@ def shapes_of(task: Task) -> Params:
 
 
 def of_parameters(task: Task, shapes: Params) -> list[str]:
-    """What keeps parameters of these shapes from being trained and merged; empty if nothing does.
+    """Return why parameters of these shapes cannot be trained and merged; empty if they can.
 
     The merge, the wires and the optimizers work in float32, and each island differentiates with
     respect to every leaf.
@@ -65,7 +65,7 @@ def of_parameters(task: Task, shapes: Params) -> list[str]:
 
 
 def of_loss(task: Task, shapes: Params, batch: Batch) -> list[str]:
-    """What keeps the loss of such a batch from being minimised; empty if nothing does."""
+    """Return why the loss of such a batch cannot be minimised; empty if it can."""
     try:
         problems = [*_of_batch(batch)] or [*_of_loss(task, shapes, batch)]
     except UserMistake as error:
@@ -103,10 +103,11 @@ def _of_loss(task: Task, shapes: Params, batch: Batch) -> Iterator[str]:
 
 
 def _untouched(shapes: Params, gradient: jax.extend.core.ClosedJaxpr) -> Iterator[str]:
-    """Name the leaves whose gradient is structurally zero: no parameter and no batch changes it.
+    """Yield one problem about all leaves whose gradient is structurally zero, if there are any.
 
-    Statistics of batches are such leaves, and so is a parameter that the loss does not read. The
-    optimizer would only decay them, and the merge would average what nobody trained.
+    No parameter and no batch changes such a gradient. Statistics of batches are such leaves, and so
+    is a parameter that the loss does not read. The optimizer would only decay them, and the merge
+    would average leaves that no learner trained.
     """
     count = len(gradient.jaxpr.outvars)
     found: list[Named] = []
@@ -133,7 +134,7 @@ def _advice(task: Task, path: str, leaf: Any) -> Iterator[str]:
 
 
 def _about(found: Sequence[Named], advice: str) -> str:
-    """Say the advice of all leaves that need it."""
+    """Return the advice once for all leaves that need it."""
     if len(found) == 1:
         ((path, leaf),) = found
         return f"parameter {path or '(the whole)'} is {_said(leaf)}: " + advice.format(
@@ -157,7 +158,10 @@ def _flat(tree: Any) -> list[tuple[Any, Any]]:
 
 
 def _traced(task: Task, what: str, call: Callable[[], T]) -> T:
-    """Run the user's function on shapes; whatever it raises is told with the line that did."""
+    """Run the user's function on shapes; report an exception with the line that raised it.
+
+    Errors: `UserMistake`.
+    """
     try:
         return call()
     except Exception as error:
@@ -168,7 +172,7 @@ def _traced(task: Task, what: str, call: Callable[[], T]) -> T:
 
 
 def _line_of(error: Exception) -> str:
-    """The innermost line that is neither JAX's nor ours; a user's own before a library's."""
+    """Return the innermost line outside JAX and this module; a user's own before a library's."""
     not_theirs = (__file__, str(Path(jax.__file__).parent))
     frames = [
         frame

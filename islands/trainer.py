@@ -1,7 +1,7 @@
-"""The training thread of a learner: it owns the parameters, and does what there is to do with them.
+"""The training thread of a learner: it owns the parameters, and does all work on them.
 
-It steps, hands over, adopts and gives moments away, at step boundaries and in the order in which
-`learner_state` says so. It waits for nobody, except where that says so.
+It steps, hands over, adopts and donates moments, at step boundaries and in the order that
+`learner_state` decides. It waits only where `learner_state` says so.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from islands.task import Params, StreamLike, Task
 from islands.thread_tasks import Adoption, Handing, Spent, Todo
 
 DONATING_SHARE = 0.5
-"""Of a step's time, at most, a donor spends at one boundary on copying its moments to the host, or
-on one leaf of them: meanwhile it does not train. A copy on the devices, made at once, would take no
-time, but as much memory again as the moments, which a device that is full does not have."""
+"""The largest share of a step's time that a donor spends copying moments at one boundary.
+
+It copies at least one leaf. Meanwhile it does not train. A copy on the devices, made at once, would
+take no time, but as much memory again as the moments, which a full device does not have.
+"""
 
 
 class Trainer:
-    """What the training thread has; nobody else reads or writes it while a life is lived.
+    """The state of the training thread; no other thread reads or writes it during a life.
 
-    `drag`: a fault plan's: its steps take so many times as long.
+    `drag`: the factor by which a fault plan lengthens its steps.
     """
 
     def __init__(
@@ -52,16 +54,16 @@ class Trainer:
         now_s: Callable[[], float],
         tell: Callable[[Order], None],
     ) -> None:
-        """`tell`: to the other hosts of the island, before the same is done here."""
+        """Create the state; `tell` informs the other hosts before the same is done here."""
         self._task, self._inner, self._settings = task, inner, settings
         self._replica = Replica(inner, port, settings.encode, sharing)
         self._mail, self._now_s, self._tell = mail, now_s, tell
         self.drag = 1.0
         self._copying: list[jax.Array] = []  # dispatched since the last step, for others to read
         self._stream: StreamLike
-        self._fed_s = self._rested_s = 0.0  # spent on data since the last step; when that was over
+        self._fed_s = self._rested_s = 0.0  # data seconds since the last step; end of that step
         self._timing = StepTiming(now_s)
-        self._exchanged = False  # has something else been dispatched since the last step?
+        self._exchanged = False  # whether other work was dispatched since the last step
 
     @property
     def params(self) -> Params:
@@ -69,8 +71,10 @@ class Trainer:
         return self._replica.params
 
     def moments(self) -> OptState | None:
-        """Let go of the parameters of the life before, which need not lie beside the new ones, and
-        return its moments."""
+        """Free the parameters of the life before, and return its moments.
+
+        So the old parameters take no memory beside the new ones.
+        """
         return self._replica.end()
 
     def begin(
@@ -82,14 +86,13 @@ class Trainer:
         clock: int,
         stream: StreamLike,
     ) -> None:
-        """A new life, from the public fragments; moments as in `Replica.begin`."""
+        """Begin a life from the public fragments; moments as in `Replica.begin`."""
         self._replica.begin(params, moments, public, shared, clock)
         self._stream = stream
         self._timing.begin()
 
     def train(self) -> bool:
-        """Do what there is to do, step after step, until this life is over. Is what it leaves
-        distrusted?"""
+        """Work step after step until this life is over; return whether its state is distrusted."""
         before_s = self._rested_s = self._now_s()
         while True:
             word = self._next(0.0)
@@ -111,21 +114,21 @@ class Trainer:
                     self._timing.settle()
                     return distrusted
                 case None:
-                    return False  # nobody speaks for it any more
+                    return False  # another thread of this learner has broken
 
     def _next(self, for_s: float) -> Todo | None:
         return self._mail.next_to_do(for_s, self._donate)
 
     def _step(self, before_s: float) -> float:
-        """One inner step, and what is due at its end; `before_s`: when the step before ended.
+        """Take one inner step, and do the work at its end; return when this thread was done.
 
-        Returns when this one did, for this thread: the devices may be at it until the next one is
-        dispatched behind it, whose loss is read another step later. But the first of a life, and
-        those that are paced, are waited for.
+        `before_s`: when the step before ended. The devices may still compute the step until the
+        next one is dispatched behind it, whose loss is read another step later. Only the first step
+        of a life and paced steps are waited for.
 
-        All the time between two steps is accounted for: what was neither computing nor data nor
-        idling was spent talking. So is what the devices still have to do for hand-ins, adoptions
-        and donations when the step could begin: it would come before it.
+        All the time between two steps is accounted for: time that is neither computing nor data nor
+        idling counts as talking. So does the time that the devices need for hand-ins, adoptions and
+        donations when the step could begin, since that work comes before it.
         """
         began_s = self._now_s()
         clock = self._mail.rate_clock
@@ -143,7 +146,7 @@ class Trainer:
         began_s, first = self._now_s(), not self._timing.running
         self._tell(InnerStep(clock))
         measures = self._replica.step(batch, clock)
-        self._timing.settle(fed_s)  # of the step before, if the devices are still at it
+        self._timing.settle(fed_s)  # of the step before, if the devices still compute it
         self._timing.started(measures.loss, began_s if first else self._now_s())
         slowed, idle_s = self.drag / self._settings.speed, 0.0
         if slowed > 1 or self._settings.step_s or math.isinf(self._timing.quickest_s):
@@ -163,14 +166,16 @@ class Trainer:
         return ended_s
 
     def _starved(self, began_s: float) -> None:
-        """The data ran out after all: whatever the stream says of itself, there is no batch in it,
-        and no step begins before more has come."""
+        """Record that the data ran out: whatever the stream says, it holds no batch.
+
+        No step begins before more data has come.
+        """
         self._rested_s = now_s = self._now_s()
         self._fed_s += now_s - began_s
         self._mail.starved(self._stream.remaining)
 
     def _serve_until(self, until_s: float) -> None:
-        """Do what there is to do at a boundary, and what comes until then; all but the end."""
+        """Do the work of a boundary, and what arrives until then, except the end of the life."""
         while (word := self._next(until_s - self._now_s())) is not None:
             if isinstance(word, Handing | Keep | Adoption | Take):
                 self._serve(word)
@@ -179,7 +184,7 @@ class Trainer:
                 return
 
     def _donate(self) -> None:
-        """Go on copying moments to the host for whoever asked, for part of a step's time."""
+        """Continue copying moments to the host for a donation, for part of a step's time."""
         if (asked := self._mail.donations.asked()) is None:
             return
         donation, step_s = asked

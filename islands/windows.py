@@ -1,6 +1,7 @@
-"""In which windows a fragment goes from its leaves to its flat form, one after the other, and back:
-ranges of the flat form, and the rows of leaves that each is made of. Whole numbers only, found
-before anything is compiled.
+"""The windows in which a fragment is moved between its leaves and its flat form, one by one.
+
+A window is a range of the flat form, with the rows of leaves that it is made of. All numbers are
+integers, computed before anything is compiled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from islands.mesh_shape import AXES, names_of
 
 
 class Lying(NamedTuple):
-    """Shape of a leaf, and where it lies."""
+    """The shape of a leaf, and its sharding."""
 
     shape: tuple[int, ...]
     where: NamedSharding
@@ -26,15 +27,18 @@ class Lying(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SplitLeaf:
-    """How a leaf is split: along each of its axes the names of the mesh's axes, and in how many."""
+    """The split of a leaf over the mesh."""
 
     shape: tuple[int, ...]
+    """The shape of the leaf; (1,) for a scalar."""
     names: tuple[tuple[str, ...], ...]
+    """For each axis of the leaf, the names of the mesh's axes that split it."""
     ways: tuple[int, ...]
+    """For each axis of the leaf, the number of parts."""
 
     @classmethod
     def of(cls, lying: Lying) -> SplitLeaf:
-        """A number counts as one row."""
+        """Return the split of a leaf; a scalar counts as one row."""
         shape = lying.shape or (1,)
         spec = [*lying.where.spec, *[None] * len(shape)][: len(shape)]
         names = tuple(names_of(part) for part in spec)
@@ -43,24 +47,27 @@ class SplitLeaf:
 
     @property
     def own(self) -> tuple[int, ...]:
-        """The shape of what one device has."""
+        """The shape of one device's share."""
         return tuple(side // ways for side, ways in zip(self.shape, self.ways, strict=True))
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """The axes of the mesh along which all devices have the same of it."""
+        """The axes of the mesh along which all devices have the same share."""
         named = {name for names in self.names for name in names}
         return tuple(name for name in AXES if name not in named)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """So many rows, on axis `axis`, of leaf `number`, at one place on each axis before it."""
+    """A number of rows of one leaf, at one place on each axis before theirs."""
 
     number: int
+    """Number of the leaf."""
     leaf: SplitLeaf
     axis: int
+    """The axis of the rows."""
     count: int
+    """Number of rows."""
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -69,38 +76,42 @@ class Rows:
 
     @property
     def own_row(self) -> tuple[int, ...]:
-        """The shape of what one device has of a row."""
+        """The shape of one device's share of a row."""
         return self.leaf.own[self.axis + 1 :]
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Elements of the rows."""
         return self.count * math.prod(self.row)
 
 
 class WindowPlace(NamedTuple):
-    """Where rows begin. `at`: on the axes before theirs, in what `owner` has of the leaf, who is
-    counted along the axes of the mesh that those are split over; `start`: on their own, of the
-    whole leaf; `piece`: of which piece of the fragment they are."""
+    """The place where rows begin."""
 
     at: tuple[int, ...]
+    """The place on the axes before theirs, in the owner's share of the leaf."""
     owner: int
+    """The owner, counted along the axes of the mesh that those are split over."""
     start: int
+    """The first row, on the rows' own axis of the whole leaf."""
     piece: int
+    """The number of the fragment's piece that they belong to."""
 
 
 class Window(NamedTuple):
-    """A range of the flat form that is moved at once, as numbers that differ from window to window:
-    its first element is number `rest` of what device `device` has. `places`: of its rows."""
+    """A range of the flat form that moves at once, as the numbers that differ between windows."""
 
     device: int
+    """The device that has the window's first element."""
     rest: int
+    """The number of that element in the device's range."""
     places: tuple[WindowPlace, ...]
+    """The places of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Windows that are made of rows of the same leaves, as many of each."""
+    """The windows that are made of equally many rows of the same leaves."""
 
     rows: tuple[Rows, ...]
     windows: tuple[Window, ...]
@@ -114,10 +125,11 @@ class Moves:
 def moves_of(
     pieces: Sequence[Piece], leaves: Sequence[Lying], wanted: Sequence[bool], each: int, room: int
 ) -> list[Moves]:
-    """All windows of the wanted pieces, in their order; those that follow each other and are alike
-    are moves of one kind.
+    """Return all windows of the wanted pieces, in order.
 
-    `each`: elements of the flat form that a device has; `room`: those of the largest window.
+    Consecutive windows that are alike form one `Moves`.
+
+    `each`: elements of the flat form that a device has. `room`: elements of the largest window.
     """
     split, offset = [SplitLeaf.of(lying) for lying in leaves], 0
     bundles = list[tuple[int, list[tuple[Rows, WindowPlace]]]]()
@@ -155,10 +167,13 @@ def _cut(
     piece: int,
     room: int,
 ) -> Iterator[tuple[Rows, WindowPlace]]:
-    """The rows `start` to `stop` of what the leaf has at `fixed` on its first axes, as many at a
-    time as there is room for; a row that is too large is cut along its own."""
+    """Yield the rows `start` to `stop` of a leaf at `fixed` on its first axes.
+
+    Each item has as many rows as there is room for; a row that is too large is cut along its own
+    axes.
+    """
     axis = len(fixed)
-    if axis == len(leaf.shape):  # one number to each place on the first axis
+    if axis == len(leaf.shape):  # one number at each place on the first axis
         fixed, start, stop, axis = fixed[:-1], fixed[-1], fixed[-1] + 1, axis - 1
     width = math.prod(leaf.shape[axis + 1 :])
     if width > room:
@@ -170,7 +185,7 @@ def _cut(
     for x, side, ways in zip(fixed, leaf.own, leaf.ways, strict=False):
         owner = owner * ways + x // side
     windows = -(-(stop - start) // (room // width))
-    most = -(-(stop - start) // windows)  # in about equal parts: those that are alike are one loop
+    most = -(-(stop - start) // windows)  # about equal parts: windows that are alike are one loop
     for begin in range(start, stop, most):
         count = min(most, stop - begin)
         yield Rows(number, leaf, axis, count), WindowPlace(own, owner, begin, piece)

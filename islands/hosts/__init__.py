@@ -3,7 +3,7 @@
 Modules:
 
     publication_lanes  publications of each fragment, taken in on a thread of its own
-    orders             what the first host tells the others, and what they answer
+    orders             the first host's orders to the others, and their answers
     lead               the first host's end: orders to the others, and what these have done
     host_life          one life on a host that is not the first: parts, copies, versions
     follower           a host that is not the first: it does what the first one does, at the

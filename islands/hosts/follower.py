@@ -1,8 +1,8 @@
 """A host of an island that is not the first: it carries out what the first one does.
 
-One thread carries out orders, in their order, so that its devices run the same programs as those of
-all other hosts; what comes from elsewhere (publications, questions of a shard) is served on the
-threads of whoever calls. What it has of a fragment is its own range.
+One thread carries out orders, in order, so that its devices run the same programs as those of all
+other hosts. Publications and requests of a shard are served on the threads of their callers. The
+host has its own range of each fragment.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ log = logging.getLogger("archipelago.follower")
 
 
 class Follower:
-    """One life after another, as the first host lives them; `run` is its thread of orders."""
+    """One life after another, directed by the first host; `run` is the thread of orders."""
 
     def __init__(
         self,
@@ -75,7 +75,11 @@ class Follower:
         rehearse: Callable[[], None],
         sharing: MomentSharing | None,
     ) -> None:
-        """`link`: of this host's ranges. `say`: to the first host. `sharing`: of first moments."""
+        """Create a follower without a life.
+
+        `link`: for this host's ranges. `say`: sends a word to the first host. `sharing`: of first
+        moments.
+        """
         self._layout, self._inner, self._port, self._open_stream = layout, inner, port, stream
         self._link, self._say, self._settings = link, say, settings
         self._rehearse, self._sharing = rehearse, sharing
@@ -93,13 +97,13 @@ class Follower:
 
     @property
     def idle(self) -> bool:
-        """Is no life under way, so that nothing is dispatched on the devices?"""
+        """Whether no life is under way, so that nothing is dispatched on the devices."""
         return self._now is None
 
     # --- orders -----------------------------------------------------------------------------------
 
     def run(self, orders: Iterable[Order]) -> None:
-        """Carry them out until there are no more."""
+        """Carry out the orders until there are no more."""
         for order in orders:
             match order:
                 case Rehearse():
@@ -116,7 +120,7 @@ class Follower:
                     before = self._running
                     self._running = self._replica.step(self._stream.next(), clock).loss
                     if before is not None:
-                        jax.block_until_ready(before)  # one step ahead of the devices, no more
+                        jax.block_until_ready(before)  # at most one step ahead of the devices
                 case CutOut(word, keep):
                     if keep:
                         self._replica.keep(word)
@@ -158,7 +162,7 @@ class Follower:
         self._say(Fetched({p: version for p, (version, _) in self._public.items()}))
 
     def _catch_up(self, versions: Mapping[Fragment, Version]) -> None:
-        """Come to the versions that other hosts have, where this one has older ones."""
+        """Fetch the versions that other hosts have, where this one has older ones."""
         downlink = self._lived().downlink
         for p, version in versions.items():
             if version > self._public[p][0]:
@@ -173,7 +177,7 @@ class Follower:
         self._now = None
 
     def _lived(self) -> HostLife:
-        """Return the life that orders are given in."""
+        """Return the life that orders refer to."""
         assert self._now is not None, "no life has begun"
         return self._now
 
@@ -184,7 +188,10 @@ class Follower:
         self._moments, self._means = None, {}
 
     def _put_in(self, order: PutIn) -> None:
-        """Errors: `HostLost` if it is not there: then the hosts are of two minds."""
+        """Put the version in place.
+
+        Errors: `HostLost` if it is not here: then the hosts disagree.
+        """
         p, version, now = order.fragment, order.version, self._lived()
         offer = now.offered(p, version)
         if offer is None or (order.mean and offer.mean is None):
@@ -196,13 +203,16 @@ class Follower:
     # --- called by others -------------------------------------------------------------------------
 
     def _of(self, life: Life) -> HostLife | None:
-        """Return what this host has of a life; None if it is not lived."""
+        """Return this host's state of a life; None if it is not the present life."""
         now = self._now
         return now if now is not None and now.life == life else None
 
     def part(self, contribution: ContributionId, known: Known) -> Part | str | None:
-        """Return this host's part of a contribution that the first one has handed in; None if its
-        life is over, why not if it has it no more. Waits for the order to take it."""
+        """Return this host's part of a contribution that the first host has handed in.
+
+        The call waits for the order to cut it out. It returns None if the life is over, and the
+        reason if the part is no longer held.
+        """
         if (now := self._of(contribution.life)) is None:
             return None
         own = self._inner.devices.own(self._layout.sizes[contribution.fragment])
@@ -210,25 +220,27 @@ class Follower:
 
     @property
     def shares(self) -> Sequence[Share]:
-        """What this host has of each leaf of its optimizer's moments."""
+        """The share of each leaf of the optimizer's moments that this host has."""
         return self._inner.shares
 
     def moments(self, life: Life, donation: int) -> list[NDArray[Any]] | None:
-        """Return its share of the moments that the first host has copied under this number; wait
-        until they are copied here, too. None if this life is over, or a later donation has begun,
-        so that the first host has given this one up."""
+        """Return this host's share of the moments that the first host has copied under this number.
+
+        The call waits until they are copied here, too. It returns None if this life is over, or a
+        later donation has begun because the first host has abandoned this one.
+        """
         now = self._of(life)
         return None if now is None else now.moments(donation)
 
     def given(self, moments: Sequence[NDArray[Any]]) -> None:
-        """Its share of what another island has given, for the next life.
+        """Keep this host's share of another island's moments, for the next life.
 
-        Errors: `ValueError`.
+        Errors: `ValueError` if they do not fit the model.
         """
         self._given = self._inner.accept(moments)
 
     def offer(self, life: Life, publication: Publication) -> None:
-        """Fetch a newer version, as far as it is this host's."""
+        """Fetch this host's range of a newer version."""
         if (now := self._of(life)) is None:
             return
         now.uplink.settle_merged(publication)
@@ -242,6 +254,6 @@ class Follower:
             self._say(Placed(life, p, version, mean=shared is not None))
 
     def refused(self, contribution: ContributionId) -> None:
-        """A contribution was discarded."""
+        """Take back the rounding error that a discarded contribution took along."""
         if (now := self._of(contribution.life)) is not None:
             now.uplink.settle(contribution, merged=False)

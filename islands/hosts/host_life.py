@@ -19,31 +19,31 @@ from islands.thread_tasks import Offer
 
 log = logging.getLogger("archipelago.follower")
 SNAPSHOTS = 2
-"""Of each fragment, that a shard may still ask for."""
+"""Snapshots of each fragment that are kept, since a shard may still ask for them."""
 
 
 class HostLife:
     """The exchange of one life: both ends of its wire, and what this host holds for others.
 
-    The thread of orders puts in what this host has cut out, copied and adopted; threads that others
-    call wait for it. A new life has a new one of these.
+    The thread of orders puts in what this host has cut out, copied and adopted; threads of other
+    processes' calls wait for it. Each life has an object of its own.
     """
 
     def __init__(
         self, life: Life, uplink: Uplink, link: Link, public: Mapping[Fragment, Public], leaves: int
     ) -> None:
-        """`link`: of this host's ranges. `leaves`: of the optimizer's moments."""
+        """Create it; `link`: for this host's ranges. `leaves`: number of leaves of the moments."""
         self.life, self.uplink, self._leaves = life, uplink, leaves
         self._changed = threading.Condition()
         self._over = threading.Event()
         self.downlink = Downlink(public, partial(_missed, link, self._over))
         self._snapshots: dict[Fragment, list[FragmentSnapshot]] = {}
         self._offers: dict[tuple[Fragment, Version], Offer] = {}
-        # moments for another island, and the number of the donation that they are of
+        # moments for another island, and the number of their donation
         self._copied: tuple[int, list[NDArray[Any]]] = 0, []
 
     def end(self) -> None:
-        """End this life; nobody waits any more."""
+        """End this life, and release all waiting threads."""
         with self._changed:
             self._over.set()
             self._snapshots, self._offers, self._copied = {}, {}, (0, [])
@@ -52,7 +52,7 @@ class HostLife:
     # --- the thread of orders ---------------------------------------------------------------------
 
     def hold(self, p: Fragment, snapshot: FragmentSnapshot) -> None:
-        """Hold a fragment that was cut out, to be handed in."""
+        """Hold a fragment that was cut out, for a hand-in."""
         with self._changed:
             self._snapshots[p] = [*self._snapshots.get(p, []), snapshot][-SNAPSHOTS:]
             self._changed.notify_all()
@@ -70,7 +70,7 @@ class HostLife:
             return self._offers.get((p, version))
 
     def adopted(self, p: Fragment, version: Version) -> None:
-        """Drop the arrays of this version, which is in place, and of those before it."""
+        """Drop the arrays of this version, which is in place, and of earlier ones."""
         with self._changed:
             self._offers = {
                 key: each for key, each in self._offers.items() if key[0] != p or key[1] > version
@@ -87,10 +87,10 @@ class HostLife:
             return True
 
     def part(self, contribution: ContributionId, known: Known, own: slice) -> Part | str | None:
-        """Return this host's part, the range `own`, of what the first host has handed in.
+        """Return this host's part, the range `own`, of a contribution of the first host.
 
-        Waits for the order to take it. Returns None if this life is over, and why not if the part
-        is not held any more.
+        The call waits for the order to cut it out. It returns None if this life is over, and the
+        reason if the part is no longer held.
         """
         p = contribution.fragment
         with self._changed:
@@ -105,14 +105,16 @@ class HostLife:
         return Part(facts, own.start, own.stop, sent)
 
     def _has(self, contribution: ContributionId) -> bool:
-        """Is it here, or was it? The lock is held."""
+        """Return whether the part is or was here; the caller holds the lock."""
         held = self._snapshots.get(contribution.fragment, [])
         return any(each.word.progress.steps >= contribution.to_step for each in held)
 
     def moments(self, donation: int) -> list[NDArray[Any]] | None:
-        """Return the copies of the moments that were made under this number; wait until all leaves
-        are copied. None if this life is over, or a later donation has begun, so that the first host
-        has given this one up."""
+        """Return the copies of the moments that were made under this number.
+
+        The call waits until all leaves are copied. It returns None if this life is over, or a later
+        donation has begun because the first host has abandoned this one.
+        """
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -125,7 +127,7 @@ class HostLife:
             return found
 
     def _has_copied(self, donation: int) -> bool:
-        """Are all leaves copied under this number? The lock is held."""
+        """Return whether all leaves are copied under this number; the caller holds the lock."""
         number, copied = self._copied
         return number == donation and len(copied) == self._leaves
 
@@ -133,5 +135,5 @@ class HostLife:
 def _missed(
     link: Link, over: threading.Event, p: Fragment, older: Version, newer: Version
 ) -> Missed | None:
-    """Ask the shard until it answers; None if the life is over before."""
+    """Ask the shard until it answers; return None if the life is over before."""
     return catch_up(link, p, older, newer, over.wait, log)

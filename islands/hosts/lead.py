@@ -1,4 +1,4 @@
-"""The first host's end of an island of several: tells the others, and knows what they have."""
+"""The first host's end of a multi-host island: orders to the others, and what they have done."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ Tell = Callable[[Fragment, Version, Offer], None]
 
 @dataclass(slots=True)
 class _Placing:
-    """A version that some hosts could put in place: whether each has the mean of first moments,
-    and the arrays of this host, once it is one of them."""
+    """A version that some hosts could put in place."""
 
     means: list[bool] = field(default_factory=list[bool])
+    """For each such host, whether it has the mean of first moments."""
     offer: Offer | None = None
+    """The arrays of this host, once it is one of them."""
 
 
 def _nobody(p: Fragment, version: Version, offer: Offer) -> None:
@@ -31,29 +32,32 @@ def _nobody(p: Fragment, version: Version, offer: Offer) -> None:
 
 
 class Lead(Generic[OrderType]):
-    """Orders to the other hosts, in order; and what is to be waited for until all have it."""
+    """The orders to the other hosts, in order, and the waiting for what all must have."""
 
     def __init__(self, send: Callable[[OrderType | CatchUp], None], others: int) -> None:
-        """`send`: to each of the `others`, without waiting for what they do."""
+        """Create it; `send`: to each of the `others`, without waiting until they have done it."""
         self._send, self._others = send, others
         self._changed = threading.Condition()
         self._fetched: list[Mapping[Fragment, Version]] = []
-        self._coming = False  # has something come since that was said?
+        self._coming = False  # whether something has come since this was last reported
         self.came: Callable[[], None] | None = None
-        """Called while this host waits for others, when something has come to one of them."""
+        """A callback for when something has come to another host, while this host waits."""
         self._life: Life | None = None
         self._placed: dict[Fragment, dict[Version, _Placing]] = {}
         self._tell: Tell = _nobody
 
     def tell(self, order: OrderType | CatchUp) -> None:
-        """Errors: `HostLost` if one of them is gone."""
+        """Send an order to the other hosts.
+
+        Errors: `HostLost` if one of them is gone.
+        """
         try:
             self._send(order)
         except OSError as error:
             raise HostLost(f"a host of this island cannot be told anything: {error}") from error
 
     def heard(self, word: Word) -> None:
-        """What another host says."""
+        """Take in a word of another host."""
         match word:
             case Fetched(versions):
                 with self._changed:
@@ -67,8 +71,10 @@ class Lead(Generic[OrderType]):
                     self._changed.notify_all()
 
     def fetched(self) -> Sequence[Mapping[Fragment, Version]]:
-        """Wait until all others have said which versions they have. If one is gone this process
-        ends, and nobody waits."""
+        """Wait until all other hosts have said which versions they have, and return these.
+
+        If one of them is gone this process ends, and with it the wait.
+        """
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: len(self._fetched) == self._others or self._coming)
@@ -80,14 +86,16 @@ class Lead(Generic[OrderType]):
                 self.came()
 
     def begin(self, life: Life, tell: Tell) -> None:
-        """Begin a life. `tell`: is called with a version and this host's arrays of it once all
-        hosts could put it in place; with the mean of first moments that came with it only if all
-        have that, too."""
+        """Begin a life.
+
+        `tell`: called with a version and this host's arrays of it, once all hosts could put it in
+        place. The mean of first moments is included only if all hosts have it, too.
+        """
         with self._changed:
             self._life, self._placed, self._tell = life, {}, tell
 
     def placed(self, life: Life, p: Fragment, version: Version, offer: Offer) -> None:
-        """Take in that this host could put a version in place. If all others can, tell so."""
+        """Record that this host could put a version in place; tell it if all others can, too."""
         self._place(life, p, version, mean=offer.mean is not None, offer=offer)
 
     def _place(
@@ -95,14 +103,14 @@ class Lead(Generic[OrderType]):
     ) -> None:
         with self._changed:
             if life != self._life:
-                return  # it comes late, of a life that is over: nothing is placed in this one
+                return  # a late word of a life that is over
             placings = self._placed.setdefault(p, {})
             placing = placings.setdefault(version, _Placing())
             placing.means.append(mean)
             placing.offer = placing.offer if offer is None else offer
             if len(placing.means) <= self._others or placing.offer is None:
                 return
-            # of older ones some host may not have heard, nor ever will
+            # Some host may have missed the older ones, and will never get them.
             self._placed[p] = {v: each for v, each in placings.items() if v > version}
             found, tell = placing.offer, self._tell
             if not all(placing.means):
@@ -113,8 +121,9 @@ class Lead(Generic[OrderType]):
 def agreed(
     lead: Lead[OrderType], public: Mapping[Fragment, Public], downlink: Downlink, start: OrderType
 ) -> dict[Fragment, Public]:
-    """Have all hosts take the same versions: the newest that any of them has fetched. `start` is
-    told them then.
+    """Have all hosts take the same versions: the newest that any of them has fetched.
+
+    Then they get the order `start`.
 
     Errors: `HostLost`.
     """

@@ -1,9 +1,9 @@
-"""What the first host of an island tells the others, and what they answer.
+"""The orders of an island's first host to the others, and their answers.
 
-The first host carries the learner state. Whatever it does with its devices it tells the others
-first, in the order in which it does so, and they do the same in that order: so all of them dispatch
-the same programs, one after the other, and act at the same step boundaries. Words that are of no
-boundary (`News`, `FateNotice`) are heard beside that.
+The first host carries the learner state. It announces everything that it does with its devices to
+the others, before it does it and in order, and they do the same in that order. So all of them
+dispatch the same programs, one after the other, and act at the same step boundaries. Orders that
+belong to no boundary (`News`, `FateNotice`) are heard beside that.
 """
 
 from __future__ import annotations
@@ -25,92 +25,92 @@ from islands.learner_messages import HandOver
 
 @dataclass(frozen=True, slots=True)
 class Rehearse:
-    """Go once through what a life does first, so that nothing is left to be compiled."""
+    """The order to run once through the first actions of a life, so that all is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A life begins: fetch the public fragments, and say of which versions they are (`Fetched`).
-
-    `keep_moments`: those of the life before. `given`: those of another island, of which each host
-    has its share already.
-    """
+    """The start of a life: fetch the public fragments, and answer `Fetched` with their versions."""
 
     life: Life
     keep_moments: bool
+    """Whether the life starts with the moments of the life before."""
     given: bool
+    """Whether it starts with another island's moments; each host has its share already."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Some hosts have older versions than others: come to these, and say so again."""
+    """The order to fetch these versions, since other hosts have newer ones, and to answer again."""
 
     versions: Mapping[Fragment, Version]
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """All have the same versions: put them in place.
-
-    `shared`: fragments whose mean of first moments is what this learner, which has none, begins
-    with, at this clock; a host that has found no such mean takes zeros for it.
-    """
+    """The order to put the versions in place, which all hosts have now."""
 
     clock: int
+    """The learner's clock."""
     shared: tuple[Fragment, ...]
+    """Fragments that start with the mean of first moments, since the learner has no moments.
+
+    A host that has found no such mean takes zeros.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Queue a lease of data."""
+    """The order to queue a lease of data."""
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class InnerStep:
-    """Take the next batch, and one inner step at this clock."""
+    """The order to take the next batch, and one inner step at this clock."""
 
     clock: int
 
 
 @dataclass(frozen=True, slots=True)
 class CutOut:
-    """Take the fragment as it is now, to be handed in; `keep`: once it is asked for."""
+    """The order to copy the fragment as it is now, for a hand-in."""
 
     word: HandOver
     keep: bool
+    """Whether it is handed in only once it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutIn:
-    """Put this version of the fragment in place, and beside it what was handed in and is no part
-    of it (`keeps`); `mean`: with the mean of first moments that came with it, which all hosts
-    have."""
+    """The order to put this version of the fragment in place."""
 
     fragment: Fragment
     version: Version
     keeps: tuple[ContributionId, ...]
+    """Contributions that are no part of it and stay in place beside it."""
     mean: bool
+    """Whether the mean of first moments that came with it, which all hosts have, is put in, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOut:
-    """Copy this leaf of the moments, for another island that asks for them; `donation`: the number
-    under which all leaves of one question are kept."""
+    """The order to copy this leaf of the moments, for another island."""
 
     donation: int
+    """The number under which all leaves of one donation are kept."""
     leaf: int
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The life is over."""
+    """The end of the life."""
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """A version has been published; the bytes are to be asked for."""
+    """The news that a version was published; each host fetches its bytes itself."""
 
     life: Life
     publication: Publication
@@ -118,7 +118,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class FateNotice:
-    """A contribution was discarded: what it took along is the learner's again."""
+    """The news that a contribution was discarded: its rounding error is the learner's again."""
 
     said: ContributionId
 
@@ -141,26 +141,28 @@ Order: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Which versions this host has of all fragments."""
+    """The versions that this host has of all fragments."""
 
     versions: Mapping[Fragment, Version]
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """This version lies on this host's devices, ready to be put in place in this life; `mean`: and
-    beside it the mean of first moments that came with it."""
+    """The answer that this version is on this host's devices, ready to be put in place."""
 
     life: Life
     fragment: Fragment
     version: Version
     mean: bool
+    """Whether the mean of first moments that came with it is there, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """Something that this host fetches has come: the first host, which waits for all of it, says to
-    the syncer that the island goes on."""
+    """The news that something this host fetches has come.
+
+    The first host waits for all of it, and tells the syncer that the island goes on.
+    """
 
 
 Word: TypeAlias = Fetched | Placed | Coming

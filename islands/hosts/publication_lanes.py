@@ -1,8 +1,8 @@
 """Publications of each fragment, taken in on a lane of its own.
 
-A version whose difference fits is taken in on the thread of whoever offers it. If something was
-missed, a shard has to be asked, which may be away for long: then a thread of this fragment asks,
-and whoever offered goes on. So the fragments of one shard never wait for another shard.
+A version whose delta fits is taken in on the caller's thread. If one was missed, a shard has to be
+asked, which may be away for long. Then a thread of this fragment asks, and the caller goes on. So
+the fragments of one shard never wait for another shard.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coordinator.protocol import Fragment, Publication
 from islands.exchange import Downlink, Public
 
 News = tuple[Publication, Sent | None]
-"""A publication and its difference; None if it did not come along."""
+"""A publication and its delta; None if the delta did not come along."""
 
 
 class Following:
@@ -27,8 +27,11 @@ class Following:
         came: Callable[[Publication, Public], None],
         broke: Callable[[BaseException], None],
     ) -> None:
-        """`came`: is given each version that was followed; a later one may come before it.
-        `broke`: is given what was raised on a thread that asks for what was missed."""
+        """Create the lanes.
+
+        `came`: gets each version that was followed; a later one may come before it. `broke`: gets
+        what was raised on a thread that asks for missed deltas.
+        """
         self._downlink, self._came, self._broke = downlink, came, broke
         self._lock = threading.Lock()
         self._busy: set[Fragment] = set()
@@ -41,7 +44,7 @@ class Following:
         """
         p = publication.fragment
         with self._lock:
-            if p in self._busy:  # of those that wait, only the newest is needed
+            if p in self._busy:  # only the newest waiting version is needed
                 waiting = self._waiting.get(p)
                 if waiting is None or waiting[0].version < publication.version:
                     self._waiting[p] = publication, payload
@@ -50,7 +53,7 @@ class Following:
         self._take_in(p, (publication, payload))
 
     def _take_in(self, p: Fragment, news: News | None) -> None:
-        """Take in what fits, on this thread; leave the rest to one of the fragment."""
+        """Take in what fits, on this thread; leave the rest to a thread of the fragment."""
         while news is not None:
             if self._downlink.lacks(*news):
                 lane = threading.Thread(
@@ -68,9 +71,9 @@ class Following:
             self._broke(error)
 
     def _follow(self, p: Fragment, publication: Publication, payload: Sent | None) -> News | None:
-        """Follow one version; return what waits behind it.
+        """Follow one version; return the version that waits behind it.
 
-        What `came` does takes long, too. If nothing waits, the lane is free meanwhile.
+        `came` takes long, too. If nothing waits, the lane is free meanwhile.
         """
         held = True
         try:
@@ -85,7 +88,7 @@ class Following:
         return news
 
     def _next(self, p: Fragment) -> News | None:
-        """Return what waits; None if nothing does, and the fragment is followed by nobody now."""
+        """Return the waiting version; None if there is none, and then the lane is free."""
         with self._lock:
             if (news := self._waiting.pop(p, None)) is None:
                 self._busy.discard(p)
