@@ -57,6 +57,7 @@ class Link(Protocol):
     def left(self, event: Left) -> None:
         """Tell the syncer that this learner has left."""
         ...
+
     def whole(self, fragments: Sequence[Fragment]) -> list[Public] | None:
         """Fetch the public fragments for a granted life; None if it is over before they have come.
 

@@ -74,6 +74,7 @@ class ModelSpec:
 
 class Attention(TypedDict):
     """The parameters of attention, all layers stacked."""
+
     norm: Leaf  # [L, D]
     query: Leaf  # [L, D, D]
     key: Leaf  # [L, D, D]
@@ -83,6 +84,7 @@ class Attention(TypedDict):
 
 class Mlp(TypedDict):
     """The parameters of the gated MLPs, all layers stacked."""
+
     norm: Leaf  # [L, D]
     gate: Leaf  # [L, D, F]
     up: Leaf  # [L, D, F]
@@ -91,12 +93,14 @@ class Mlp(TypedDict):
 
 class Blocks(TypedDict):
     """The parameters of all blocks."""
+
     attention: Attention
     mlp: Mlp
 
 
 class ModelParams(TypedDict):
     """The parameters of the model."""
+
     embedding: Leaf  # [V, D]
     blocks: Blocks
     norm: Leaf  # [D]
