@@ -101,3 +101,9 @@ def test_moments_are_flat_arrays_of_numbers() -> None:
     for bad in (7, np.array([None]), np.ones((2, 2), np.float32)):
         with pytest.raises(Malformed, match="among its moments"):
             moments_of([good, bad])
+
+
+@pytest.mark.parametrize("step_s", [10**400, -(10**400), math.inf, math.nan, True, "1"])
+def test_a_step_time_that_is_no_time_is_refused(step_s: Any) -> None:
+    with pytest.raises(Malformed, match="not a time"):
+        check_report(Report(life("a"), PROGRESS, step_s), Vitals(math.nan), [], 1)
