@@ -103,7 +103,11 @@ def test_moments_are_flat_arrays_of_numbers() -> None:
             moments_of([good, bad])
 
 
-@pytest.mark.parametrize("step_s", [10**400, -(10**400), math.inf, math.nan, True, "1"])
+@pytest.mark.parametrize(
+    "step_s",
+    [10**400, -(10**400), math.inf, math.nan, True, "1"],
+    ids=["huge", "negative", "inf", "nan", "bool", "text"],
+)
 def test_a_step_time_that_is_no_time_is_refused(step_s: Any) -> None:
     with pytest.raises(Malformed, match="not a time"):
         check_report(Report(life("a"), PROGRESS, step_s), Vitals(math.nan), [], 1)
