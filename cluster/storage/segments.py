@@ -21,7 +21,10 @@ A day of 64 islands with steps of one second is then some hundred files.
 
 
 class Segment(NamedTuple):
-    """A file of a tape; files sort in the order of the tape."""
+    """A file of a tape; files sort in the order of the tape.
+
+    The first file of a generation continues where the readable part of those before it ends.
+    """
 
     generation: int
     """The generation that has written it."""

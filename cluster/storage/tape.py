@@ -129,12 +129,12 @@ class Tape:
             self.flush()
 
     def flush(self) -> Future[None] | None:
-        """Have all rows so far written. None: there is `trouble`.
+        """Have all rows so far written; return None while there is `trouble`.
 
         They survive a crash of the machine once the future is done, unless there is trouble then.
         Rows that are appended while the thread writes are written together.
 
-        Errors: an unexpected exception of the thread, none of storage, here or in the future.
+        Errors: an unexpected exception of the thread (not of storage), here or in the future.
         """
         if self._rows:
             self._encode()
@@ -178,7 +178,7 @@ class Tape:
     def _to_the_depot(self) -> None:
         """Write what waits now, in order; on any exception the rest keeps waiting.
 
-        Errors: an unexpected exception, none of storage; it is noted as `trouble` too.
+        Errors: an unexpected exception (not of storage); it is noted as `trouble` too.
         """
         left = len(self._waiting)
         try:
@@ -228,7 +228,7 @@ class Tape:
     def close(self) -> None:
         """Write the rest and the end of the stream; if there is `trouble` then, call it again.
 
-        Errors: an unexpected exception, none of storage.
+        Errors: an unexpected exception, other than those of storage.
         """
         if not self._closed:
             self._closed = True

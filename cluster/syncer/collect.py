@@ -32,7 +32,7 @@ LONGEST_GATHER_S = 0.05
 
 
 class Asker:
-    """The syncer's end."""
+    """The syncer's end: it joins the requests of one turn of the event loop in one call."""
 
     def __init__(self, call: Callable[[Fragment, Sequence[Life]], Awaitable[Answers]]) -> None:
         """`call` asks the shard, which answers for at least one of these lives."""
