@@ -103,7 +103,10 @@ class Playback:
         return "; ".join(self._damage) or None
 
     def __iter__(self) -> Iterator[TapeRow]:
-        """Errors: `Damaged` if nothing can be read; `Foreign` if it is of another run."""
+        """Yield the rows that are not skipped.
+
+        Errors: `Damaged` if nothing can be read; `Foreign` if it is of another run.
+        """
         broken: int | None = None
         for segment in self._segments:
             if segment.generation == broken:
