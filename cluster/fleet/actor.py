@@ -1,4 +1,4 @@
-"""The actor of the fleet: it keeps a run on a thread of its own, and can always answer."""
+"""The actor of the fleet: a thread of its own keeps the run, so that calls are always answered."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from cluster.tasks import log_only, watch_process
 from coordinator.protocol import Island
 
 FLEET_THREADS = 16
-"""Of the fleet's process: none of its answers takes long, but many may ask at once."""
+"""Threads of the fleet's process: no call takes long, but many may arrive at once."""
 
 
 class FleetActor(Breakable):
-    """The fleet of a run: keeps it on a thread of its own, and can always answer."""
+    """The fleet of a run as a Ray actor."""
 
     def __init__(
         self,
@@ -57,16 +57,19 @@ class FleetActor(Breakable):
         threading.Thread(target=self._fleet.keep, name="keep", daemon=True).start()
 
     def status(self) -> RunStatus:
+        """Return the status of the run as of the last look."""
         return self._fleet.status()
 
     def outcome(self) -> Outcome | None:
-        """How the run ended; None while it goes on."""
+        """Return how the run ended; None while it goes on."""
         return self._fleet.outcome
 
     def scale(self, counts: Mapping[str, int]) -> None:
+        """Set the number of islands of these groups."""
         self._fleet.scale(counts)
 
     def drain(self, island: Island) -> None:
+        """Have an island hand in everything it has, and leave for good."""
         self._fleet.drain(island)
 
     def save(self, path: str) -> str:
@@ -74,21 +77,27 @@ class FleetActor(Breakable):
         return self._fleet.save(Path(path))
 
     def stop(self, why: str) -> None:
+        """Have the run end."""
         self._fleet.stop(why)
 
     def starting(self, seat: Seat) -> float:
+        """Note that a process begins at this seat; return how many seconds it waits first."""
         return self._fleet.starting(seat)
 
     def role(self, seat: Seat, warm: bool) -> Island | None:
+        """Return the island of the process at this seat; None for a spare."""
         return self._fleet.role(seat, warm=warm)
 
     def broke(self, seat: Seat, words: str) -> None:
+        """Note that the process at this seat ended with an exception."""
         self._fleet.broke(seat, words)
 
     def harm(self, harm: Mapping[str, Any]) -> None:
+        """Inject a fault now."""
         self._fleet.harm(Harm.model_validate(harm))
 
     def dismiss(self) -> None:
+        """Let the fleet end, once somebody knows how the run ended."""
         self._fleet.dismiss()
 
 
@@ -101,11 +110,14 @@ def start_fleet(
     resumes: bool = False,
     from_stored: bool = False,
 ) -> Actor:
-    """The fleet starts everything else. One that is not detached ends with its run's process.
-    `resumes`: a run that another one has begun; `from_stored`: from what is stored of it."""
+    """Start the fleet, which starts everything else.
+
+    A fleet that is not detached ends with the process of its run. `resumes`: another fleet has
+    begun the run. `from_stored`: it resumes from the newest stored fragments.
+    """
     options = home.options(FLEET, {})
     if not home.detached:
-        options["max_restarts"] = 0  # what it had started has ended with it
+        options["max_restarts"] = 0  # all actors that it started have ended with it
     actor = ray.remote(FleetActor).options(
         **options, **home.near(), num_cpus=0, max_concurrency=FLEET_THREADS
     )

@@ -1,7 +1,7 @@
-"""What the fleet needs of a Ray cluster, as protocols: `ray_backend` is the real one.
+"""Protocols of what the fleet needs of a Ray cluster; `ray_backend` implements them.
 
-Handles of actors are opaque here. A call is answered, or raises `Unavailable` for a while, or
-an `ArchipelagoError` for good.
+Handles of actors are opaque here. A call is answered, or raises `Unavailable` for a while, or an
+`ArchipelagoError` for good.
 """
 
 from __future__ import annotations
@@ -15,43 +15,46 @@ from cluster.fleet.placement import Node
 from cluster.names import Seat
 
 Handle = Any
-"""Of an actor: Ray gives it no type."""
+"""A handle of an actor; Ray gives it no type."""
 
 
 class Unavailable(Exception):
-    """An actor is being restarted, or there is no room for its answer: ask again later."""
+    """An actor is being restarted, or there is no room for its answer: retry later."""
 
 
 class Place(Protocol):
-    """The devices of one island or spare, or of the evaluator, asked for and perhaps not there
-    yet."""
+    """The devices that an island, a spare or the evaluator has asked for."""
 
-    def ready(self) -> bool: ...
+    def ready(self) -> bool:
+        """Return whether the devices are there."""
+        ...
 
-    def give_back(self) -> None: ...
+    def give_back(self) -> None:
+        """Return the devices."""
+        ...
 
 
 class RayCluster(Protocol):
-    """The cluster that a run is in, and the run's actors in it."""
+    """The cluster of a run, and the run's actors in it."""
 
     def nodes(self) -> list[Node]:
-        """The living nodes."""
+        """Return the living nodes."""
         ...
 
     def here(self) -> str:
-        """The id of this process's node."""
+        """Return the id of this process's node."""
         ...
 
     def address(self) -> str:
-        """Where the cluster's head is."""
+        """Return the address of the cluster's head."""
         ...
 
     def reserve(self, machines: Machines, seat: Seat) -> Place:
-        """Ask for the devices of one island, of a spare, or of the evaluator; returns at once."""
+        """Ask for the devices of an island, a spare or the evaluator, without waiting for them."""
         ...
 
     def reserved(self, seat: Seat) -> Place | None:
-        """The devices that an earlier life of the fleet has asked for; None if there are none."""
+        """Return the devices that an earlier process of the fleet has asked for; None if none."""
         ...
 
     def start_island(self, group: IslandGroup, seat: Seat, place: Place) -> Handle:
@@ -59,55 +62,63 @@ class RayCluster(Protocol):
         ...
 
     def start_evaluator(self, place: Place | None) -> Handle:
-        """`place`: where it shall be; None: where the fleet is, or wherever there is room."""
+        """Start the evaluator on this place; None: at the fleet, or wherever there is room."""
         ...
 
     def start_shard(self, name: str, node: str | None, owner: int) -> Handle:
-        """`node`: where it shall be; None: where the fleet is. `owner`: whose the run is."""
+        """Start a shard on this node, or at the fleet if that is None.
+
+        `owner`: the number of the run's owner.
+        """
         ...
 
-    def start_syncer(self, owner: int) -> Handle: ...
+    def start_syncer(self, owner: int) -> Handle:
+        """Start the syncer; `owner`: the number of the run's owner."""
+        ...
 
     def find(self, name: str) -> Handle | None:
-        """The actor of this name; None if it is not there."""
+        """Return the actor with this name; None if there is none."""
         ...
 
-    def find_island(self, seat: Seat) -> Handle | None: ...
+    def find_island(self, seat: Seat) -> Handle | None:
+        """Return the actor of the island or spare at this seat; None if there is none."""
+        ...
 
     def end(self, actor: Handle) -> None:
-        """End its process for good."""
+        """End the actor's process for good."""
         ...
 
     def restart(self, actor: Handle) -> None:
-        """Kill its process; Ray starts another one in its place."""
+        """Kill the actor's process; Ray starts another one in its place."""
         ...
 
     def ask(
         self, actor: Handle, method: str, *arguments: object, meanwhile: Callable[[], None]
     ) -> Any:
-        """Return what the actor answers, however long that takes.
+        """Return the actor's answer, however long that takes.
 
-        `meanwhile` is called again and again while there is no answer; what it raises ends the
-        wait. Errors: what the actor refuses; `RunFailed` if it has died for good; `Unavailable`.
+        `meanwhile` is called repeatedly while there is no answer; an exception of it ends the wait.
+
+        Errors: the actor's own; `RunFailed` if it has died for good; `Unavailable`.
         """
         ...
 
     def sign(self, actor: Handle) -> Pending:
-        """Ask the actor for a sign of life, which says how far it has come; return at once."""
+        """Ask the actor for a sign of life, which says how far it has come, without waiting."""
         ...
 
     def promise(self, actor: Handle, method: str, *arguments: object) -> object:
-        """What the actor will answer, to be given to another one, which it goes to directly."""
+        """Return a reference to the actor's answer, for another actor that fetches it directly."""
         ...
 
     def tell(self, actor: Handle, method: str, *arguments: object) -> None:
-        """Say it, and do not wait."""
+        """Call the actor, and do not wait."""
         ...
 
     def tell_all(self, actors: Sequence[Handle], method: str, within_s: float) -> None:
-        """Say it to all of them, and wait so long for their answers."""
+        """Call all of these actors, and wait at most `within_s` for their answers."""
         ...
 
     def evaluating(self, evaluator: Handle) -> Evaluating:
-        """The evaluator, as judging asks it."""
+        """Return the evaluator as `EvaluationSchedule` calls it."""
         ...

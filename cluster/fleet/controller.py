@@ -1,7 +1,7 @@
-"""The fleet as it is called: what people and processes ask of a run, answered on any thread.
+"""The fleet as it is called: requests of people and processes, answered on any thread.
 
-One thread, the `Keeper`, keeps the run. A call leaves requests and words for it, or reads what it
-has published.
+One thread, the `Keeper`, keeps the run. A call leaves requests and messages for it, or reads what
+it has published.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from coordinator.protocol import Island
 log = logging.getLogger("archipelago.fleet")
 
 UP_TIMEOUT_S = 20.0
-"""So long a request waits for a fleet that is only just there."""
+"""Seconds that a request waits for a fleet that is just starting."""
 KEPT_TIMEOUT_S = 5.0
-"""So long a request waits until the keeper has written it down."""
+"""Seconds that a request waits until the keeper has written it down."""
 
 
 class Fleet:
-    """One run and everything that belongs to it. `keep` is the body of the keeper's thread."""
+    """One run and everything that belongs to it; `keep` is the body of the keeper's thread."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Fleet:
         resumes: bool,
         from_stored: bool = False,
     ) -> None:
-        """The arguments after `cluster` are those of `FleetStart`."""
+        """Prepare the run; the arguments after `cluster` are those of `FleetStart`."""
         self._run_dir = run_dir
         self._requests = Requests(run_dir.name, config, cluster.nodes)
         self._inbox = IslandInbox(config.faults.policy)
@@ -59,7 +59,7 @@ class Fleet:
         )
 
     def keep(self) -> None:
-        """Bring the run up, or take it over; look after it to its end; clean up."""
+        """Bring the run up, or take it over; keep it to its end; clean up."""
         self._keeper.keep()
 
     @property
@@ -69,25 +69,26 @@ class Fleet:
 
     @property
     def keeper_errors(self) -> int:
-        """Steps of the keeper that broke, in all."""
+        """Steps of the keeper that failed, in all."""
         return self._keeper.errors.total
 
     # --- called by people -------------------------------------------------------------------------
 
     def status(self) -> RunStatus:
-        """Return the run as it was when last looked at."""
+        """Return the status of the run as of the last look."""
         return self._board.status()
 
     def scale(self, counts: Mapping[str, int]) -> None:
-        """Have so many islands of each of these groups.
+        """Set the number of islands of each of these groups.
 
-        Errors: `UserMistake` if one is not there, or could never be; then nothing is changed.
+        Errors: `UserMistake` if there is no such group, or it can never be placed; then nothing
+        changes.
         """
-        self._keeper.up.wait(UP_TIMEOUT_S)  # one that comes back does not know yet what it wants
+        self._keeper.up.wait(UP_TIMEOUT_S)  # a restarted fleet has to read its memory first
         self._wait_kept(self._requests.scale(counts))
 
     def drain(self, island: Island) -> None:
-        """Let this island hand in what it has and leave, and have none in its place.
+        """Have this island hand in everything it has and leave, without a replacement.
 
         Errors: `UserMistake` if there is no such island, or too few would be left.
         """
@@ -95,9 +96,9 @@ class Fleet:
         self._wait_kept(self._requests.drain(island))
 
     def harm(self, harm: Harm) -> None:
-        """Break something on purpose, now.
+        """Inject a fault now.
 
-        Errors: `UserMistake` if it is not there, or would take the fleet with it.
+        Errors: `UserMistake` if its target is not there, or it would end the fleet too.
         """
         self._keeper.injection.harm(harm)
 
@@ -106,35 +107,39 @@ class Fleet:
         self._wait_kept(self._requests.stop(why))
 
     def save(self, path: Path) -> str:
-        """Write the public model to this path; return where it is. A run that waits at its end,
-        since nothing takes its model, ends then.
+        """Write the public model to this path; return where it is.
 
-        Errors: `UserMistake` if the path does not take it, or there is no model yet.
+        A run that waits at its end, because nothing accepts its model, ends then.
+
+        Errors: `UserMistake` if the path does not accept the model, or there is none yet.
         """
         if not self._keeper.up.wait(UP_TIMEOUT_S):
             raise UserMistake(f"run {self._run_dir.name} is starting: it has no model yet")
         return self._keeper.save(path)
 
     def dismiss(self) -> None:
-        """Let the fleet end: whoever followed the run knows how it ended."""
+        """Let the fleet end: the caller that followed the run knows how it ended."""
         self._keeper.dismiss()
 
     def _wait_kept(self, number: int) -> None:
-        """Wait until a request is written down, so that a fleet that dies now still knows it."""
+        """Wait until a request is written down, so that the fleet still knows it if it dies now."""
         if not self._requests.wait_kept(number, KEPT_TIMEOUT_S):
             log.warning("a wish is not written down after %g s: the keeper is busy", KEPT_TIMEOUT_S)
 
     # --- called by processes of islands and spares ------------------------------------------------
 
     def starting(self, seat: Seat) -> float:
-        """Note that a process begins here; return for how many seconds it shall wait before."""
+        """Note that a process begins at this seat; return how many seconds it waits first."""
         return self._inbox.starting(seat, time.monotonic())
 
     def role(self, seat: Seat, *, warm: bool) -> Island | None:
-        """Return which island the process here is; None for a spare. `warm`: it could be one."""
+        """Return the island of the process at this seat; None for a spare.
+
+        `warm`: the process could run an island at once.
+        """
         return self._inbox.role(seat, time.monotonic(), warm=warm)
 
     def broke(self, seat: Seat, words: str) -> None:
-        """Note that a process that was here ended with an exception; `words`: its traceback."""
+        """Note that the process at this seat ended with an exception; `words`: its traceback."""
         self._inbox.broke(seat, words, name := keep_traceback(self._run_dir, seat, words))
         log.error("the process at %s broke (%s):\n%s", seat, name or "kept nowhere", words)

@@ -1,4 +1,4 @@
-"""The fleet's core actors: syncer, shards and evaluator, started, asked and ended."""
+"""The fleet's core actors: syncer, shards and evaluator, started, called and ended."""
 
 from __future__ import annotations
 
@@ -25,30 +25,32 @@ from coordinator.protocol import Fragment, Island, Version
 log = logging.getLogger("archipelago.fleet")
 
 AGAIN_S = 0.5
-"""Between two attempts to hear an actor that is being restarted, or to find a place."""
+"""Seconds between two attempts to reach an actor that is being restarted, or to find a place."""
 PLACED_S = 300.0
-"""Machines of its own that the evaluator does not get within this are taken by others."""
+"""The timeout in seconds for machines of the evaluator's own: then others have taken them."""
 APART = Seat(EVALUATOR)
+"""The seat of an evaluator that has machines of its own."""
 
 
 class CoreActors:
-    """The actors of a run beside its islands. `start` comes before everything else."""
+    """The actors of a run other than its islands; `start` must be called first."""
 
     def __init__(self, config: Config, cluster: RayCluster) -> None:
         self._config, self._cluster = config, cluster
         self._fragments_of = shards_of(config.sync.shards, config.sync.fragments)
-        if config.run.mode.sums_gradients:  # who conducts the ring knows where the model is
+        if config.run.mode.sums_gradients:  # the conductor of the ring knows where the model is
             self._fragments_of = {SYNCER: [p for each in self._fragments_of.values() for p in each]}
         self._evaluator_place: Place | None = None
         self._actors: dict[str, Handle] = {}
         policy = config.durability
         self.watchdog = Watchdog(policy.hang_s, policy.restarts, time.monotonic)
         self.evaluations: EvaluationSchedule
-        self._uncounted: list[Unjudged] = []  # evaluations that the syncer has not heard of
+        self._uncounted: list[Unjudged] = []  # failed evaluations that the syncer has yet to count
 
     def start(self, owner: int) -> None:
-        """Start them, or find those that an earlier fleet has started. `owner`: number of whom the
-        run is.
+        """Start the actors, or find those that an earlier process of the fleet has started.
+
+        `owner`: the number of the run's owner.
 
         Errors: `RunFailed` if there is no place for the evaluator.
         """
@@ -73,7 +75,7 @@ class CoreActors:
             self.watchdog.add(name, sign, restart, vital=name != EVALUATOR)
 
     def _place(self) -> Place:
-        """Machines of the evaluator's own."""
+        """Reserve machines for the evaluator alone, and wait for them."""
         machines, until_s = self._config.monitor.evaluator, time.monotonic() + PLACED_S
         place = self._cluster.reserved(APART) or self._cluster.reserve(machines, APART)
         while not place.ready():
@@ -90,18 +92,18 @@ class CoreActors:
         """Make the initial model, give each shard its fragments, and open the syncer."""
         layout = self._insist(EVALUATOR, "layout")
         for name, own in self._fragments_of.items():
-            there, said = list[Fragment](), ""  # of a process that died meanwhile none are
+            there, said = list[Fragment](), ""  # a shard that is restarted has none again
             while missing := [p for p in own if p not in there]:
                 there, said = self._seed(name, layout, missing[0])
             log.info("%s has its fragments%s%s", name, said and "; ", said)
         self._insist(SYNCER, "open", layout)
         self._cluster.tell(
             self._actors[EVALUATOR], "initial_loss"
-        )  # which it keeps for the summary
+        )  # the evaluator keeps it for the summary
         return layout
 
     def _seed(self, shard: str, layout: Layout, p: Fragment) -> tuple[list[Fragment], str]:
-        """Have the shard fetch a fragment of the initial model, which never gets here."""
+        """Have the shard fetch a fragment of the initial model, which never passes through here."""
         while True:
             flat = self._cluster.promise(self._actors[EVALUATOR], "initial", p)
             try:
@@ -111,28 +113,31 @@ class CoreActors:
                 time.sleep(AGAIN_S)
 
     def look(self, held: Mapping[Island, str]) -> tuple[View, RunStatus]:
-        """What the syncer sees: to decide from, and for people. `held`: islands with devices, and
-        their groups.
+        """Return what the fleet decides from, and the status for people.
 
-        Errors: `Unavailable`; what has ended the run.
+        `held`: islands with devices, with their groups.
+
+        Errors: `Unavailable`; the error that has ended the run.
         """
         seen = self._ask(SYNCER, "look", held)
         self.watchdog.look()
         return seen
 
     def stop(self, why: str) -> None:
+        """Tell the syncer to stop the run."""
         self._ask(SYNCER, "stop", why)
 
     def drain(self, island: Island, why: str) -> None:
+        """Tell the syncer to drain an island."""
         self._ask(SYNCER, "drain", island, why)
 
     def count_fault(self, victim: str) -> None:
-        """Have the syncer count that something was broken on purpose; called from any thread."""
+        """Have the syncer count a fault that was injected; may be called from any thread."""
         within = patience(CALL_TIMEOUT_S)
         self._cluster.ask(self._actors[SYNCER], "fault", Island(victim), meanwhile=within)
 
     def judge(self) -> None:
-        """Have the model judged now and then; that it could not be is counted, and no more."""
+        """Have the model evaluated if it is time; a failure is only counted."""
         if (why := self.evaluations.look()) is not None:
             self._uncounted.append(why)
         while self._uncounted:
@@ -142,23 +147,27 @@ class CoreActors:
     def verdict(
         self, versions: Sequence[Version], enough: Callable[[], bool]
     ) -> tuple[dict[str, float | None], str | None]:
-        """The figures of the last model, and why one of them is missing, until it is `enough`."""
+        """Return the losses of the final model, and why one of them is missing.
+
+        It waits for the evaluations until it is `enough`.
+        """
 
         def over() -> bool:
-            self.watchdog.look()  # also of the evaluator
+            self.watchdog.look()  # watch the evaluator too
             return enough()
 
         return self.evaluations.verdict(versions, over)
 
     def close(self) -> dict[str, object]:
-        """End the tape; the figures that the syncer has measured."""
+        """Close the tape; return the figures that the syncer has measured."""
         return self._ask(SYNCER, "close")
 
     def public(self, meanwhile: Callable[[], None] | None = None) -> Iterator[tuple[Version, Flat]]:
-        """The public fragments of the run, in order, one after another.
+        """Yield the public fragments of the run, one after another in order.
 
-        `meanwhile`: for callers that are not the keeper: called while an answer is waited for.
-        Errors: `Unavailable`, also while a shard that is back has no model yet.
+        `meanwhile`: for callers other than the keeper: called while an answer is awaited.
+
+        Errors: `Unavailable`, also while a restarted shard has no model yet.
         """
         holder = {p: name for name, own in self._fragments_of.items() for p in own}
         for p in sorted(holder):
@@ -172,7 +181,7 @@ class CoreActors:
             yield found[0]
 
     def end(self) -> None:
-        """End all of them that are there."""
+        """End all core actors that are there."""
         for name in dict.fromkeys((SYNCER, *self._fragments_of, EVALUATOR)):
             if (actor := self._cluster.find(name)) is not None:
                 self._cluster.end(actor)
@@ -186,7 +195,7 @@ class CoreActors:
         return self._cluster.ask(self._actors[name], method, *arguments, meanwhile=looks)
 
     def _insist(self, name: str, method: str, *arguments: object) -> Any:
-        """Ask again while the actor is being restarted, since nothing can go on without."""
+        """Retry a call while the actor is being restarted, since nothing can go on without it."""
         while True:
             try:
                 return self._ask(name, method, *arguments)
@@ -196,7 +205,7 @@ class CoreActors:
 
 
 def patience(within_s: float) -> Callable[[], None]:
-    """Return what raises `Unavailable` when it is called later than this."""
+    """Return a function that raises `Unavailable` when it is called after this timeout."""
     end_s = time.monotonic() + within_s
 
     def meanwhile() -> None:

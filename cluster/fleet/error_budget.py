@@ -1,7 +1,7 @@
 """The error budget of the keeper: how many exceptions in a row it survives.
 
-A defect in one look must not end a run of weeks: the keeper makes the step again, after a pause
-that grows. Only a step that breaks again and again, with no good one between, ends the run.
+A defect in one look must not end a run of weeks: the keeper retries the step with back-off. Only a
+step that fails again and again, without a success between, ends the run.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from coordinator.errors import ArchipelagoError
 log = logging.getLogger("archipelago.fleet")
 
 MOST = 10
-"""Steps in a row that may break."""
+"""Steps in a row that may fail."""
 FIRST_S, LONGEST_S = 0.25, 30.0
-"""Pauses after the first one that broke, and at most; each is twice as long as the one before."""
+"""Seconds of the first pause, and of the longest; each is twice as long as the one before."""
 T = TypeVar("T")
 
 
@@ -30,12 +30,12 @@ class ErrorBudget:
         self.total = 0
         self._row = 0
         self.trouble: str | None = None
-        """What broke last, for people; None once a step has gone well again."""
+        """The last error in words, for people; None once a step has succeeded again."""
 
     def count(self, error: Exception) -> float:
-        """Log what broke; return for how many seconds to pause before the step is made again.
+        """Log an error; return how many seconds to pause before the step is retried.
 
-        Errors: the error itself if too many steps in a row have broken.
+        Errors: the error itself if too many steps in a row have failed.
         """
         self._row, self.total = self._row + 1, self.total + 1
         log.error("the keeper broke (%d of %d in a row)", self._row, MOST, exc_info=error)
@@ -50,14 +50,16 @@ class ErrorBudget:
         return min(LONGEST_S, FIRST_S * 2.0 ** (self._row - 1))
 
     def over(self) -> None:
-        """Note that a step has gone well."""
+        """Note that a step has succeeded."""
         self._row, self.trouble = 0, None
 
     def retry(self, step: Callable[[], T], broke: Callable[[], None]) -> T:
-        """Return what this step comes to; a step that breaks is made again, after a pause.
+        """Return the result of this step; a step that fails is retried after a pause.
 
-        `broke`: called after each error. Errors: what the step refuses; what it raises if it
-        breaks again and again.
+        `broke`: called after each error.
+
+        Errors: any `ArchipelagoError` of the step; the last error if the step fails too often in a
+        row.
         """
         while True:
             try:
@@ -65,7 +67,7 @@ class ErrorBudget:
             except ArchipelagoError:
                 raise
             except Exception as error:  # noqa: BLE001 - counted, and raised in the end
-                pause_s = self.count(error)  # raises the error if it is one too many
+                pause_s = self.count(error)  # raises the error if the budget is spent
                 broke()
                 time.sleep(pause_s)
                 continue

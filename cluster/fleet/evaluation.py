@@ -1,7 +1,7 @@
-"""The fleet's dealings with the evaluator: a look now and then, and the model of the end.
+"""The schedule of the evaluator: evaluations from time to time, and of the final model.
 
-None of it is the training's affair. An evaluation that raises comes to nothing, one whose evaluator
-dies or hangs as well, and then the next one has its turn. Of the last one the summary says so.
+A failed evaluation never harms the training. If it raises, or its evaluator dies or hangs, it has
+no result, and the next one follows in its turn. The summary says so if it was the final one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from coordinator.protocol import Version
 
 log = logging.getLogger("archipelago.fleet")
 HUNG_S = 600.0
-"""An evaluator that has judged no batch for so long hangs, unless its batches are longer ..."""
+"""The timeout in seconds of an evaluator that judges no batch, unless its batches are longer."""
 PATIENCE = 10
-"""An evaluator with long batches is waited for as long as so many of its longest take."""
+"""The timeout for an evaluator with long batches: this many times its longest batch."""
 ANSWER_S = 10.0
-"""It must say within this how far it is, whatever else it does."""
+"""The timeout in seconds of the request for its progress, whatever else it does."""
 NOTE_S = 1.0
-"""It is not waited for any longer if it is asked for what people see, and no more."""
+"""The timeout in seconds of that request if its answer is only displayed."""
 POLL_S = 1.0
+"""Seconds that each look at a final evaluation waits for its result."""
 DEATHS = 3
-"""After so many deaths in a row the last model is not judged any more."""
+"""Deaths in a row after which the final model is not evaluated any more."""
 
 
 class FinalEvaluation(NamedTuple):
@@ -47,21 +48,26 @@ class EvaluationResult(NamedTuple):
 
 
 Pending = Callable[[float], Any]
-"""An answer to come: waits so many seconds for it. Errors: Ray's; `GetTimeoutError` so far."""
+"""An answer to come: a call waits so many seconds for it.
+
+Errors: Ray's; `GetTimeoutError` if it has not come.
+"""
 
 
 class Evaluating(Protocol):
-    """The evaluator, as it can be reached."""
+    """The evaluator, as it can be called."""
 
-    def ask(self, method: str, *arguments: object) -> Pending: ...
+    def ask(self, method: str, *arguments: object) -> Pending:
+        """Call a method, without waiting for the answer."""
+        ...
 
     def restart(self) -> None:
-        """End its process; Ray begins it anew."""
+        """Kill its process; Ray starts another one."""
         ...
 
 
 class EvaluationSchedule:
-    """The evaluations of one run, one at a time: now and then, and of the final model."""
+    """The evaluations of one run, one at a time: from time to time, and of the final model."""
 
     def __init__(
         self,
@@ -74,15 +80,15 @@ class EvaluationSchedule:
         self._looked_s = self._heard_s = now_s()
         self._judged = Judged(0, 0.0)
         self._known: EvaluationStatus | None = None
-        self._began = -1  # batches judged before the last evaluation; -1: it has not begun
+        self._began = -1  # batches judged before the final evaluation; -1: it has not begun
 
     @property
     def progress(self) -> EvaluationStatus | None:
-        """What it takes, as far as that is known."""
+        """The cost and progress of evaluations, as far as known."""
         return self._known
 
     def look(self) -> Unjudged | None:
-        """See to the judgement under way, or begin one if it is time; why one came to nothing."""
+        """Check the evaluation under way, or begin one if it is time; return why one has failed."""
         if self._pending is not None:
             if (said := self._settled(self._pending, 0.0)) is None:
                 return None
@@ -95,8 +101,10 @@ class EvaluationSchedule:
         return None
 
     def _note(self) -> None:
-        """Ask how far it is, and reckon from that how long it takes. Whoever does not say so at
-        once is busy."""
+        """Ask the evaluator how far it is, and estimate from that how long it takes.
+
+        An evaluator that does not answer at once is busy.
+        """
         try:
             judged = Judged(*self._evaluator.ask("judged")(NOTE_S))
         except RayError:
@@ -117,8 +125,10 @@ class EvaluationSchedule:
     def verdict(
         self, versions: Sequence[Version], enough: Callable[[], bool] = lambda: False
     ) -> FinalEvaluation:
-        """The figures of the end, of these versions of all fragments; waited for as long as batches
-        are judged, and it is not `enough`."""
+        """Return the losses of the final model; `versions`: of all fragments.
+
+        It waits as long as batches are judged, and it is not `enough`.
+        """
         self._pending = None
         self._note()
         self._began = self._batches()
@@ -147,8 +157,7 @@ class EvaluationSchedule:
     def _insisted(
         self, enough: Callable[[], bool], method: str, *arguments: object
     ) -> EvaluationResult | Unjudged | None:
-        """Ask, and ask its next process again if the one that was asked dies; None once it is
-        `enough`."""
+        """Call the evaluator, and its next process again if one dies; None once it is `enough`."""
         for _ in range(DEATHS):
             if enough():
                 return None
@@ -166,7 +175,7 @@ class EvaluationSchedule:
         self._heard_s = self._now_s()
         try:
             return self._evaluator.ask(method, *arguments)
-        except RayError as error:  # no room for the arguments
+        except RayError as error:  # the object store has no room for the arguments
             failed = error
 
         def fails(_: float) -> NoReturn:
@@ -175,7 +184,7 @@ class EvaluationSchedule:
         return fails
 
     def _settled(self, pending: Pending, wait_s: float) -> EvaluationResult | Unjudged | None:
-        """What came of it; None while it is under way."""
+        """Return the outcome of an evaluation; None while it is under way."""
         try:
             return EvaluationResult(pending(wait_s))
         except RayTaskError as error:
@@ -199,7 +208,7 @@ class EvaluationSchedule:
         return max(HUNG_S, PATIENCE * self._judged.longest_s)
 
     def _hangs(self) -> bool:
-        """Has no batch been judged for too long? It is asked no sooner than that."""
+        """Return whether no batch has been judged for too long; ask the evaluator only then."""
         if self._now_s() - self._heard_s < self._patience_s:
             return False
         judged = self._judged

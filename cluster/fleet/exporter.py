@@ -23,15 +23,17 @@ from coordinator.errors import UserMistake
 
 
 class _OfRun(Collector):
-    """Reads all metrics off one status: what one scrape shows belongs together."""
+    """A collector that reads all metrics from one status, so that a scrape is consistent."""
 
     def __init__(self, status: Callable[[], RunStatus | None]) -> None:
         self._status = status
 
     def describe(self) -> Iterable[Metric]:
-        return []  # so that registering asks for no status
+        """Return nothing: registration must not ask for a status."""
+        return []
 
     def collect(self) -> Iterator[Metric]:
+        """Yield every metric, read from the present status."""
         if (status := self._status()) is None:
             return
         for declared in METRICS:
@@ -47,7 +49,7 @@ class _OfRun(Collector):
 class Exporter:
     """A run's HTTP port, and the files by which port and run are found.
 
-    Files that cannot be written are tried again at each `tend`; the run goes on without them.
+    Files that cannot be written are retried at each `tend`; the run goes on without them.
     """
 
     def __init__(
@@ -61,13 +63,15 @@ class Exporter:
         self._server: tuple[WSGIServer, Thread] | None = None
         self._token = make_token()
         self._wanted = False
-        self._left: list[Callable[[], None]] = []  # write a file each, and have not yet
+        self._left: list[Callable[[], None]] = []  # each writes a file that is not written yet
 
     def start(self, *, needed: bool = True) -> None:
-        """Listen, and say where. `needed`: the run is only just starting, and a port that is not
-        to be had is refused; else it is tried again at each `tend`.
+        """Listen, and write where.
 
-        Errors: `UserMistake` if it is refused.
+        `needed`: the run is just starting, so a port that cannot be opened is an error; else it is
+        retried at each `tend`.
+
+        Errors: `UserMistake` if the port is needed and cannot be opened.
         """
         self._wanted = self._monitor.metrics
         problem = self.tend()
@@ -75,16 +79,16 @@ class Exporter:
             raise UserMistake(problem)
 
     def describe(self, config: Config) -> None:
-        """Leave the configuration in the run directory of a node where nobody has been."""
+        """Write the configuration to the run directory, if it is not there: on a new node."""
         file, content = self._run_dir / CONFIG, config.toml().encode()
         self._left.append(lambda: None if file.exists() else write(file, content))
 
     def announce(self, live: Live) -> None:
-        """Say how the run is reached, in `live.json`; at the next `tend` that can."""
+        """Write how the run is reached to `live.json`, at the next `tend` that can."""
         self._left.append(partial(announce, self._run_dir, live))
 
     def tend(self) -> str | None:
-        """Do what could not be done yet; return why it cannot be."""
+        """Retry whatever could not be done yet; return why it still cannot."""
         problem = None
         if self._wanted and self._server is None:
             problem = self._listen()
@@ -98,7 +102,7 @@ class Exporter:
         return problem
 
     def _listen(self) -> str | None:
-        """Begin to listen; return why that cannot be."""
+        """Begin to listen; return why that is not possible."""
         host, port = self._monitor.metrics_host, self._monitor.metrics_port
         metrics: Any = make_wsgi_app(self._registry)
         try:
@@ -129,5 +133,5 @@ class Exporter:
 
 
 def targets_of(monitor: MonitorConfig) -> Path:
-    """The folder that Prometheus watches: one file for each live run of this machine."""
+    """Return the folder that Prometheus watches: one file for each live run of this machine."""
     return Path(monitor.targets).expanduser()

@@ -1,4 +1,4 @@
-"""What the fleet breaks on purpose: the faults of its plan, and what people ask for."""
+"""Fault injection by the fleet: the faults of its plan, and those that people request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("archipelago.fleet")
 
 
 class Injection:
-    """One run's fault plan, and how a fault is carried out."""
+    """One run's fault plan, and the injection of faults."""
 
     def __init__(
         self,
@@ -34,8 +34,7 @@ class Injection:
         *,
         outlives: bool,
     ) -> None:
-        """`drain`: as the fleet does it for people. `outlives`: the run goes on without its fleet's
-        process."""
+        """`drain`: drains an island. `outlives`: the run survives its fleet's process."""
         self._run, self._config, self._cluster = run, config, cluster
         self._islands, self._core, self._drain = islands, core, drain
         self._outlives = outlives
@@ -43,31 +42,33 @@ class Injection:
 
     @property
     def done(self) -> list[int]:
-        """Which faults of the plan have happened."""
+        """The faults of the plan that have happened, by place in the plan."""
         return self._plan.done
 
     def remember(self, done: Iterable[int]) -> None:
-        """These have happened already, says the process before this one."""
+        """Take over from an earlier process which faults have happened."""
         self._plan = FaultPlan(self._config.faults.plan, done)
 
     def strike_what_is_due(self, view: View, keep: Callable[[], None]) -> None:
-        """Have every fault happen that is due and can. `keep`: what the fleet must remember is kept
-        before a fault is done, since it may be this process that it ends."""
+        """Inject every fault that is due and has a target.
+
+        `keep`: writes the memory of the fleet before a fault, since the fault may end this process.
+        """
         for number, fault in self._plan.due_at(view.t, view.live).items():
             if (victim := self._aim(fault)) is None:
-                continue  # due at the next look again
+                continue  # it stays due at the next look
             self._plan.struck(number)
             keep()
             try:
                 self._break(victim, fault)
-            except UserMistake as error:  # a drain that would leave too few: the run need not end
+            except UserMistake as error:  # a drain that would leave too few must not end the run
                 log.warning("the %s of %s does not happen: %s", fault.kind, fault.island, error)
 
     def harm(self, harm: Harm) -> None:
-        """Break something now.
+        """Inject a fault now.
 
-        Errors: `UserMistake` if it is not there, or would take the fleet with it; `Unreachable` if
-        nobody can count it at present.
+        Errors: `UserMistake` if its target is not there, or it would end the fleet too;
+        `Unreachable` if the syncer cannot count it at present.
         """
         why = harm.misfit([*self._islands.actors]) or misfit(self._config, harm)
         if why is not None:
@@ -90,9 +91,9 @@ class Injection:
         self._break(victim, harm)
 
     def _aim(self, harm: Harm) -> Handle | None:
-        """Whom it hits, once the syncer has counted it; None if nobody is there.
+        """Return the target of a fault, once the syncer has counted it; None if it is not there.
 
-        Errors: `Unavailable` if the syncer cannot be heard.
+        Errors: `Unavailable` if the syncer does not answer.
         """
         if harm.island in SERVICES:
             actor = self._cluster.find(harm.island)
@@ -106,7 +107,7 @@ class Injection:
     def _node_of(self, island: Handle) -> object:
         """Return the node of an island's process.
 
-        Errors: `Unreachable` if it cannot be heard.
+        Errors: `Unreachable` if it does not answer.
         """
         try:
             return self._cluster.ask(island, "node", meanwhile=patience(CALL_TIMEOUT_S))

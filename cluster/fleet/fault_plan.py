@@ -1,4 +1,4 @@
-"""Which faults of a configuration are due, and which have happened."""
+"""The faults of a configuration: which are due, and which have happened."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from cluster.config.schema import PlannedFault
 
 
 class FaultPlan:
-    """A fault plan; each fault happens once, as soon as the syncer has reached its step and there
-    is somebody to hit."""
+    """A fault plan; each fault happens once, when it is due and its target is there.
+
+    It is due as soon as the syncer has reached its step.
+    """
 
     def __init__(self, faults: Sequence[PlannedFault], done: Iterable[int] = ()) -> None:
-        """`done`: what an earlier process has injected already, by place in the plan."""
+        """`done`: the faults that an earlier process has injected, by place in the plan."""
         self._faults, self._done = faults, {*done}
 
     @property
     def done(self) -> list[int]:
-        """What has happened, by place in the plan."""
+        """The faults that have happened, by place in the plan."""
         return sorted(self._done)
 
     def due_at(self, t: int, live: Set[str]) -> dict[int, PlannedFault]:
-        """Faults to inject now, by place in the plan: the same ones until they are `struck`.
+        """Return the faults to inject now, by place in the plan.
 
-        `t`: of the syncer's clock; `live`: islands whose learner is. One that hits an island which
-        is not live waits until it is.
+        They stay due until they are `struck`.
+
+        `t`: the syncer's clock; `live`: islands whose learner is live. A fault of an island that is
+        not live waits until it is.
         """
         there = live | {*SERVICES}
         return {
@@ -35,5 +39,5 @@ class FaultPlan:
         }
 
     def struck(self, number: int) -> None:
-        """This one happens, and never again."""
+        """Note that this fault happens, so that it never happens again."""
         self._done.add(number)

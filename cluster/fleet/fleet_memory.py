@@ -1,7 +1,7 @@
-"""The memory of the fleet: what a process that comes after this one must know, in `fleet.json`.
+"""The memory of the fleet for the processes after this one, in `fleet.json`.
 
 The keeper alone writes it. Once it says how the run ended it is never written again, so that no
-later word can take an ended run up again, or spoil the memory of the next owner.
+late write can revive an ended run, or spoil the memory of the next owner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("archipelago.fleet")
 
 
 class FleetMemoryWriter:
-    """Writes the memory of one run's fleet to its depot."""
+    """The writer of one fleet's memory to the depot of its run."""
 
     def __init__(
         self, depot: Depot, islands: Islands, requests: Requests, injection: Injection
@@ -34,14 +34,13 @@ class FleetMemoryWriter:
 
     @property
     def is_current(self) -> bool:
-        """Whether the present requests are written down, or that was tried."""
+        """Whether the present requests are written, or writing them was tried."""
         return self._requests.wanted == self._written
 
     def write(self, began: float, outcome: Outcome | None = None) -> None:
-        """Write the memory, and say that the requests are written down.
+        """Write the memory, and note that the requests are written down.
 
-        `began`: in seconds since 1970. `outcome`: the memory is written for the last time if there
-        is one.
+        `began`: seconds since 1970. `outcome`: how the run ended; then this is the last write.
         """
         wanted = self._requests.wanted
         if not self._over:
@@ -50,8 +49,10 @@ class FleetMemoryWriter:
         self._requests.kept(wanted)
 
     def _write(self, wanted: DesiredState, began: float, outcome: Outcome | None) -> None:
-        """Write the memory. If that fails the run goes on: only a fleet that died now would not
-        know."""
+        """Write the memory.
+
+        If that fails the run goes on: the memory is needed only if the fleet dies now.
+        """
         self._over = outcome is not None
         kept = fleet_file.FleetMemory(
             desired=sorted(wanted.desired),

@@ -1,6 +1,6 @@
-"""The fleet's HTTP port: `/metrics` for Prometheus, `/status` and `/healthz` to look.
+"""The fleet's HTTP port: `/metrics` for Prometheus, `/status` and `/healthz` for people.
 
-The run's token is in the run directory, for its owner alone. Nothing can be changed here.
+The run's token is in the run directory, readable by its owner alone. The port is read-only.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from cluster.storage.files import aside_of, json_text
 from cluster.storage.runs import TOKEN
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-"""As WSGI has it (PEP 3333)."""
+"""A WSGI application (PEP 3333)."""
 
 
 CONNECTIONS = 32
-"""At once; one more is closed at once."""
+"""Connections at the same time; any further one is closed at once."""
 SILENCE_S, LONGEST_S = 10.0, 30.0
-"""A connection is closed that is silent for so long, and any that is open for longer."""
+"""Timeouts in seconds of a connection: of one that is silent, and of any."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """One thread for each connection, of which there are a few, each for a while."""
+    """A server with one thread for each connection; there are few, and each is short."""
 
     daemon_threads = True
     block_on_close = False
@@ -46,7 +46,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*arguments, **named)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a thread of its own, if there is room for one more."""
+        """Answer on a thread of its own, or close the connection if there are too many."""
         with self._lock:
             room = len(self._open) < CONNECTIONS
             if room:
@@ -63,29 +63,29 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close what has been open for too long, however slowly it goes on talking."""
+        """Close connections that have been open for too long, even if they still send slowly."""
         before_s = time.monotonic() - LONGEST_S
         with self._lock:
             late = [request for request, since_s in self._open.items() if since_s < before_s]
         for request in late:
             with suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)  # its thread notices, and closes it
+                request.shutdown(socket.SHUT_RDWR)  # its thread then closes it
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a connection that breaks is its caller's affair."""
+        """Log nothing: a broken connection concerns its caller only."""
 
 
 class _Quiet(WSGIRequestHandler):
     timeout = SILENCE_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a scrape every second is no news."""
+        """Log nothing: there may be a scrape every second."""
 
 
 def serve(application: Application, host: str, port: int) -> tuple[WSGIServer, Thread]:
     """Listen on a thread; `port` 0 takes a free one.
 
-    Errors: `OSError` if the port is not to be had.
+    Errors: `OSError` if the port cannot be opened.
     """
     family = socket.getaddrinfo(host, port)[0][0]
     kind = type("Server", (_Server,), {"address_family": family})
@@ -96,14 +96,14 @@ def serve(application: Application, host: str, port: int) -> tuple[WSGIServer, T
 
 
 def make_token() -> str:
-    """Return a new token."""
+    """Return a new random token."""
     return secrets.token_urlsafe(32)
 
 
 def write_token(run_dir: Path, token: str) -> None:
-    """Write the token into the run directory, readable by its owner alone.
+    """Write the token to the run directory, readable by its owner alone.
 
-    Errors: `OSError`; then there is none.
+    Errors: `OSError`; then no token is written.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     path, aside = run_dir / TOKEN, aside_of(run_dir / TOKEN)
@@ -121,11 +121,11 @@ def write_token(run_dir: Path, token: str) -> None:
 def application(
     metrics: Application, status: Callable[[], RunStatus | None], token: str
 ) -> Application:
-    """Return the port's application; `metrics` answers everything that is not ours.
+    """Return the port's application; `metrics` answers every path that is not ours.
 
-    `/healthz` is open. `/status` needs the token, wherever the caller is: behind a proxy everybody
-    seems to be on this machine. Metrics need it unless the caller is on this machine and asks for
-    it by an address of its own, not by a name that may lead anywhere (DNS rebinding).
+    `/healthz` is open. `/status` needs the token even for local callers: behind a proxy everybody
+    seems to be on this machine. Metrics need it unless the caller is on this machine and uses one
+    of its addresses, or "localhost": another name may resolve to anything (DNS rebinding).
     """
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -159,7 +159,7 @@ def _has(token: str, environ: Mapping[str, Any]) -> bool:
 
 
 def _local(environ: Mapping[str, Any]) -> bool:
-    """Return whether the caller is on this machine, and knows that it speaks to this machine."""
+    """Return whether the caller is on this machine, and has addressed it as such."""
     host = str(environ.get("HTTP_HOST", ""))
     try:
         named = urlsplit(f"//{host}").hostname if host else None
@@ -173,6 +173,6 @@ def _local(environ: Mapping[str, Any]) -> bool:
 def _loopback(text: str) -> bool:
     try:
         address = ip_address(text.partition("%")[0])
-    except ValueError:  # a name
+    except ValueError:  # it is a name
         return False
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback

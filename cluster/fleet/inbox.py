@@ -1,8 +1,8 @@
-"""The inbox of the keeper, for what the processes of islands and spares tell it.
+"""The keeper's inbox for messages from the processes of islands and spares.
 
-Processes ask from threads of their own and are answered at once, from what the keeper has posted
-last. What they say waits here until the keeper takes it at its next look, each word with the island
-that its process was when it spoke.
+Processes call from threads of their own and are answered at once, from what the keeper posted last.
+Their messages wait here until the keeper's next look, each with the island that its process was at
+that time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class SeatAssignment:
     """The keeper's answer to the process at one seat."""
 
     island: Island | None
-    """The island that it is; None for a spare."""
+    """The island of the process; None for a spare."""
     starts: int
     """Processes that have begun there since the last contribution, as far as they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStarted:
-    """A process has started at this seat, which was this island's, or a spare's."""
+    """A process has started at this seat, as this island, or as a spare."""
 
     seat: Seat
     island: Island | None
@@ -38,33 +38,36 @@ class ProcessStarted:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFailed:
-    """The process at this seat, which was this island, has ended with an exception."""
+    """The process at this seat, which ran this island, has ended with an exception."""
 
     seat: Seat
     island: Island | None
     words: str
     traceback: str = ""
-    """The file of the run directory that has the words; empty if none has."""
+    """The file of the run directory with its traceback; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpareHeartbeat:
-    """A spare has asked whether it is needed; `warm`: it could be an island at once."""
+    """A spare has asked whether it is needed."""
 
     at_s: float
     warm: bool
+    """Whether it could run an island at once."""
 
 
 @dataclass(slots=True)
 class InboxContents:
-    """The messages that have arrived since the keeper looked last."""
+    """The messages that have arrived since the keeper's last look."""
 
     words: list[ProcessStarted | ProcessFailed] = field(default_factory=list)
+    """Starts and failures of processes, in order."""
     heard: dict[Seat, SpareHeartbeat] = field(default_factory=dict)
+    """The last heartbeat of each spare."""
 
 
 class IslandInbox:
-    """The inbox of one run. Every method may be called from any thread, and none waits."""
+    """The inbox of one run; every method may be called from any thread, and none blocks."""
 
     def __init__(self, policy: FailurePolicy) -> None:
         self._policy = policy
@@ -73,8 +76,7 @@ class IslandInbox:
         self._said = InboxContents()
 
     def starting(self, seat: Seat, now_s: float) -> float:
-        """Note that a process begins here; return for how many seconds it shall wait before it
-        does."""
+        """Note that a process begins at this seat; return how many seconds it waits first."""
         with self._lock:
             posting = self._postings.get(seat)
             island = None if posting is None else posting.island
@@ -88,7 +90,10 @@ class IslandInbox:
             return delay_s(self._policy, posting.starts + begun - 1)
 
     def role(self, seat: Seat, now_s: float, *, warm: bool) -> Island | None:
-        """Return which island the process that is here is; None for a spare."""
+        """Return the island of the process at this seat; None for a spare.
+
+        The call is the heartbeat of a spare. `warm`: it could run an island at once.
+        """
         with self._lock:
             posting = self._postings.get(seat)
             if posting is not None and posting.island is not None:
@@ -97,8 +102,10 @@ class IslandInbox:
             return None
 
     def broke(self, seat: Seat, words: str, traceback: str = "") -> None:
-        """Note that the process that was here ended with an exception; `words`: its traceback,
-        which is in the file `traceback`."""
+        """Note that the process at this seat ended with an exception.
+
+        `words`: its traceback, which is in the file `traceback`.
+        """
         with self._lock:
             posting = self._postings.get(seat)
             island = None if posting is None else posting.island
@@ -107,12 +114,12 @@ class IslandInbox:
     # --- called by the keeper ---------------------------------------------------------------------
 
     def take(self) -> InboxContents:
-        """Return what was said since the last call."""
+        """Return the messages since the last call."""
         with self._lock:
             said, self._said = self._said, InboxContents()
         return said
 
     def post(self, postings: Mapping[Seat, SeatAssignment]) -> None:
-        """Answer processes like this from now on."""
+        """Answer processes from these assignments from now on."""
         with self._lock:
             self._postings = postings

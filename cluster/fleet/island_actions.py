@@ -1,4 +1,4 @@
-"""The actions of the keeper: it carries out what `reconcile` has decided for an island."""
+"""The actions of the keeper: it carries out the decisions of `reconcile` about an island."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("archipelago.fleet")
 
 
 class IslandActions:
-    """Carries out the actions of one run, on the thread of its keeper."""
+    """The executor of one run's actions, on the thread of its keeper."""
 
     def __init__(
         self,
@@ -33,7 +33,10 @@ class IslandActions:
         self._core, self._keep = core, keep
 
     def do(self, action: Action, now_s: float) -> None:
-        """Carry one action out, if its island is as it was when that was decided."""
+        """Carry out an action, if its island is still as it was when the action was decided.
+
+        Errors: `RunFailed` if an island is set aside and the configuration says to stop then.
+        """
         island, islands = action.island, self._islands
         if islands.holdings().get(island) != action.holding:
             log.info("%s %s is left: it is another one by now", action.kind, island)

@@ -29,12 +29,18 @@ class HeldIsland:
     seat: Seat
     place: Place | None = None
     actor: Handle | None = None
-    starts: int = 0  # of its process, since its last contribution
+    starts: int = 0
+    """Processes that have begun since its last contribution."""
     contributions: int = 0
+    """Contributions of all its lives that the syncer has admitted."""
     last_words: str = ""
-    traceback: str = ""  # the file that has them
-    broke_as: int | None = None  # the incarnation that broke, once the syncer has said which
+    """The traceback of its last process that broke."""
+    traceback: str = ""
+    """The file that has it."""
+    broke_as: int | None = None
+    """The incarnation that broke; None until the syncer has reported it."""
     why: str = ""
+    """Why it is as it is, for people."""
 
     def begins(self) -> None:
         """Count one more process of this island that begins."""
@@ -45,12 +51,12 @@ class HeldIsland:
         )
 
     def move(self, hold: Hold, why: str) -> None:
-        """It has got there, for this reason."""
+        """Note that the island has reached this state, and why."""
         self.holding = replace(self.holding, hold=hold, since_s=time.monotonic())
         self.why = why
 
     def given_up(self) -> RunFailed:
-        """The error of a run that cannot do without it."""
+        """Return the error of a run that cannot go on without this island."""
         words = f"; its last words:\n{self.last_words}" if self.last_words else ""
         return RunFailed(f"island {self.holding.island} {self.why}{words}")
 
@@ -58,8 +64,8 @@ class HeldIsland:
 class Islands:
     """All islands of a run by name, with the spares that may take one over.
 
-    The keeper's thread alone calls these methods. Other threads read `actors`, which is replaced
-    and never changed, and what is posted on the inbox.
+    Only the keeper's thread calls these methods. Other threads read `actors`, which is replaced and
+    never changed, and the assignments that are posted in the inbox.
     """
 
     def __init__(self, config: Config, cluster: RayCluster, inbox: IslandInbox) -> None:
@@ -68,7 +74,7 @@ class Islands:
         self.spares = Spares(config, cluster)
         self.actors: Mapping[Island, Handle | None] = MappingProxyType({})
 
-    # --- what is there ----------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def __contains__(self, island: object) -> bool:
         return island in self._held
@@ -77,11 +83,11 @@ class Islands:
         return self._held[island]
 
     def all(self) -> dict[Island, HeldIsland]:
-        """Return every island, in order."""
+        """Return every island, sorted by name."""
         return dict(sorted(self._held.items()))
 
     def holdings(self) -> dict[Island, Holding]:
-        """Return what `reconcile` decides from."""
+        """Return the holdings, from which `reconcile` decides."""
         return {island: it.holding for island, it in self._held.items()}
 
     def taken(self) -> set[Seat]:
@@ -89,15 +95,15 @@ class Islands:
         return {it.seat for it in self._held.values()} | self.spares.seats.keys()
 
     def with_devices(self) -> dict[Island, str]:
-        """Return the islands that have devices, or have asked for them, with their groups."""
+        """Return the islands that have devices or have asked for them, with their groups."""
         return {i: group_name(i) for i, it in self._held.items() if it.place is not None}
 
     def aside(self) -> list[HeldIsland]:
-        """Return those that failed again and again."""
+        """Return the islands that failed again and again."""
         return [it for it in self._held.values() if it.holding.hold is Hold.ASIDE]
 
     def post(self) -> None:
-        """Let processes and other threads know what is there now."""
+        """Publish the present table to processes and other threads."""
         postings = {it.seat: SeatAssignment(island, it.starts) for island, it in self._held.items()}
         postings |= {
             seat: SeatAssignment(None, starts) for seat, starts in self.spares.starts.items()
@@ -105,7 +111,7 @@ class Islands:
         self._inbox.post(postings)
         self.actors = MappingProxyType({i: it.actor for i, it in self.all().items()})
 
-    # --- what changes -----------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     def put(self, island: Island, it: HeldIsland) -> None:
         """Add an island."""
@@ -118,18 +124,18 @@ class Islands:
         self.post()
 
     def move(self, island: Island, hold: Hold, why: str) -> None:
-        """Note that an island has got there, for this reason."""
+        """Note that an island has reached this state, and why."""
         self._held[island].move(hold, why)
         self.post()
 
     def forgive(self) -> None:
-        """Forget which islands failed again and again: they get another chance."""
+        """Forget the islands that failed again and again: they get another chance."""
         for it in self.aside():
             del self._held[it.holding.island]
         self.post()
 
     def note_processes(self) -> None:
-        """Take in what processes have said since the last look."""
+        """Take in the messages of processes since the last look."""
         said = self._inbox.take()
         for word in said.words:
             it = None if word.island is None else self._held.get(word.island)
@@ -143,13 +149,13 @@ class Islands:
                     it.broke_as = None
                     it.holding = replace(it.holding, breakages=it.holding.breakages + 1)
                 case _:
-                    pass  # another process is this island by now
+                    pass  # another process runs this island by now
         for seat, heard in said.heard.items():
             self.spares.heard(seat, heard.at_s, warm=heard.warm)
         self.post()
 
     def note_learners(self, view: View) -> None:
-        """Take in what the syncer says of the learners."""
+        """Take in the syncer's view of the learners."""
         for island, said in view.islands.items():
             if (it := self._held.get(island)) is None:
                 continue
@@ -159,7 +165,8 @@ class Islands:
                 silent_s = it.holding.silent_since_s
                 if said.learner != "lost":
                     silent_s = None
-                elif it.holding.learner not in ("starting", "lost"):  # nor was before it began
+                elif it.holding.learner not in ("starting", "lost"):
+                    # a loss from before its process began does not count
                     silent_s = time.monotonic()
                 it.holding = replace(
                     it.holding,
@@ -173,18 +180,18 @@ class Islands:
         self.post()
 
     def note_devices(self) -> None:
-        """Take in what Ray says of devices, which may take a while."""
+        """Note which devices have become available; Ray's answer may take a while."""
         for island, it in self.all().items():
             if it.holding.hold is Hold.WAITING and it.place is not None and it.place.ready():
                 self.move(island, Hold.PLACED, "its devices are there")
 
     def use_spares(self, desired: frozenset[Island], now_s: float) -> bool:
-        """Have warm spares take over what is lost, or begins again; return whether one has."""
+        """Have warm spares take over lost or restarting islands; return whether one has."""
         pairs = relief(desired, self.holdings(), self.spares.warm(now_s), self._policy)
         for island, seat in pairs:
             it = self._held[island]
             if it.holding.restarted < it.holding.incarnation:
-                it.begins()  # the spare is the process that begins; else that one is counted
+                it.begins()  # count the spare as a start; a restarting process is counted already
             self._relieve(island, seat, now_s)
         self.post()
         return bool(pairs)
@@ -199,9 +206,9 @@ class Islands:
         it.holding = replace(it.holding, relieved=it.holding.incarnation)
 
     def free(self, it: HeldIsland) -> None:
-        """End an island's process and return its devices."""
+        """End an island's process, and return its devices."""
         actor, place = it.actor, it.place
-        it.actor = it.place = None  # before the calls below, which may raise: never twice
+        it.actor = it.place = None  # first: the calls below may raise, and must not be repeated
         try:
             if actor is not None:
                 self._cluster.end(actor)
@@ -210,13 +217,13 @@ class Islands:
                 place.give_back()
 
     def free_all(self) -> None:
-        """End all processes of islands and spares."""
+        """End all processes of islands and spares, and return their devices."""
         for it in self.all().values():
             self.free(it)
         self.spares.give_all_back()
 
     def find(self, seats: Mapping[Island, Seat], spares: Mapping[Seat, str], now_s: float) -> None:
-        """Take over what an earlier life of the fleet has started, as far as it is there."""
+        """Take over what an earlier process of the fleet has started, if it is still there."""
         for island, seat in seats.items():
             actor, place = self._cluster.find_island(seat), self._cluster.reserved(seat)
             if actor is None and place is None:

@@ -1,7 +1,7 @@
 """The keeper of a run: the one thread that brings it up, looks after it and cleans up.
 
-It alone changes the table of islands and `fleet.json`. Other threads leave requests and words for
-it, and read what it has published.
+It alone changes the table of islands and `fleet.json`. Other threads leave requests and messages
+for it, and read what it has published.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from coordinator.state import Phase
 log = logging.getLogger("archipelago.fleet")
 
 LINGER_S = 30.0
-"""So long a fleet that nobody follows can still be asked how its run ended."""
+"""Seconds for which a fleet can still be asked how its run ended, if nobody dismisses it."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class FleetStart:
-    """How a fleet was started, and as what."""
+    """The circumstances in which a fleet was started."""
 
     namespace: str
     """The namespace of the run's actors."""
@@ -62,7 +62,7 @@ class FleetStart:
     auth: str
     """How Ray's cluster authenticates, for people who want to reach the run."""
     token: str
-    """The same for all processes that Ray starts of this fleet, and of no other's."""
+    """An identity shared by all processes that Ray starts of this fleet, and by no others."""
     resumes: bool
     """Whether another fleet has begun the run."""
     from_stored: bool = False
@@ -70,7 +70,7 @@ class FleetStart:
 
 
 class Keeper:
-    """The keeper of one run. `keep` is the body of its thread."""
+    """The keeper of one run; `keep` is the body of its thread."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class Keeper:
         self._depot = depot_of(config, run_dir)
         self._own: Ownership | None = None
         self.up = threading.Event()
-        """Set once the run is brought up, or taken over."""
+        """An event that is set once the run is brought up, or taken over."""
         self._dismissed = threading.Event()
         self._core = core = CoreActors(config, cluster)
         self._islands = islands = Islands(config, cluster, inbox)
         self.injection = Injection(
             run_dir.name, config, cluster, islands, core, requests.drain, outlives=start.detached
         )
-        """Breaks what any thread asks it to."""
+        """The injection of faults, which any thread may call."""
         self._loop = ReconcileLoop(
             config, cluster, islands, core, self.injection, requests, board, self._remember
         )
@@ -102,7 +102,7 @@ class Keeper:
         self._exporter = Exporter(run_dir, config.monitor, board.published)
         self._shutdown = Shutdown(run_dir, self._depot, cluster, islands, core, requests)
         self.errors = ErrorBudget()
-        """The steps of the keeper that broke."""
+        """The steps of the keeper that failed."""
         self.outcome: Outcome | None = None
         """How the run ended; None while it goes on."""
         self._began = time.time()
@@ -113,25 +113,25 @@ class Keeper:
     def save(self, path: Path) -> str:
         """Write the public model to this path; return where it is. The run must be `up`.
 
-        Errors: `UserMistake` if the path does not take it, or the shards cannot be heard.
+        Errors: `UserMistake` if the path does not accept it, or the shards do not answer.
         """
         return self._shutdown.save(path, self._layout)
 
     def dismiss(self) -> None:
-        """Let the keeper end: somebody knows how the run ended."""
+        """Let the keeper end: the caller knows how the run ended."""
         self._dismissed.set()
 
     # --- the life of the run ----------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Bring the run up, or take it over; look after it to its end; clean up."""
+        """Bring the run up, or take it over; keep it to its end; clean up."""
         try:
             outcome = self._to_the_end()
         except UserMistake as error:
             outcome = Outcome({}, str(error), mistake=True)
         except ArchipelagoError as error:
             outcome = Outcome({}, str(error))
-        except BaseException as error:  # a defect, or Ray's: the run has failed, and must be ended
+        except BaseException as error:  # a defect of ours or Ray's: the run has failed, clean up
             log.exception("the fleet cannot go on")
             outcome = Outcome({}, f"{type(error).__name__}: {error}")
         try:
@@ -140,18 +140,22 @@ class Keeper:
             self.outcome = outcome
         self._dismissed.wait(LINGER_S)
         if self._start.detached and (fleet := self._cluster.find(FLEET)) is not None:
-            self._cluster.end(fleet)  # nobody else will
+            self._cluster.end(fleet)  # nobody else ends a detached fleet
 
     def _let_go(self, outcome: Outcome) -> None:
-        """End what is this fleet's, and nothing else; leave the run to whoever comes next."""
+        """End everything that belongs to this fleet, and leave the run to its next owner.
+
+        If another process of the same fleet has taken over, everything belongs to that one: end
+        only this process.
+        """
         self._requests.close()
         if (own := self._own) is None:
-            return  # nothing was begun
+            return  # nothing has begun
         if own.relieved:
             log.error("this process of the fleet ends, and nothing else: %s", own.lost)
             logging.shutdown()
             os._exit(1)
-        self._remember(outcome)  # it is over, also for a process that comes after this one
+        self._remember(outcome)  # the run is over for the fleet's next process too
         self._exporter.stop()
         if self._writes():
             runs.retire(self._run_dir)
@@ -161,7 +165,7 @@ class Keeper:
 
     def _to_the_end(self) -> Outcome:
         mine = ownership.me(self._start.token)
-        again = self._cluster.find(SYNCER) is not None  # the run is there, and needs a keeper
+        again = self._cluster.find(SYNCER) is not None  # a running run needs a keeper: retry
 
         def take() -> Ownership:
             return patiently(lambda: ownership.take(self._depot, self._run_dir.name, mine))
@@ -193,10 +197,10 @@ class Keeper:
         return self.errors.retry(step, self._publish_alerts)
 
     def _look(self, metrics: MetricsLog) -> Outcome | None:
-        """Look at the run once and do what follows; how it ended, None while it goes on."""
+        """Look at the run once and act; return how it ended, None while it goes on."""
         try:
             view = self._loop.look()
-        except Unavailable as error:  # what was not done is decided anew next time
+        except Unavailable as error:  # the next look decides again
             log.warning("the syncer cannot be heard at present: %s", error)
             return None
         finally:
@@ -224,9 +228,9 @@ class Keeper:
         self._layout = self._core.begin()
 
     def _take_over(self, kept: FleetMemory, owner: int) -> Outcome | None:
-        """This process comes after another: find what that one has started, if it is still there.
+        """Take over from an earlier process: find what it has started, if that is still there.
 
-        Returns how the run ended, if it had ended then.
+        Returns how the run ended, if it had ended already.
         """
         log.warning("back; taking over %d islands", len(kept["held"]))
         self._depot.tidy(FLEET_FILE)
@@ -242,14 +246,16 @@ class Keeper:
         return Outcome(**kept["outcome"])
 
     def _remember(self, outcome: Outcome | None = None) -> None:
-        """Write down what a process that comes after this one must know; before there is anything
-        to take over, there is nothing to keep."""
+        """Write the memory for the fleet's next process.
+
+        Before the run is up there is nothing to take over, so nothing is written.
+        """
         if not self.up.is_set() or not self._writes():
             return
         self._memory.write(self._began, outcome)
 
     def _writes(self) -> bool:
-        """Return whether the run is still this process's."""
+        """Return whether this process still owns the run."""
         return self._own is not None and self._own.lost is None
 
     def _publish_alerts(self) -> None:

@@ -1,7 +1,7 @@
-"""Every metric, declared once; and the Prometheus target of a run.
+"""The metrics of a run, each declared once.
 
-A metric is read off the run's status when somebody asks, so that nothing is counted twice and a
-restarted process goes on where the one before was. Boards and alerts are in dashboards/.
+A metric is read from the run's status when it is scraped. So nothing is counted twice, and a
+restarted process continues where the one before was. Dashboards and alerts are in dashboards/.
 """
 
 from __future__ import annotations
@@ -16,28 +16,34 @@ from cluster.status import IslandState, RunStatus
 from coordinator.protocol import Fate
 
 PREFIX = "archipelago_"
+"""The prefix of every name."""
 MetricSample: TypeAlias = tuple[tuple[str, ...], float]
-"""Values of the metric's labels, in order, and its own."""
+"""The values of the metric's labels, in order, and its own."""
 
 
 class Kind(StrEnum):
-    COUNTER = "counter"  # only grows; `_total` ends its name
+    """The kind of a metric, as Prometheus has them."""
+
+    COUNTER = "counter"  # only grows; its name ends with `_total`
     GAUGE = "gauge"
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One metric. `name` without prefix and `_total`, its unit last; labels besides `run`."""
+    """One metric."""
 
     name: str
+    """The name without prefix and `_total`; its last word is the unit."""
     kind: Kind
     help: str
     read: Callable[[RunStatus], Iterable[MetricSample]]
+    """Reads the samples from a status."""
     labels: tuple[str, ...] = ()
+    """Labels other than `run`."""
 
     @property
     def full_name(self) -> str:
-        """As Prometheus stores it."""
+        """The name in Prometheus."""
         return PREFIX + self.name + ("_total" if self.kind is Kind.COUNTER else "")
 
 
@@ -73,7 +79,7 @@ def _states(status: RunStatus) -> Iterator[MetricSample]:
 
 def _by_reason(key: str, reasons: type[StrEnum]) -> Callable[[RunStatus], Iterator[MetricSample]]:
     def samples(status: RunStatus) -> Iterator[MetricSample]:
-        for reason in reasons:  # also those that have not come up: a rate needs a zero first
+        for reason in reasons:  # emit zeros too: a rate needs a first sample
             yield (reason.value,), status[key].get(reason.value, 0)
 
     return samples

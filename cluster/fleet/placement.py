@@ -1,4 +1,4 @@
-"""Which devices an island gets: one placement group each, and what can never fit is said early."""
+"""The placement of islands: one placement group each; impossible wishes are reported early."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ TOPOLOGY = "ray.io/tpu-topology"
 SLICE = "ray.io/tpu-slice-name"
 """The label of the slice that a node is a part of."""
 A_TRIFLE = 0.001
-"""Of a CPU: a placement group must ask for something."""
+"""A share of one CPU: a placement group must ask for something."""
 ONE_OF = re.compile(r"in\((?P<values>[^)]*)\)")
+"""The label condition `in(a,b)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A living node of the cluster: what it has in all, taken or free."""
+    """A living node of the cluster, with its total resources, used or free."""
 
     name: str
+    """The address of the node."""
     total: Mapping[str, float]
+    """Total amount of each resource."""
     labels: Mapping[str, str]
 
     def __str__(self) -> str:
@@ -37,12 +40,12 @@ class Node:
 
 
 def _is_own(resource: str) -> bool:
-    """A resource that somebody gave the node, rather than Ray."""
+    """Return whether people have given the node this resource, rather than Ray."""
     return ":" not in resource and "memory" not in resource
 
 
 def hosts(labels: Mapping[str, str], nodes: Sequence[Node]) -> list[str]:
-    """Ray's names of the nodes with these labels, those with most memory first."""
+    """Return Ray's names of the nodes with these labels, those with most memory first."""
     fit = [node for node in nodes if _fits(labels, node)]
     fit.sort(key=lambda node: (-node.total.get("memory", 0.0), node.labels.get(NODE_ID, "")))
     return [node.labels[NODE_ID] for node in fit if NODE_ID in node.labels]
@@ -53,13 +56,13 @@ def _fits(labels: Mapping[str, str], node: Node) -> bool:
 
 
 def bundle(machines: Machines) -> dict[str, float]:
-    """The resources of one host, in Ray's words."""
+    """Return the resources of one host, as Ray's bundle."""
     asked = {name: amount for name, amount in machines.devices.items() if amount > 0}
     return asked or {"CPU": A_TRIFLE}
 
 
 def selector(machines: Machines) -> dict[str, str]:
-    """The labels that the node of each host must have."""
+    """Return the labels that the node of each host must have."""
     asked = dict(machines.label_selector or {})
     if machines.accelerator is not None:
         asked[ACCELERATOR_TYPE] = machines.accelerator
@@ -69,7 +72,7 @@ def selector(machines: Machines) -> dict[str, str]:
 
 
 def wish(machines: Machines) -> str:
-    """What an island, or the evaluator, waits for, in words."""
+    """Describe the machines that an island, or the evaluator, waits for."""
     labels, each = selector(machines), _amounts(bundle(machines))
     if machines.hosts > 1:
         apart = ", on nodes of their own" if machines.spread else ""
@@ -78,23 +81,23 @@ def wish(machines: Machines) -> str:
 
 
 def room(machines: Machines, nodes: Sequence[Node]) -> int:
-    """How many times the nodes could hold such machines if nobody else used them."""
+    """Return how many times these machines would fit on the nodes if nobody else used them."""
     need, labels, n = bundle(machines), selector(machines), machines.hosts
     fit = [node for node in nodes if _fits(labels, node)]
     each = [min(int(node.total.get(k, 0.0) / v + 1e-9) for k, v in need.items()) for node in fit]
-    if machines.topology is not None and n > 1:  # slices that are whole
+    if machines.topology is not None and n > 1:  # count whole slices
         held = Counter(node.labels.get(SLICE) for node, much in zip(fit, each, strict=True) if much)
         return sum(count >= n for name, count in held.items() if name)
     if not machines.spread:
         return sum(each) // n
-    times = sum(each) // n  # a node has no more than one host of each
+    times = sum(each) // n  # a node may have only one host of each
     while times and sum(min(held, times) for held in each) < times * n:
         times -= 1
     return times
 
 
 def homeless(evaluator: EvaluatorConfig, nodes: Sequence[Node]) -> str | None:
-    """Why the evaluator can never be placed on these nodes; None if it can."""
+    """Return why the evaluator can never be placed on these nodes; None if it can."""
     if (not evaluator.apart and not any(evaluator.devices.values())) or room(evaluator, nodes):
         return None
     has = "; ".join(map(str, nodes)) or "no nodes"
@@ -102,7 +105,7 @@ def homeless(evaluator: EvaluatorConfig, nodes: Sequence[Node]) -> str | None:
 
 
 def impossible(group: IslandGroup, count: int, nodes: Sequence[Node]) -> str | None:
-    """Why so many islands of the group can never be placed on these nodes; None if they can.
+    """Return why so many islands of the group can never be placed on these nodes; None if they can.
 
     An opportunistic group may wait for nodes that are not there yet.
     """
@@ -129,7 +132,7 @@ def unplaceable(config: Config, nodes: Sequence[Node]) -> list[str]:
 
 
 def matches(wanted: str, has: str | None) -> bool:
-    """Ray's label conditions: `value`, `!value`, `in(a,b)`, `!in(a,b)`."""
+    """Return whether a label meets Ray's condition: `value`, `!value`, `in(a,b)`, `!in(a,b)`."""
     if wanted.startswith("!"):
         return not matches(wanted[1:], has)
     if (listed := ONE_OF.fullmatch(wanted)) is not None:

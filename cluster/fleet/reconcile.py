@@ -1,7 +1,8 @@
-"""The fleet's rules: which islands shall be there against which are; pure, like the coordinator's.
+"""The fleet's rules, which compare desired and actual islands; pure, like the coordinator's.
 
-`reconcile` is given both and says what to start, to drain and to give back, each with its reason;
-`controller` does it and looks again. An island holds devices from `PLACE` to `GIVE_BACK`.
+`reconcile` is given both, and returns what to start, to drain and to give back, each with its
+reason; `reconcile_loop` carries that out and looks again. An island holds devices from `PLACE` to
+`GIVE_BACK`.
 """
 
 from __future__ import annotations
@@ -16,39 +17,41 @@ from cluster.status import IslandState
 from coordinator.protocol import Island
 
 GONE: frozenset[IslandState] = frozenset({"left", "lost", "quarantined"})
+"""States of a learner whose life is over."""
 
 
 class Hold(StrEnum):
-    """How far an island has got with its devices."""
+    """The progress of an island with its devices."""
 
-    WAITING = "waiting"  # they are asked for
-    PLACED = "placed"  # they are its own, no process has been started
+    WAITING = "waiting"  # its devices are requested
+    PLACED = "placed"  # it has its devices, and no process has been started
     RUNNING = "running"  # its process is there, or Ray restarts it
-    DRAINING = "draining"  # it was asked to hand in what it has and to leave
-    ASIDE = "set aside"  # it failed again and again; it holds nothing
+    DRAINING = "draining"  # it was asked to hand in everything it has and to leave
+    ASIDE = "set aside"  # it failed again and again, and holds nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What the fleet knows of one island.
-
-    `since_s`: when it got to `hold`. `learner`: what the syncer says of its learner. `failures`:
-    processes that ended since its last contribution; `breakages`: those with an exception.
-    `silent_since_s`: when its learner was given up, and no process has started since.
-    `incarnation`: of its learner; `relieved`: of the last one whose place a spare has taken.
-    """
+    """The facts about one island from which the fleet decides."""
 
     island: Island
     hold: Hold
     since_s: float
+    """When it reached `hold`."""
     learner: IslandState = "starting"
+    """The state of its learner according to the syncer."""
     failures: int = 0
+    """Processes that ended since its last contribution."""
     breakages: int = 0
+    """Processes that ended with an exception since its last contribution."""
     silent_since_s: float | None = None
+    """When its learner was given up; None if it was not, or a process has started since."""
     incarnation: int = 0
+    """The incarnation of its learner."""
     relieved: int = -1
+    """The last incarnation that a spare has replaced; -1: none."""
     restarted: int = -1
-    """Incarnation of its learner when its process was seen to begin again; -1: it was not."""
+    """The incarnation of its learner when its process was seen to begin again; -1: it was not."""
 
 
 class ActionKind(StrEnum):
@@ -56,18 +59,21 @@ class ActionKind(StrEnum):
 
     PLACE = "place"  # ask for its devices
     START = "start"  # start its process on them
-    DRAIN = "drain"  # have it hand in what it has and leave
+    DRAIN = "drain"  # have it hand in everything it has and leave
     GIVE_BACK = "give back"  # end its process, return its devices
-    SET_ASIDE = "set aside"  # ... and try no more
+    SET_ASIDE = "set aside"  # do the same, and do not retry
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
+    """An action on one island."""
+
     kind: ActionKind
     island: Island
     why: str
+    """The reason, for people."""
     holding: Holding | None = None
-    """The holding that this was decided on; None: the island was not there."""
+    """The holding on which this was decided; None: the island was not there."""
 
 
 def reconcile(
@@ -76,9 +82,9 @@ def reconcile(
     now_s: float,
     policy: FailurePolicy,
 ) -> list[Action]:
-    """What to do now so that the islands that are there become those that shall be.
+    """Return the actions that turn the actual islands into the desired ones.
 
-    Doing it and asking again leads to a state that asks for nothing.
+    Carrying them out and asking again leads to a state without further actions.
     """
     wanted = set(desired)
     new = [Action(ActionKind.PLACE, island, "wanted") for island in sorted(wanted - actual.keys())]
@@ -88,7 +94,7 @@ def reconcile(
         if (action := _next(actual[island], policy, wanted=island in wanted, now_s=now_s))
         is not None
     ]
-    return [*known, *new]  # what is given back first may be what the new ones wait for
+    return [*known, *new]  # devices are given back first: new islands may wait for them
 
 
 def _next(holding: Holding, policy: FailurePolicy, *, wanted: bool, now_s: float) -> Action | None:
@@ -129,12 +135,15 @@ def relief(
     warm: Mapping[str, Sequence[Seat]],
     policy: FailurePolicy,
 ) -> list[tuple[Island, Seat]]:
-    """Return which warm spare takes which island over: one of its group that is lost, or whose
-    process begins again, once for each loss, as long as another start might help."""
+    """Return which warm spare takes which island over.
+
+    A spare of its group replaces an island that is lost or whose process restarts: once for each
+    loss, and only if another start might help.
+    """
     left = {group: [*seats] for group, seats in warm.items()}
     pairs: list[tuple[Island, Seat]] = []
     for island, holding in sorted(actual.items()):
-        again = holding.restarted >= holding.incarnation  # a spare is quicker than it
+        again = holding.restarted >= holding.incarnation  # a spare is faster than a restart
         lost = holding.hold is Hold.RUNNING and (holding.learner == "lost" or again)
         helps = holding.incarnation > holding.relieved and failing(policy, holding) is None
         if lost and helps and island in desired and (seats := left.get(group_name(island))):
@@ -143,7 +152,7 @@ def relief(
 
 
 def failing(policy: FailurePolicy, holding: Holding) -> str | None:
-    """Why another start would not help; None while there is hope."""
+    """Return why another start would not help; None if it might."""
     if holding.breakages >= policy.exceptions:
         return f"broke {holding.breakages} times without a contribution between"
     if holding.failures >= policy.deaths:
@@ -152,7 +161,7 @@ def failing(policy: FailurePolicy, holding: Holding) -> str | None:
 
 
 def hanging(policy: FailurePolicy, holding: Holding, now_s: float) -> str | None:
-    """Why it should have a new process in another place; None if it need not."""
+    """Return why the island should have a new process in another place; None if it should not."""
     since_s = holding.silent_since_s
     if policy.hang == "wait" or since_s is None or now_s - since_s <= policy.hang_s:
         return None
@@ -160,17 +169,21 @@ def hanging(policy: FailurePolicy, holding: Holding, now_s: float) -> str | None
 
 
 def delay_s(policy: FailurePolicy, failures: int) -> float:
-    """Start-up back-off: how long a process waits before it starts, the `failures`-th in a row of
-    its island having ended. The first restart is at once, so that an accident costs nothing; a
-    crash loop does not keep its machine busy."""
+    """Return the start-up back-off: how many seconds a process waits before it starts.
+
+    `failures`: processes of its island that have ended in a row. The first restart is immediate, so
+    that an accident costs nothing; a crash loop does not keep its machine busy.
+    """
     if failures < 2:
         return 0.0
     return min(policy.longest_delay_s, policy.first_delay_s * 2.0 ** min(failures - 2, 60))
 
 
 def resized(islands: Iterable[Island], group: str, count: int) -> frozenset[Island]:
-    """These islands with so many of the group: new ones take the lowest free numbers, and those
-    with the highest go first."""
+    """Return these islands with `count` of the group.
+
+    New islands take the lowest free numbers; those with the highest numbers go first.
+    """
     islands = frozenset(islands)
     mine = sorted((i for i in islands if group_name(i) == group), key=number_of)
     if count < len(mine):

@@ -1,7 +1,7 @@
-"""The reconcile loop: one look at the run, and what follows from it.
+"""The reconcile loop: one look at the run, and its consequences.
 
-A look takes in what the syncer says, what processes have told and what Ray holds, has `reconcile`
-decide, and carries its actions out.
+A look takes in the syncer's view, the messages of processes and the state of Ray's devices, has
+`reconcile` decide, and carries its actions out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coordinator.state import Phase
 
 
 class ReconcileLoop:
-    """The looks of one run. The keeper's thread alone calls it."""
+    """The looks of one run; only the keeper's thread calls it."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class ReconcileLoop:
         self._told_to_stop, self._pardons, self._t = False, 0, -1
 
     def look(self) -> View:
-        """Look at the run once, act, and return what the syncer has said.
+        """Look at the run once, act, and return the syncer's view.
 
-        Errors: `Unavailable` if the syncer cannot be heard; what ends the run.
+        Errors: `Unavailable` if the syncer does not answer; any error that ends the run.
         """
         islands = self._islands
         view, status = self._core.look(islands.with_devices())
@@ -84,16 +84,16 @@ class ReconcileLoop:
         return view
 
     def _require_quorum(self, wanted: DesiredState) -> None:
-        """Check that enough islands can still be had.
+        """Check that enough islands are left for a quorum.
 
-        Errors: `RunFailed` with the last words of one that was set aside, if not.
+        Errors: `RunFailed` with the last traceback of an island that was set aside, if not.
         """
         aside = self._islands.aside()
         if aside and len(wanted.desired) - len(aside) < self._config.sync.quorum:
             raise max(aside, key=lambda it: bool(it.last_words)).given_up()
 
     def _publish(self, status: RunStatus, wanted: DesiredState) -> None:
-        """Show people what the syncer said, with what the fleet knows of islands on top."""
+        """Publish the syncer's status, with the fleet's knowledge of islands on top."""
         warm = sum(map(len, self._islands.spares.warm(time.monotonic()).values()))
         self._board.publish(
             overlay_islands(

@@ -1,7 +1,7 @@
-"""The requests of people for a run: which islands shall be there, and whether it shall end.
+"""The requests of people for a run: which islands it should have, and whether it should end.
 
-Calls from other threads leave requests here. The keeper takes them over at its next look, and says
-when they are written down.
+Calls from other threads leave requests here. The keeper takes them over at its next look, and
+confirms when they are written down.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ class DesiredState:
     """The state of a run that people have requested."""
 
     desired: frozenset[Island]
-    """Islands that shall be there."""
+    """Islands that the run should have."""
     stopping: str | None = None
-    """Why the run shall end; None while it shall go on."""
+    """Why the run should end; None while it should go on."""
     pardons: int = 0
-    """How often islands that are set aside were given another chance."""
+    """Times that islands which are set aside were given another chance."""
     number: int = 0
     """Requests granted so far."""
 
 
 class Requests:
-    """The requests for one run. One that cannot be granted is refused, and changes nothing."""
+    """The requests for one run; one that cannot be granted is refused, and changes nothing."""
 
     def __init__(self, run: str, config: Config, nodes: Callable[[], Sequence[Node]]) -> None:
-        """`nodes`: of the cluster, asked for where more islands are wanted."""
+        """`nodes`: returns the nodes of the cluster; called when more islands are requested."""
         self._run, self._config, self._nodes = run, config, nodes
         self._now = DesiredState(frozenset(config.island_names))
-        self._kept = 0  # number of the last request that the keeper has written down
+        self._kept = 0  # the number of the last request that the keeper has written down
         self._over = False
         self._changed = threading.Condition()
 
     def scale(self, counts: Mapping[str, int]) -> int:
-        """Have so many islands of each of these groups; return the number of the request.
+        """Set the number of islands of each of these groups; return the number of the request.
 
-        Errors: `UserMistake` if one is not there, or could never be.
+        Errors: `UserMistake` if there is no such group, or it can never be placed.
         """
         groups = {each.group: each for each in self._config.islands}
         before, nodes = self.wanted.desired, list[Node]()
         if any(count > _count(before, group) for group, count in counts.items()):
-            nodes = [*self._nodes()]  # may take a while, so without the lock
+            nodes = [*self._nodes()]  # called without the lock: it may take a while
         with self._changed:
             wanted = self._now.desired
             for group, count in counts.items():
@@ -66,7 +66,7 @@ class Requests:
             return self._want(wanted)
 
     def drain(self, island: Island) -> int:
-        """Have this island no more, and none in its place; return the number of the request.
+        """Remove this island without a replacement; return the number of the request.
 
         Errors: `UserMistake` if there is no such island, or too few would be left.
         """
@@ -78,47 +78,47 @@ class Requests:
             return self._want(desired - {island})
 
     def stop(self, why: str) -> int:
-        """Have the run end; the first reason counts. Return the number of the request."""
+        """Have the run end, for the first reason given; return the number of the request."""
         with self._changed:
             return self._grant(replace(self._now, stopping=self._now.stopping or why))
 
     def wait_kept(self, number: int, within_s: float) -> bool:
-        """Wait until this request is written down; return False if that takes longer."""
+        """Wait until this request is written down or the run is over; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._kept >= number or self._over, within_s)
 
     @property
     def desired(self) -> frozenset[Island]:
-        """Islands that shall be there."""
+        """Islands that the run should have."""
         return self.wanted.desired
 
     @property
     def stopping(self) -> str | None:
-        """Why the run shall end; None while it shall go on."""
+        """Why the run should end; None while it should go on."""
         return self.wanted.stopping
 
     @property
     def wanted(self) -> DesiredState:
-        """Return the state that is requested now."""
+        """The state that is requested now."""
         with self._changed:
             return self._now
 
     # --- called by the keeper ---------------------------------------------------------------------
 
     def restore(self, desired: frozenset[Island], stopping: str | None) -> None:
-        """Take over what an earlier process of the fleet has written down."""
+        """Take over the requests that an earlier process of the fleet has written down."""
         with self._changed:
             stopping = self._now.stopping or stopping
             self._now = replace(self._now, desired=desired, stopping=stopping)
 
     def kept(self, wanted: DesiredState) -> None:
-        """Say that these requests are written down, or that it was tried."""
+        """Note that these requests are written down, or that writing was tried."""
         with self._changed:
             self._kept = max(self._kept, wanted.number)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Grant no request from now on: the run is over."""
+        """Grant no further request: the run is over."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

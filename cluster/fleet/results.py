@@ -1,7 +1,7 @@
 """The results of a run: its model and its summary, written where there is room for them.
 
 The model goes to the run directory, and to the depot if that is elsewhere; one of the two is
-enough. While neither takes it the end is tried again, and `archipelago save` can take it.
+enough. While neither accepts it the end is retried, and `archipelago save` can save it elsewhere.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ class SavedModel:
     """The public model of a run, as it was written."""
 
     where: str
+    """The folder or path."""
     versions: Sequence[Version]
+    """The version of each fragment."""
     fingerprint: str
+    """The sha256 of all fragments."""
 
 
 def save_model(
@@ -47,10 +50,11 @@ def save_model(
     check: Callable[[], None] | None = None,
     then: Callable[[Path], None] | None = None,
 ) -> SavedModel:
-    """Write the model into a folder, fragment by fragment.
+    """Write the model to a folder, fragment by fragment.
 
-    `check` is called before anything is put in its place; `then` with each file that was.
-    Errors: `OSError`, and nothing is left; `Unavailable`; what `check` and `then` raise.
+    `check` is called before any file is put in its place; `then` with each file afterwards.
+
+    Errors: `OSError`, and nothing is left; `Unavailable`; those of `check` and `then`.
     """
     files = ModelFiles(folder, layout, name=name)
     try:
@@ -77,7 +81,7 @@ def save_to(path: Path, layout: Layout, public: Iterable[tuple[Version, Flat]]) 
 
 
 class Results:
-    """The results of one run. What is written already is not written again by the next attempt."""
+    """The results of one run; a retry does not write again what is written."""
 
     def __init__(self, run_dir: Path, depot: Depot, layout: Layout) -> None:
         self._run_dir, self._depot, self._layout = run_dir, depot, layout
@@ -94,13 +98,16 @@ class Results:
         asked: Callable[[], str | None],
         rescued: SavedModel | None = None,
     ) -> Outcome:
-        """Save the public model, have it judged, sum up; to be called again after an error.
+        """Save the public model, have it evaluated, write the summary; after an error call again.
 
-        `measured`: the syncer's figures. `check`: is the run ours still? `began`: in seconds since
-        1970. `asked`: who wants it to end; if nobody does as yet, who comes to want that while the
-        model is judged has the end without the verdict. `rescued`: the same model, saved elsewhere.
+        - `measured`: the syncer's figures.
+        - `check`: raises if another process owns the run.
+        - `began`: seconds since 1970.
+        - `asked`: returns the request to end the run. If one arrives during the evaluation, the run
+          ends without its result.
+        - `rescued`: the same model, saved elsewhere.
 
-        Errors: `OSError` if nothing takes the model; `Unavailable`; what `check` raises.
+        Errors: `OSError` if no place accepts the model; `Unavailable`; those of `check`.
         """
         missing: list[str] = []
         if self._model is None:
@@ -110,7 +117,7 @@ class Results:
         figures = dict.fromkeys(SUMMARY_KEYS) | dict(measured)
         figures["global_sha256"] = model.fingerprint
         if self._judged is None:
-            self._sum_up(figures, began, rescued)  # whoever waits for no verdict has all but that
+            self._sum_up(figures, began, rescued)  # write everything before the evaluation
             before = asked()
             self._judged = core.verdict(model.versions, lambda: asked() != before)
         losses, why = self._judged
@@ -144,9 +151,9 @@ class Results:
     def _sum_up(
         self, figures: Mapping[str, object], began: float, rescued: SavedModel | None
     ) -> tuple[dict[str, object], str | None]:
-        """Write the summary; return it, and why it is not in the run directory if it is not.
+        """Write the summary; return it, and why the run directory lacks it if it does.
 
-        Errors: `OSError` if nothing takes it, unless the model was rescued.
+        Errors: `OSError` if no place accepts it, unless the model was rescued.
         """
         summary = {key: figures[key] for key in SUMMARY_KEYS} | {"wall_s": time.time() - began}
         content, problem = json_bytes(summary), None
@@ -176,7 +183,7 @@ class Results:
 
 @contextmanager
 def _folder_of(depot: Depot) -> Generator[Path]:
-    """The depot's own folder, or one for the time being from which files are copied there."""
+    """Yield the depot's own folder, or a temporary one from which files are copied there."""
     if isinstance(depot, Folder):
         yield depot.path
         return
@@ -185,7 +192,7 @@ def _folder_of(depot: Depot) -> Generator[Path]:
 
 
 def no_room(error: OSError, run: str, place: str) -> str:
-    """Return what people are told while the end of a run cannot be written."""
+    """Return the message for people while the end of a run cannot be written."""
     what = "there is no room" if error.errno == errno.ENOSPC else str(error.strerror or error)
     return (
         f"the end of the run cannot be written to {place}: {what}; make room there, or take the "

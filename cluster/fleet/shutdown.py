@@ -1,6 +1,6 @@
-"""The end of a run: attempted again and again until the model is somewhere.
+"""The end of a run, retried until the model is saved somewhere.
 
-The shards stay alive meanwhile, since they alone hold the newest model. Other threads may save it
+The shards stay alive meanwhile, since only they hold the newest model. Other threads may save it
 elsewhere, which lets the run end.
 """
 
@@ -24,13 +24,13 @@ from coordinator.fragments import Layout
 log = logging.getLogger("archipelago.fleet")
 
 LEAVE_TIMEOUT_S = 5.0
-"""So long the islands are waited for as they leave."""
+"""The timeout in seconds of the islands' answers as they leave."""
 AGAIN_S = 5.0
-"""Between two attempts to write the end of the run."""
+"""Seconds between two attempts to write the end of the run."""
 
 
 class Shutdown:
-    """The end of one run. The keeper calls `attempt` and `not_yet`; any thread calls `save`."""
+    """The end of one run; the keeper calls `attempt` and `not_yet`, any thread calls `save`."""
 
     def __init__(
         self,
@@ -46,21 +46,22 @@ class Shutdown:
         self._results: Results | None = None
         self._measured: dict[str, object] | None = None
         self._tried_s = -AGAIN_S
-        self._waits: Results | None = None  # their model is final, and nothing has taken it
+        self._waits: Results | None = None  # results with a final model that no place accepts
         self._rescued: tuple[Results, SavedModel] | None = None
         self.trouble: str | None = None
         """Why the end cannot be written; None if it can."""
 
     def not_yet(self) -> None:
-        """Note that the run goes on: nothing of an earlier attempt counts."""
+        """Note that the run goes on, and forget any earlier attempt."""
         if self._measured is not None:
             self._results = self._measured = self._waits = self.trouble = None
 
     def attempt(self, layout: Layout, *, check: Callable[[], None], began: float) -> Outcome | None:
-        """Let the islands go, judge and save the result, sum up; None if that must be tried again.
+        """Let the islands leave, save and evaluate the model, sum up; None: call this again.
 
-        `check`: raises if the run is not ours any more. `began`: in seconds since 1970.
-        Errors: what `check` raises.
+        `check`: raises if another process owns the run. `began`: seconds since 1970.
+
+        Errors: those of `check`.
         """
         rescued = None
         if self._rescued is not None and self._rescued[0] is self._results:
@@ -82,10 +83,10 @@ class Shutdown:
                 asked=lambda: self._requests.stopping,
                 rescued=rescued,
             )
-        except Unavailable as error:  # one of them is back at the next look
+        except Unavailable as error:  # an actor is being restarted: retry at the next look
             log.warning("the end is tried again: %s", error)
             return None
-        except OSError as error:  # the shards hold the model, and stay
+        except OSError as error:  # the shards hold the model, and stay alive
             if self.trouble is None:
                 log.error("the end is tried again: %s", error)
             self.trouble = no_room(error, self._run_dir.name, str(self._run_dir))
@@ -98,7 +99,7 @@ class Shutdown:
     def save(self, path: Path, layout: Layout) -> str:
         """Write the public model to this path; return where it is.
 
-        Errors: `UserMistake` if the path does not take it, or the shards cannot be heard.
+        Errors: `UserMistake` if the path does not accept the model, or the shards do not answer.
         """
         final = self._waits
         try:

@@ -1,7 +1,7 @@
-"""Warm spares: processes that have imported, read and compiled, on devices of their own, and wait.
+"""Warm spares (hot standby): processes that have imported, read and compiled, on their own devices.
 
-One that takes an island over swaps places with whoever had it: what is left of that one is
-restarted by Ray, or wakes up, and is the spare from then on.
+A spare that takes an island over swaps places with the island's process. That process is restarted
+by Ray, or wakes up, and is the spare from then on.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from cluster.names import Seat, free_seat
 log = logging.getLogger("archipelago.fleet")
 
 FRESH_S = 2.0
-"""A spare that has not asked for so long may be dead itself."""
+"""Seconds without a heartbeat after which a spare may be dead itself."""
 
 
 @dataclass(slots=True)
 class Spare:
-    """One seat without an island. `heard_s`: when it last spoke, or was put there; `warm`: it has
-    said since it last started that it could be an island at once."""
+    """One seat without an island."""
 
     seat: Seat
     group: str
     heard_s: float
+    """When it last spoke, or was put there."""
     place: Place
     actor: Handle | None = None
     starts: int = 0
+    """Processes that have begun there since one was warm."""
     warm: bool = False
+    """Whether its present process has said that it could run an island at once."""
 
 
 class Spares:
-    """All of a run, by seat; the keeper's thread alone calls these methods."""
+    """All spares of a run, by seat; only the keeper's thread calls these methods."""
 
     def __init__(self, config: Config, cluster: RayCluster) -> None:
         self._config, self._cluster, self._policy = config, cluster, config.faults.policy
@@ -48,11 +50,11 @@ class Spares:
 
     @property
     def starts(self) -> dict[Seat, int]:
-        """Processes that have begun at each spare's seat since it was warm last."""
+        """Processes that have begun at each spare's seat since one was warm."""
         return {seat: spare.starts for seat, spare in self._there.items()}
 
     def warm(self, now_s: float) -> dict[str, list[Seat]]:
-        """Those that could take an island over now, by group."""
+        """Return the seats of the spares that could take an island over now, by group."""
         found: dict[str, list[Seat]] = {}
         for spare in self._there.values():
             if spare.warm and now_s - spare.heard_s <= FRESH_S:
@@ -60,30 +62,36 @@ class Spares:
         return found
 
     def starting(self, seat: Seat, now_s: float) -> None:
-        """Count a process that begins here."""
+        """Count a process that begins at this seat."""
         if (spare := self._there.get(seat)) is not None:
             spare.starts, spare.warm, spare.heard_s = spare.starts + 1, False, now_s
 
     def heard(self, seat: Seat, now_s: float, *, warm: bool) -> None:
+        """Note the heartbeat of a spare."""
         if (spare := self._there.get(seat)) is not None:
             spare.heard_s, spare.warm = now_s, warm
             spare.starts = 1 if warm else spare.starts
 
     def take(self, seat: Seat) -> Spare:
+        """Remove a spare, which becomes an island, and return it."""
         return self._there.pop(seat)
 
     def add(self, spare: Spare) -> None:
+        """Add a spare."""
         self._there[spare.seat] = spare
 
     def find(self, seats: Mapping[Seat, str], now_s: float) -> None:
-        """Those that an earlier life of the fleet has started, as far as they are there."""
+        """Take over the spares that an earlier process of the fleet has started, if still there."""
         for seat, group in seats.items():
             place, actor = self._cluster.reserved(seat), self._cluster.find_island(seat)
             if place is not None:
                 self.add(Spare(seat, group, now_s, place, actor))
 
     def tend(self, taken: set[Seat], now_s: float) -> bool:
-        """Have as many as are wished for, each with its process; True if there are others now."""
+        """Keep as many spares as configured, each with a process; return whether the seats changed.
+
+        A spare that is silent for too long is replaced.
+        """
         before = {*self._there}
         for spare in [*self._there.values()]:
             if spare.actor is not None and now_s - spare.heard_s > self._policy.hang_s:
@@ -104,7 +112,7 @@ class Spares:
         return before != {*self._there}
 
     def give_back(self, spare: Spare) -> None:
-        """End its process, return its devices."""
+        """End a spare's process, and return its devices."""
         del self._there[spare.seat]
         try:
             if spare.actor is not None:
@@ -113,5 +121,6 @@ class Spares:
             spare.place.give_back()
 
     def give_all_back(self) -> None:
+        """End the processes of all spares, and return their devices."""
         for spare in [*self._there.values()]:
             self.give_back(spare)

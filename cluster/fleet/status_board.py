@@ -10,7 +10,7 @@ from cluster.status import RunStatus
 
 
 class StatusBoard:
-    """The published status of one run. The keeper writes it, and every thread may read it."""
+    """The published status of one run; the keeper writes it, and every thread may read it."""
 
     def __init__(self, run: str, config: Config) -> None:
         self._run, self._config = run, config
@@ -18,21 +18,21 @@ class StatusBoard:
         self._alerts: tuple[str, ...] = ()
 
     def publish(self, status: RunStatus) -> None:
-        """Show this status from now on."""
+        """Publish this status."""
         self._published = status
 
     def publish_alerts(self, alerts: Iterable[str]) -> None:
-        """Show these alerts from now on, with whatever status is published."""
+        """Publish these alerts, with any status."""
         self._alerts = tuple(alerts)
 
     def published(self) -> RunStatus | None:
-        """Return the status that was published last, with the alerts; None if none was."""
+        """Return the status that was published last, with the alerts; None if there is none."""
         if (seen := self._published) is None:
             return None
         return {**seen, "alerts": [*self._alerts]}
 
     def status(self) -> RunStatus:
-        """Return the published status, or that of a run that has not been looked at."""
+        """Return the published status, or that of a run that is starting."""
         if (seen := self.published()) is not None:
             return seen
         return {**starting_status(self._run, self._config), "alerts": [*self._alerts]}

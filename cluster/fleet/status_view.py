@@ -1,4 +1,4 @@
-"""What the fleet shows of a run: the syncer's status, with what it knows of the islands on top."""
+"""The status that people see: the syncer's, with the fleet's knowledge of the islands on top."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def overlay_islands(
     spares: int,
     evaluation: EvaluationStatus | None = None,
 ) -> RunStatus:
-    """Return the syncer's status with the islands as the fleet has them.
+    """Return the syncer's status with the fleet's view of the islands.
 
-    `wanted`: islands that shall be there. `spares`: warm ones. `evaluation`: what an evaluation of
-    the model takes.
+    `wanted`: islands that the run should have. `spares`: warm ones. `evaluation`: cost and progress
+    of evaluations of the model.
     """
     said = {each["island"]: each for each in seen["islands"]}
     islands = [_overlaid(said.get(island), it) for island, it in held.items()]
@@ -40,7 +40,7 @@ def metrics_line(status: RunStatus) -> str:
 
 
 def _last_line(words: str) -> str:
-    """Of a traceback: what was raised."""
+    """Return the last line of a traceback, which names the exception."""
     lines = words.strip().splitlines()
     return f": {in_short(lines[-1])}" if lines else ""
 
@@ -79,7 +79,7 @@ def _overlaid(said: IslandStatus | None, it: HeldIsland) -> IslandStatus:
 
 
 def starting_status(run: str, config: Config) -> RunStatus:
-    """Return the status of a run that the keeper has not looked at yet."""
+    """Return the status of a run at which the keeper has not looked yet."""
     return RunStatus(
         run=run, t=0, steps=config.run.steps, elapsed_s=0.0, left_s=None, phase="starting",
         islands=[], fragments=[], participants=0.0, alive=0, merges=0, tokens_trained=0,

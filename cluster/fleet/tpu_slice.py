@@ -1,10 +1,10 @@
-"""A TPU slice of several hosts as an island's devices. Ray's slice utilities, which are alpha, are
-called here only.
+"""A TPU slice of several hosts as an island's devices.
 
-Ray reserves a slice in two steps: it takes the slice's head, which one slice has once, and then a
-placement group of one bundle to each host, pinned to that slice by its name. The first step waits
-for a slice that is free, so it is done on a thread. The head is kept as long as the slice is: Ray
-would give it to somebody else, who then waits for hosts that are taken.
+Ray's slice utilities, which are alpha, are called only here. Ray reserves a slice in two steps. It
+first takes the slice's head, a resource that each slice has once. Then it makes a placement group
+of one bundle for each host, pinned to that slice by name. The first step waits for a free slice, so
+a thread does it. The head is kept as long as the slice: else Ray would give it to somebody else,
+who then waits for hosts that are taken.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from cluster.fleet.backend import Place
 
 log = logging.getLogger("archipelago.fleet")
 ASKED_S = 10.0
-"""So long each question for a free slice waits in Ray, before it is asked again."""
+"""The timeout in seconds of each request to Ray for a free slice, after which it is repeated."""
 PLACED_S, LOOK_S = 15.0, 0.2
-"""A slice whose head is free and whose other hosts are not there after so long is given up; between
-two looks."""
+"""The timeout of a slice whose other hosts are taken, and the time between looks, in seconds."""
 
 _HEAD = re.compile(r"TPU-.+-head")
 """The resource that the first host of a slice has, once."""
 
 
 class PlacedSlice(Place):
-    """A slice that is asked for, or there: one host's bundle for each of `hosts`."""
+    """A slice that is requested or there: one bundle for each of its `hosts`."""
 
     def __init__(
         self,
@@ -49,8 +48,11 @@ class PlacedSlice(Place):
         name: str,
         lifetime: str | None,
     ) -> None:
-        """`accelerator`: such as "TPU-V6E". `bundle`: of one host; `labels`: that its node must
-        have. Returns at once."""
+        """Request a slice, without waiting for it.
+
+        `accelerator`: such as "TPU-V6E". `bundle`: resources of one host; `labels`: those that its
+        node must have.
+        """
         self._lock, self._given_back = threading.Lock(), threading.Event()
         self._slice: SlicePlacementGroup | None = None
 
@@ -73,7 +75,7 @@ class PlacedSlice(Place):
                     if self._has(reserve()):
                         return
                 except TimeoutError:
-                    pass  # none is free
+                    pass  # no slice is free
                 except Exception as error:
                     if str(error) != said:
                         said = str(error)
@@ -84,8 +86,11 @@ class PlacedSlice(Place):
         self._asking.start()
 
     def _has(self, found: SlicePlacementGroup) -> bool:
-        """Whether it is this place's from now on: not if other hosts than its head are taken, nor
-        if nobody wants it any more."""
+        """Return whether this place keeps the slice that was found.
+
+        It does not if other hosts than the head are taken, or if the place was given back
+        meanwhile.
+        """
         group, until_s, kept = _group_of(found), time.monotonic() + PLACED_S, False
         try:
             while placement_group_table(group).get("state") != PLACED:
@@ -100,15 +105,20 @@ class PlacedSlice(Place):
                 found.shutdown()
 
     def ready(self) -> bool:
+        """Return whether the slice is there."""
         return self._slice is not None
 
     def strategy(self) -> PlacementGroupSchedulingStrategy:
+        """Return the scheduling strategy of the first host."""
         assert self._slice is not None, "it is ready"
         group = _group_of(self._slice)
         return PlacementGroupSchedulingStrategy(group, bundles_by_host(group)[0])
 
     def give_back(self) -> None:
-        """Waits for a question that is under way: what it finds would outlive this process."""
+        """Return the slice.
+
+        This waits for a request that is under way, whose slice would outlive this process.
+        """
         with self._lock:
             self._given_back.set()
         self._asking.join(ASKED_S + PLACED_S)
@@ -119,10 +129,10 @@ class PlacedSlice(Place):
 
 
 def head_of(group: PlacementGroup) -> PlacementGroup | None:
-    """Return what reserves the head of the slice that a group has; None if it has no slice.
+    """Return the reservation of the head of a group's slice; None if the group has no slice.
 
-    Ray gives that reservation no name, so a fleet that comes back finds it by its place: the head
-    of a slice is on one of the group's hosts, and nobody else can have it.
+    Ray gives that reservation no name, so a restarted fleet finds it by its place: the head of a
+    slice is on one of the group's hosts, and nobody else can have it.
     """
     tables: Any = placement_group_table()
     mine = tables.get(group.id.hex(), {})

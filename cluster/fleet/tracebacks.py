@@ -10,13 +10,16 @@ from cluster.names import Seat
 
 log = logging.getLogger("archipelago.fleet")
 FOLDER = "tracebacks"
+"""The folder in the run directory."""
 KEPT = 16
-"""Files for each seat; the oldest go."""
+"""Files that are kept for each seat; the oldest are deleted."""
 
 
 def keep_traceback(run_dir: Path, seat: Seat, words: str) -> str:
-    """Write a traceback to `tracebacks/SEAT-NUMBER.txt`, and return that name; an empty one if it
-    cannot be written, which is logged."""
+    """Write a traceback to `tracebacks/SEAT-NUMBER.txt`, and return that name.
+
+    If it cannot be written, log the error and return an empty name.
+    """
     folder, named = run_dir / FOLDER, re.compile(re.escape(seat) + r"-(\d+)\.txt")
     try:
         folder.mkdir(exist_ok=True)

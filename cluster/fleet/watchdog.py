@@ -1,9 +1,9 @@
-"""The watchdog of syncer, shards and evaluator: a process that gives no sign is restarted.
+"""The watchdog of syncer, shards and evaluator: a process without a sign of life is restarted.
 
-Every few seconds each of them is asked for a sign, without waiting for it. A process that owes one
-for `hang_s` hangs: it is killed, and Ray restarts it, as after any other death. A process that
-gives signs and does not come further with an answer that the keeper waits for is given `STUCK`
-times as long. Only time in which the fleet itself was awake counts.
+Every few seconds each process is asked for a sign, without waiting for it. A process that owes a
+sign for `hang_s` hangs: it is killed, and Ray restarts it, as after any other death. A process that
+gives signs but makes no progress with an answer that the keeper waits for has `STUCK` times as
+long. Only time in which the fleet itself was awake counts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from coordinator.errors import RunFailed
 log = logging.getLogger("archipelago.fleet")
 
 STARTING_S = 120.0
-"""A process that has given no sign yet imports and compiles, and is given at least this long."""
+"""The least timeout in seconds of a process without a sign so far: it imports and compiles."""
 STUCK = 5
-"""Times `hang_s`: patience with a process that gives signs, and the same one again and again."""
+"""The timeout, in units of `hang_s`, of a process that repeats the same sign."""
 OFTEN = 8
-"""Looks that must find no sign before a process hangs, and questions asked within `hang_s`."""
+"""Looks without a sign after which a process hangs, and requests for signs within `hang_s`."""
 
 
 @dataclass(slots=True)
@@ -33,30 +33,35 @@ class WatchedProcess:
     """The signs of one process."""
 
     begin: Callable[[], Pending]
-    """Asks for a sign."""
+    """A call that asks for a sign."""
     restart: Callable[[], None]
-    """Kills it, so that Ray restarts it."""
+    """A call that kills it, so that Ray restarts it."""
     vital: bool = True
-    """The run cannot go on without it."""
+    """Whether the run cannot go on without it."""
     asked_s: float = 0.0
+    """When it was asked last."""
     pending: Pending | None = None
+    """The sign that it owes; None if it owes none."""
     heard: bool = False
-    """It has given a sign since it was last seen to start."""
+    """Whether it has given a sign since it was last seen to start."""
     sign: object = None
-    """What it said last: another sign says that it has come further."""
+    """The last sign; a different one shows progress."""
     moved_s: float = 0.0
+    """When it last made progress."""
     restarts: int = 0
-    """How often it was restarted since the run last moved on."""
+    """Times it was restarted since the run last made progress."""
 
 
 @dataclass(slots=True)
 class Watchdog:
-    """The watchdog of one run; the keeper's thread alone calls it. Times are in seconds awake."""
+    """The watchdog of one run; only the keeper's thread calls it. Times are seconds awake."""
 
     hang_s: float
+    """The timeout of a sign."""
     most: int
     """Restarts in a row, without progress of the run between, after which the run ends."""
     now_s: Callable[[], float] = time.monotonic
+    """A steady clock."""
     _of: dict[str, WatchedProcess] = field(default_factory=dict)
     _awake_s: float = 0.0
     _looked_s: float | None = None
@@ -64,7 +69,7 @@ class Watchdog:
 
     @property
     def restarts(self) -> int:
-        """Processes that were restarted because they gave no sign."""
+        """Processes that were restarted because they gave no sign, in all."""
         return self._total
 
     def add(
@@ -75,7 +80,7 @@ class Watchdog:
         *,
         vital: bool = True,
     ) -> None:
-        """Watch this process from now on. `vital`: the run ends if it cannot be had."""
+        """Watch this process from now on; `vital`: the run ends if it hangs again and again."""
         self._of[name] = WatchedProcess(begin, restart, vital, asked_s=self._awake_s - self.hang_s)
 
     def waits_for(self, name: str) -> None:
@@ -84,12 +89,12 @@ class Watchdog:
             it.moved_s = self._awake_s
 
     def progressed(self) -> None:
-        """Note that the run has moved on, whatever was restarted before."""
+        """Note that the run has made progress, which resets all counts of restarts."""
         for it in self._of.values():
             it.restarts = 0
 
     def look(self, waiting_for: str | None = None) -> None:
-        """Look once at what each process has said, and restart those that hang; return at once.
+        """Check the signs of each process without waiting, and restart those that hang.
 
         Errors: `RunFailed` if one was restarted too often without progress between.
         """
@@ -105,14 +110,14 @@ class Watchdog:
         self._looked_s = now_s
 
     def _hangs(self, it: WatchedProcess, *, waited_for: bool) -> str | None:
-        """Return why this process hangs; None if it does not, as far as can be seen."""
+        """Return why this process hangs; None if it does not, as far as is known."""
         now_s = self._awake_s
         if it.pending is None and now_s - it.asked_s >= self.hang_s / OFTEN:
             it.pending, it.asked_s = it.begin(), now_s
         if it.pending is not None:
             try:
                 sign = it.pending(0.0)
-            except RayTaskError as error:  # it is there, and that is all that is asked
+            except RayTaskError as error:  # an error is a sign of life too
                 self._note(it, str(error))
             except GetTimeoutError:
                 patience_s = self.hang_s if it.heard else max(self.hang_s, STARTING_S)

@@ -1,20 +1,20 @@
-"""The shard's process: it holds fragments, takes contributions in, merges, publishes.
+"""The shard's process: it holds fragments, receives contributions, merges and publishes.
 
-`actors`, `launch` (its preflight) and the laboratory come in; the simulator plays `shard`, what is
-below that, and `fates`, and has integers for the rest. No Ray here; the arithmetic is
-`coordinator`'s.
+`actors`, `launch` (its preflight) and the laboratory import this package. The simulator runs
+`shard`, everything below it, and `fates`; it has integers in place of the rest. No module here
+imports Ray, and the numerical work is done by `coordinator`.
 
     shard           what a shard decides and keeps: receive, merge, stage, store, publish,
                     recover
-    shard_fragment  one fragment there: its public version, the staged one, those before
+    shard_fragment  one fragment: its public version, the staged one, and earlier ones
     inbox           contributions that wait for a merge, measured when they arrived
     retention       which public fragments a shard keeps, and which versions it stores
-    arithmetic      what it has done for it, as protocols: arithmetic and files
+    arithmetic      protocols of the arithmetic and of the files that a shard uses
     arrays          the arithmetic on arrays
-    files           the files, in the run's depot; or none
-    storing_thread  when a version is stored, and the thread that does it beside gate and merge
-    build           a shard and its outer optimizer, as a configuration has them
+    files           the files in the run's depot, or no files at all
+    storing_thread  when a version is stored, and the thread that stores it, beside gate and merge
+    build           a shard and its outer optimizer, built from a configuration
     outer_optax     any optax transformation as outer optimizer
-    arrivals        how long publications were on their way
+    arrivals        how long publications took to reach the learners
     fates           what became of contributions, for learners that are asked for more
 """

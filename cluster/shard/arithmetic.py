@@ -1,7 +1,7 @@
-"""What a shard has done for it: arithmetic on the arrays of its fragments, and files.
+"""Protocols of the arithmetic on fragments and of the files that a shard uses.
 
-`cluster.shard.shard` decides over these two. A run has `cluster.shard.arrays` and
-`cluster.shard.files`; the simulator has integers for both.
+`cluster.shard.shard` makes the decisions and calls these two. A run uses `cluster.shard.arrays` and
+`cluster.shard.files`; the simulator uses integers for both.
 """
 
 from __future__ import annotations
@@ -13,57 +13,60 @@ from coordinator.protocol import Fragment, Merge, Version
 
 
 class Sized(Protocol):
-    """Something of so many bytes."""
+    """An object with a size in bytes."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        ...
 
 
 class Versioned(Protocol):
-    """Something of one version of a fragment."""
+    """An object that belongs to one version of a fragment."""
 
     @property
-    def version(self) -> Version: ...
+    def version(self) -> Version:
+        """The version of the fragment."""
+        ...
 
 
 P = TypeVar("P", bound=Sized)
-"""What is handed in: an encoded delta, perhaps with first moments beside it."""
+"""A payload that is handed in: an encoded delta, perhaps with first moments beside it."""
 D = TypeVar("D", bound=Sized)
-"""What leads from one version of a public fragment to the next: an encoded difference, perhaps with
-the mean of first moments beside it."""
+"""An encoded difference from one public version to the next, perhaps with mean first moments."""
 W = TypeVar("W")
-"""A public fragment, whole."""
+"""A whole public fragment."""
 S = TypeVar("S", bound=Versioned)
-"""A fragment as it is stored: master, momentum, public fragment and shared moments of one
-version."""
+"""A stored fragment: master, momentum, public fragment and shared moments of one version."""
 
 
 class Held(NamedTuple, Generic[P]):
-    """What was handed in, as it is held until it is merged; `norms`: of each piece; `moments`: the
-    norm of the first moments beside the delta, None if there are none."""
+    """A contribution's bytes, held until they are merged or dropped."""
 
     fragment: Fragment
     payload: P
     norms: Sequence[float]
+    """Norm of each piece of the delta."""
     moments: float | None = None
+    """Norm of the first moments beside the delta; None if there are none."""
 
 
 class Weighed(NamedTuple, Generic[P, W]):
-    """A contribution to a merge. `base`: the public fragment from which it counts, if that is an
-    earlier one than the present and the delta is to be counted from the present one."""
+    """A contribution to a merge, with its weight."""
 
     held: Held[P]
     weight: float
     base: W | None
+    """The earlier public fragment from which the delta counts; None if it counts as it is."""
 
 
 class Staging(NamedTuple, Generic[D]):
-    """What a merge has come to: the difference to the public fragment, with the mean of the first
-    moments where there are some, and the norm of the difference. All else as in
-    `coordinator.protocol.Merged`."""
+    """The result of a merge; `cosines` and the rest are as in `coordinator.protocol.Merged`."""
 
     difference: D
+    """The step of the public fragment, with the mean first moments if there are any."""
     norm: float
+    """Norm of that step."""
     cosines: tuple[float | None, ...]
     measured: int
     turned: float | None
@@ -72,48 +75,53 @@ class Staging(NamedTuple, Generic[D]):
 
 
 class Arithmetic(Protocol[P, D, W, S]):
-    """The arrays of each fragment, and all that is computed with them."""
+    """The arrays of each fragment, and all computations on them."""
 
     def put(self, p: Fragment, stored: S) -> None:
-        """Own these arrays from here on, in place of those that there may be."""
+        """Take over these arrays, in place of any earlier ones of the fragment."""
         ...
 
     def stored(self, p: Fragment, version: Version, staged: D | None) -> S:
-        """The fragment as it is, not copied; or a copy, as it will be public with what is
-        staged."""
+        """Return the fragment as it is stored.
+
+        Without a staged difference the arrays are not copied. With one the result is a copy, as the
+        fragment will be once the difference is public.
+        """
         ...
 
     def whole(self, p: Fragment) -> W:
-        """A copy of the public fragment."""
+        """Return a copy of the public fragment."""
         ...
 
     def public(self, p: Fragment) -> W:
-        """The public fragment itself, which `publish` may change in place."""
+        """Return the public fragment itself, which `publish` may change in place."""
         ...
 
     def shared(self, p: Fragment) -> D | None:
-        """The mean of the islands' first moments, as it was published last; None if there is none:
-        nobody has handed any in since the shard began, or came back."""
+        """Return the mean of the islands' first moments, as it was published last.
+
+        Returns None if no island has handed in any since the shard began or came back.
+        """
         ...
 
     def flaw(self, p: Fragment, payload: P) -> str:
-        """Why this is not of the run's wire; empty if it is."""
+        """Return why this payload does not fit the run's wire; empty if it does."""
         ...
 
     def hold(self, p: Fragment, payload: P) -> Held[P]:
-        """Measure what was handed in."""
+        """Measure a payload that was handed in, and return what to hold of it."""
         ...
 
     def norms(self, held: Held[P]) -> Sequence[float]:
-        """The norm of each piece, as it is now."""
+        """Compute the norm of each piece again, from the bytes as they are now."""
         ...
 
     def undo(self, p: Fragment) -> Callable[[], None]:
-        """Copy what a merge changes; what is returned puts it back."""
+        """Copy the arrays that a merge changes, and return a function that restores them."""
         ...
 
     def put_back(self, p: Fragment, stored: S) -> None:
-        """Have what a merge has changed again, from what was stored of the public version."""
+        """Restore the arrays that a merge changes from the stored public version."""
         ...
 
     def merge(
@@ -122,47 +130,58 @@ class Arithmetic(Protocol[P, D, W, S]):
         parts: Sequence[Weighed[P, W]],
         trial: Sequence[Weighed[P, W]] | None,
     ) -> Staging[D]:
-        """Merge these in their order, in place; the public fragment stays as it is. `trial`: what
-        is measured beside them; None if no directions are wanted."""
+        """Merge these contributions in their order, in place; leave the public fragment as it is.
+
+        `trial`: contributions that are measured beside the others, and not merged; None if no
+        directions are wanted.
+        """
         ...
 
     def publish(self, p: Fragment, difference: D) -> D:
-        """Add the difference to the public fragment, and share the moments beside it; what of it
-        is of use to a learner that missed it."""
+        """Add the difference to the public fragment, and share the moments beside it.
+
+        Returns the part of the difference that a learner which missed it can use.
+        """
         ...
 
     def links(self, p: Fragment) -> int:
-        """How many differences of the public fragment are worth keeping."""
+        """Return how many differences of the public fragment are worth keeping."""
         ...
 
     def nbytes(self, *former: W) -> int:
-        """Of all its arrays, and of these public fragments beside them."""
+        """Return the bytes of all arrays, and of these earlier public fragments, together."""
         ...
 
 
 class Files(Protocol[S]):
-    """Where versions are made durable."""
+    """The place where versions are made durable."""
 
     def save(self, p: Fragment, arrays: Callable[[], S], *, first: bool) -> None:
         """Make a version durable; the `first` one is kept for ever.
 
-        Errors: `OSError` if that is not to be had; `RunFailed` if the run is another's by now.
+        Errors: `OSError` if it cannot be made durable; `RunFailed` if another owner has the run by
+        now.
         """
         ...
 
-    def has(self, p: Fragment, version: Version) -> bool: ...
+    def has(self, p: Fragment, version: Version) -> bool:
+        """Return whether this version is stored."""
+        ...
 
     def load(self, p: Fragment, version: Version) -> S:
-        """Errors: `Damaged`, `OSError`."""
+        """Read one stored version.
+
+        Errors: `Damaged`; `OSError`.
+        """
         ...
 
     def newest(self, p: Fragment, upto: Version) -> S:
-        """The newest good version that is not later than this one.
+        """Return the newest good version that is not later than `upto`.
 
         Errors: `Damaged` if there is none.
         """
         ...
 
     def forget_after(self, p: Fragment, version: Version) -> None:
-        """Let go of what is later; what cannot be let go of stays."""
+        """Delete all later versions; one that cannot be deleted stays."""
         ...

@@ -1,9 +1,9 @@
 """The arithmetic of a shard that holds arrays.
 
-Per fragment: the fp32 master, the outer momentum, and the public fragment that all learners share
-(12 bytes a parameter), all three changed in place. A merge moves master and momentum; the public
-fragment follows when the encoded difference to it is published. Where islands share their first
-moments, their mean lies beside it, encoded: the newest only, as it was published.
+Each fragment has an fp32 master, the outer momentum, and the public fragment that all learners
+share: 12 bytes a parameter, all three changed in place. A merge moves master and momentum. The
+public fragment follows when the encoded difference to it is published. Where islands share their
+first moments, the mean that was published last is kept too, encoded.
 """
 
 from __future__ import annotations
@@ -41,36 +41,37 @@ from coordinator.outer import OuterRule
 from coordinator.protocol import Fragment, Merge, Version
 from coordinator.tiles import Spread
 
-importlib.import_module("numpy.random")  # else numba does so on the thread that compiles first, and
-# to two threads that import it at once Python says that they are a deadlock
+importlib.import_module("numpy.random")  # else numba imports it on the thread that compiles first,
+# and Python reports a deadlock if two threads import it at once
 ArrayShard: TypeAlias = Shard[Sent, Sent, Flat, Arrays]
 
 
 class OuterOptimizer(Protocol):
-    """An outer optimizer that is not ours; its state lies where ours has the momentum."""
+    """An outer optimizer from outside this project; its state takes the place of our momentum."""
 
     def step(self, master: Flat, state: Flat, delta: Flat) -> None:
-        """Move `master` by the merged `delta`, updating `state`; both in place."""
+        """Move `master` by the merged `delta` and update `state`, both in place."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How a run merges. `keep_differences`: of each public fragment, where they weigh less than the
-    fragment. `wire_moments`: of first moments, either way; None if islands share none. `kappa`: of
-    RDA (`coordinator.merge`)."""
+    """The way in which a run merges."""
 
     merge_rule: MergeRule
     outer: OuterRule | OuterOptimizer
     wire_up: Wire
     wire_down: Wire
     keep_differences: int
+    """Differences of each public fragment to keep, while they are smaller than the fragment."""
     wire_moments: Wire | None
+    """The encoding of first moments in both directions; None if islands share none."""
     kappa: float
+    """The exponent of radial-directional averaging (`coordinator.merge`)."""
 
 
 def first(flat: Flat, generation: int = 0) -> Arrays:
-    """Number 0 of one fragment, copied."""
+    """Return version number 0 of one fragment, with copied parameters and zero momentum."""
     return Arrays(
         Version(generation, 0),
         master=np.array(flat, np.float32),
@@ -80,13 +81,15 @@ def first(flat: Flat, generation: int = 0) -> Arrays:
 
 
 def fresh(flats: Sequence[Flat], *, generation: int = 0) -> dict[Fragment, Arrays]:
-    """The arrays of an initial model, copied: number 0 of each fragment."""
+    """Return the arrays of an initial model, copied: version number 0 of each fragment."""
     return {Fragment(p): first(flat, generation) for p, flat in enumerate(flats)}
 
 
 def warm_up(wires: Iterable[Wire]) -> None:
-    """Have everything compiled that a shard of these wires calls: some seconds on a machine's first
-    run, a fraction of one later."""
+    """Compile everything that a shard with these wires calls.
+
+    This takes some seconds on a machine's first run, and a fraction of one later.
+    """
     for wire in wires:
         layout = cut([Leaf("warm", (kernels.BLOCK,))], 1)
         values = np.ones(kernels.BLOCK, np.float32)
@@ -106,13 +109,14 @@ def warm_up(wires: Iterable[Wire]) -> None:
 
 
 class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
-    """Arrays on this host; `spread` gives the work on large fragments to threads."""
+    """The arithmetic on arrays of this host; `spread` divides large fragments among threads."""
 
     def __init__(self, layout: Layout, method: Method, spread: Spread) -> None:
         self._layout, self._method, self._spread = layout, method, spread
         self._arrays: dict[Fragment, Arrays] = {}
 
     def put(self, p: Fragment, stored: Arrays) -> None:
+        """Take over these arrays; an array that is read-only is copied."""
         self._arrays[p] = Arrays(
             stored.version,
             master=np.require(stored.master, requirements="W"),
@@ -122,6 +126,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         )
 
     def stored(self, p: Fragment, version: Version, staged: Sent | None) -> Arrays:
+        """Return the arrays at `version`; with a staged difference, copies that have it applied."""
         arrays = self._arrays[p]
         if staged is None:
             return replace(arrays, version=version)
@@ -132,15 +137,19 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         return Arrays(version, master, momentum, public, moments)
 
     def whole(self, p: Fragment) -> Flat:
+        """Return a copy of the public fragment."""
         return self._arrays[p].public.copy()
 
     def public(self, p: Fragment) -> Flat:
+        """Return the public fragment, not copied."""
         return self._arrays[p].public
 
     def shared(self, p: Fragment) -> Payload | None:
+        """Return the encoded mean of the first moments that was published last."""
         return self._arrays[p].moments
 
     def flaw(self, p: Fragment, payload: Sent) -> str:
+        """Return why these bytes do not have the run's encoding; empty if they do."""
         (difference, moments), size = split(payload), self._layout.sizes[p]
         try:
             wire, wanted = wire_of(difference, size), self._method.wire_up
@@ -151,6 +160,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         return "" if wire is wanted else f"{wire} bytes, the run's wire is {wanted or 'for none'}"
 
     def hold(self, p: Fragment, payload: Sent) -> Held[Sent]:
+        """Freeze the bytes, and measure the delta and the first moments beside it."""
         difference, moments = split(payload)
         difference, length = frozen(difference), None
         if moments is not None:
@@ -160,10 +170,12 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         return Held(p, joined(difference, moments), lengths, length)
 
     def norms(self, held: Held[Sent]) -> Sequence[float]:
+        """Compute the norm of each piece of a delta that is held."""
         difference, _ = split(held.payload)
         return norms(difference, self._layout.fragments[held.fragment], self._spread)
 
     def undo(self, p: Fragment) -> Callable[[], None]:
+        """Copy master and momentum, and return a function that restores them."""
         arrays = self._arrays[p]
         master, momentum = arrays.master.copy(), arrays.momentum.copy()
 
@@ -173,6 +185,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         return undo
 
     def put_back(self, p: Fragment, stored: Arrays) -> None:
+        """Overwrite master and momentum with the stored ones."""
         arrays = self._arrays[p]
         arrays.master[:], arrays.momentum[:] = stored.master, stored.momentum
 
@@ -182,7 +195,10 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         parts: Sequence[Weighed[Sent, Flat]],
         trial: Sequence[Weighed[Sent, Flat]] | None,
     ) -> Staging[Sent]:
-        """In a last round the merged delta is added as it is, and the momentum left alone."""
+        """Merge the contributions and take the outer step; encode the step of the public fragment.
+
+        In a last round the merged delta is added as it is, and the momentum does not change.
+        """
         p, rule, outer = order.fragment, self._method.merge_rule, self._method.outer
         arrays, pieces = self._arrays[p], self._layout.fragments[p]
         merging = [self._part(arrays, each) for each in parts]
@@ -214,8 +230,10 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         return Staging(joined(payload, moments), norm, *pointing)
 
     def _mean_moments(self, p: Fragment, parts: Sequence[Weighed[Sent, Flat]]) -> Payload | None:
-        """The mean of the first moments of those that have some, by their shares among them; None
-        if nobody has, or what is held of one is not as it came."""
+        """Return the encoded mean of the first moments that were handed in, weighted by share.
+
+        Returns None if no contribution has moments, or if the mean is not finite.
+        """
         sharing = [(each, split(each.held.payload)[1]) for each in parts]
         held = [(each.weight, moments) for each, moments in sharing if moments is not None]
         if not held or self._method.wire_moments is None:
@@ -226,7 +244,7 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         return encode(self._method.wire_moments, mean) if np.isfinite(mean).all() else None
 
     def _part(self, arrays: Arrays, each: Weighed[Sent, Flat]) -> AlignmentPart:
-        """What was handed in, as a difference to the anchor."""
+        """Return a contribution as a difference to the anchor."""
         (p, sent, lengths, _), weight, base = each
         payload, _ = split(sent)
         if base is None:
@@ -237,7 +255,10 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         return AlignmentPart(moved, weight, norms(moved, self._layout.fragments[p], self._spread))
 
     def publish(self, p: Fragment, difference: Sent) -> Sent:
-        """Moments of before are of no use to anybody."""
+        """Add the difference to the public fragment; return it without the moments.
+
+        Moments are left out because those of an earlier version are of no use to a learner.
+        """
         payload, moments = split(difference)
         add_decoded(self._arrays[p].public, payload)
         if moments is not None:
@@ -245,12 +266,16 @@ class ArrayArithmetic(Arithmetic[Sent, Sent, Flat, Arrays]):
         return payload
 
     def links(self, p: Fragment) -> int:
-        """A learner that lags behind is better off with the fragment, if that is smaller."""
+        """Return how many differences are together smaller than the whole fragment in f32.
+
+        If the fragment is smaller, a learner that lags behind fetches that instead.
+        """
         size, method = self._layout.sizes[p], self._method
         difference_bytes = method.wire_down.bytes_of(size)
         return worth_keeping(method.keep_differences, difference_bytes, Wire.F32.bytes_of(size))
 
     def nbytes(self, *former: Flat) -> int:
+        """Return the bytes of all arrays, shared moments and these earlier public fragments."""
         own = [each for a in self._arrays.values() for each in (a.master, a.momentum, a.public)]
         shared = [a.moments.nbytes for a in self._arrays.values() if a.moments is not None]
         return sum(each.nbytes for each in (*own, *former)) + sum(shared)

@@ -1,4 +1,4 @@
-"""How long publications are on their way: what the rules hear of it, a round later."""
+"""How long publications are on their way; the rules hear of it one round later."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ class _Sent:
 
 
 class Arrivals:
-    """Of the last publication of each fragment: whom it has reached, and after how long.
+    """The learners that the last publication of each fragment has reached, and after how long.
 
-    It is told when the next one is sent: whoever has not taken it in by then is not waited for.
+    The result is returned when the next publication is sent. A learner that has not received the
+    publication by then is left out.
     """
 
     def __init__(self) -> None:
         self._sent: dict[Fragment, _Sent] = {}
 
     def sent(self, p: Fragment, version: Version, now_s: float) -> Reached | None:
-        """A publication goes out; what became of the one before it. None if that reached nobody."""
+        """Note that a publication is sent; return which learners the one before it has reached.
+
+        Returns None if that one has reached no learner.
+        """
         before, self._sent[p] = self._sent.get(p), _Sent(version, now_s)
         if before is None or not before.after_s:
             return None
         return Reached(p, before.version, tuple(sorted(before.after_s.items())))
 
     def reached(self, p: Fragment, version: Version, life: Life, now_s: float) -> None:
-        """It is with this learner, ready to be adopted."""
+        """Note that this learner has the publication, ready to be adopted."""
         sent = self._sent.get(p)
         if sent is not None and sent.version == version:
             sent.after_s[life] = now_s - sent.at_s

@@ -1,4 +1,4 @@
-"""A shard, and its outer optimizer, as a configuration has them."""
+"""The construction of a shard, and of its outer optimizer, from a configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from coordinator.tiles import Spread
 
 
 def outer_of(config: Config) -> OuterRule | OptaxOuter:
-    """Errors: `UserMistake` if the target of the user's is not to be had."""
+    """Return the outer optimizer that the configuration names.
+
+    Errors: `UserMistake` if the configured target cannot be loaded.
+    """
     outer = config.sync.outer
     if outer.target is not None:
         return OptaxOuter(outer.target, outer.options)
@@ -33,13 +36,13 @@ def outer_of(config: Config) -> OuterRule | OptaxOuter:
 
 
 def wires_of(config: Config) -> set[Wire]:
-    """All that a shard reads and writes."""
+    """Return all encodings that a shard reads or writes."""
     wires = config.sync.wire_up, config.sync.wire_down, wire_of_moments(config)
     return {wire for wire in wires if wire is not None}
 
 
 def first_of(config: Config, flat: Flat) -> Arrays:
-    """Number 0 of a fragment, with nothing remembered by the outer optimizer."""
+    """Return version number 0 of a fragment, with the initial state of the outer optimizer."""
     arrays, outer = first(flat), outer_of(config)
     return arrays if isinstance(outer, OuterRule) else replace(arrays, momentum=outer.fresh(flat))
 
@@ -47,9 +50,11 @@ def first_of(config: Config, flat: Flat) -> Arrays:
 def shard_over(
     config: Config, means: Callable[[], tuple[Layout, Files[Arrays]]], spread: Spread
 ) -> ArrayShard:
-    """A shard that has no model yet. `means`: called once, when it gets one.
+    """Build a shard that has no model yet.
 
-    Errors: as `outer_of`, then.
+    `means`: called once, when the shard gets a model; it returns the layout and the files.
+
+    Errors: as `outer_of`, raised when the shard gets its model.
     """
     sync = config.sync
 
@@ -73,7 +78,7 @@ def shard_over(
 def shard_of(
     config: Config, layout: Layout, arrays: Mapping[Fragment, Arrays], spread: Spread = map
 ) -> ArrayShard:
-    """A shard with this model and no files."""
+    """Build a shard with this model and no files."""
     shard = shard_over(config, lambda: (layout, NoFiles()), spread)
     shard.seed(arrays)
     return shard

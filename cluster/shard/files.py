@@ -1,4 +1,4 @@
-"""The files of a shard: the newest versions of its fragments, in the run's depot; or none."""
+"""The files of a shard: the newest versions of its fragments in the run's depot, or no files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger("archipelago.shard")
 
 
 class DepotFiles(Files[Arrays]):
-    """The files in the run's depot; nothing is written there once the run is another owner's.
+    """The files in the run's depot; nothing is written once another owner has the run.
 
-    `pace` is told how long storing takes. A write that was given up may end after the fragment has
-    gone back to an earlier version: what it wrote is deleted again then.
+    `pace` is told how long each version took to store. A write that was given up may end after the
+    fragment has gone back to an earlier version; the file that it wrote is then deleted again.
     """
 
     def __init__(
@@ -35,11 +35,15 @@ class DepotFiles(Files[Arrays]):
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._fence, self._pace, self._now_s = store, fence, pace, now_s
-        self._returns = Counter[Fragment]()  # how often each fragment has gone back
+        self._returns = Counter[Fragment]()  # counts how often each fragment has gone back
 
     def save(self, p: Fragment, arrays: Callable[[], Arrays], *, first: bool) -> None:
+        """Store a copy of the arrays, and report the time to the pace.
+
+        Errors: `OSError`; `RunFailed` if another owner has the run.
+        """
         began_s, returns = self._now_s(), self._returns[p]
-        mine = arrays()  # before anything that the depot may hold up
+        mine = arrays()  # copy first: a slow depot may block everything below
         self._fence.check()
         self._store.save(p, mine, first)
         if returns != self._returns[p]:
@@ -49,16 +53,26 @@ class DepotFiles(Files[Arrays]):
         self._pace.stored(p, began_s, self._now_s() - began_s)
 
     def has(self, p: Fragment, version: Version) -> bool:
+        """Return whether this version is stored."""
         return self._store.has(p, version)
 
     def load(self, p: Fragment, version: Version) -> Arrays:
+        """Read one stored version.
+
+        Errors: `Damaged`; `OSError`.
+        """
         return self._store.load(p, version)
 
     def newest(self, p: Fragment, upto: Version) -> Arrays:
+        """Return the newest good version up to `upto`.
+
+        Errors: `Damaged` if there is none.
+        """
         return self._store.newest(p, upto)
 
     def forget_after(self, p: Fragment, version: Version) -> None:
-        self._returns[p] += 1  # first: what lands after this is looked for by its own thread
+        """Delete all later versions; log an error if some cannot be deleted."""
+        self._returns[p] += 1  # count first: a write that ends later then deletes its own file
         try:
             self._fence.check()
             self._store.forget_after(p, version)
@@ -69,10 +83,11 @@ class DepotFiles(Files[Arrays]):
 def keep_contributions(
     depot: Depot, fence: Fence, kept: Iterable[tuple[Contribution, Sent]]
 ) -> None:
-    """Write what is to be merged. Replay will miss what cannot be written, and says so; the run
-    need not stop.
+    """Write contributions that are about to be merged, for replay.
 
-    Errors: `RunFailed` if the run is another owner's.
+    One that cannot be written is logged; replay will miss it and say so, and the run goes on.
+
+    Errors: `RunFailed` if another owner has the run.
     """
     fence.check()
     for said, payload in kept:
@@ -83,19 +98,30 @@ def keep_contributions(
 
 
 class NoFiles(Files[Arrays]):
-    """A shard without a depot: nothing is stored, and nothing can be had again."""
+    """A shard without a depot: nothing is stored, and nothing can be loaded again."""
 
     def save(self, p: Fragment, arrays: Callable[[], Arrays], *, first: bool) -> None:
+        """Do nothing: there is no depot."""
         pass
 
     def has(self, p: Fragment, version: Version) -> bool:
+        """Return False: no version is stored."""
         return False
 
     def load(self, p: Fragment, version: Version) -> Arrays:
+        """Refuse to load.
+
+        Errors: `Damaged`, always.
+        """
         raise Damaged(f"{version} of fragment {p} is stored nowhere")
 
     def newest(self, p: Fragment, upto: Version) -> Arrays:
+        """Refuse to load.
+
+        Errors: `Damaged`, always.
+        """
         raise Damaged(f"fragment {p} is stored nowhere")
 
     def forget_after(self, p: Fragment, version: Version) -> None:
+        """Do nothing: no version is stored."""
         pass

@@ -19,7 +19,7 @@ from coordinator.protocol import (
 
 
 class Inbox(Mapping[Reference, Held[P]]):
-    """What was handed in and neither merged nor dropped, by reference."""
+    """The contributions that were handed in and neither merged nor dropped, by reference."""
 
     def __init__(self) -> None:
         self._held: dict[Reference, Held[P]] = {}
@@ -41,9 +41,10 @@ class Inbox(Mapping[Reference, Held[P]]):
     def receive(
         self, hand_in: HandIn, payload: P, arithmetic: Arithmetic[P, Any, Any, Any]
     ) -> Contribution:
-        """Hold what was handed in, measured.
+        """Measure a payload and hold it.
 
-        A payload that is not of the run's wire is not held; the contribution says why (`flaw`).
+        A payload that does not have the run's encoding is not held; the contribution then says why
+        in `flaw`, and its norm is not a number.
         """
         p, lengths, moments = hand_in.id.fragment, [math.nan], None
         reference, flaw = Reference(str(hand_in.id)), arithmetic.flaw(p, payload)
@@ -65,7 +66,7 @@ class Inbox(Mapping[Reference, Held[P]]):
         )
 
     def payload(self, reference: Reference) -> P:
-        """Return what was handed in, as it was encoded.
+        """Return a payload as it was handed in, encoded.
 
         Errors: `Misordered` if it is not held.
         """
@@ -74,7 +75,7 @@ class Inbox(Mapping[Reference, Held[P]]):
         return held.payload
 
     def drop(self, reference: Reference) -> None:
-        """Free what will not be merged; unknown references are free already."""
+        """Free a contribution that will not be merged; an unknown reference is a no-op."""
         self._held.pop(reference, None)
 
     def forget(self, fragments: Collection[Fragment]) -> None:
@@ -82,7 +83,7 @@ class Inbox(Mapping[Reference, Held[P]]):
         self._held = {r: held for r, held in self._held.items() if held.fragment not in fragments}
 
     def check(self, order: Merge) -> None:
-        """Check that everything that an order names is held.
+        """Check that every contribution that an order names is held.
 
         Errors: `Misordered`.
         """
@@ -93,6 +94,6 @@ class Inbox(Mapping[Reference, Held[P]]):
     def spoiled(
         self, order: Merge, arithmetic: Arithmetic[P, Any, Any, Any]
     ) -> tuple[ContributionId, ...]:
-        """Return which contributions of an order have other norms now than when they arrived."""
+        """Return the contributions of an order whose norms have changed since they arrived."""
         held = {c.id: self._held[c.reference] for c, _ in order.items}
         return tuple(c for c, each in held.items() if arithmetic.norms(each) != each.norms)

@@ -1,7 +1,7 @@
-"""Any optax transformation as outer optimizer: slower than our own step, and as general as it gets.
+"""Any optax transformation as outer optimizer: more general than our own step, and slower.
 
-Its state is kept as one flat f32 array where our own keeps the momentum: integers in it are exact
-up to 2**24. JAX is imported when it is used, on the shard's CPUs.
+The state of the transformation is kept as one flat f32 array in place of our momentum, so integers
+in it are exact up to 2**24. JAX is imported at first use, and runs on the shard's CPUs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 Moved: TypeAlias = "tuple[jax.Array, jax.Array]"
-"""The newer master and state."""
+"""The new master and the new state."""
 
 
 def _unknown(make: Callable[..., object], options: Mapping[str, Any]) -> str:
-    """Say which options `make` does not know, and which it does; empty if it knows all."""
+    """Return which options `make` does not know, and which it has; empty if it knows them all."""
     try:
         parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):  # it does not say; the call will
+    except (TypeError, ValueError):  # no signature is available; the call will fail by itself
         return ""
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return ""
@@ -41,10 +41,13 @@ def _unknown(make: Callable[..., object], options: Mapping[str, Any]) -> str:
 
 
 class OptaxOuter:
-    """`sync.outer.target`, called with `sync.outer.options`: such as "optax:adam"."""
+    """The target `sync.outer.target`, such as "optax:adam", called with `sync.outer.options`."""
 
     def __init__(self, target: str, options: Mapping[str, Any]) -> None:
-        """Errors: `UserMistake` if that does not give a gradient transformation."""
+        """Load the target and call it.
+
+        Errors: `UserMistake` if the result is not a gradient transformation.
+        """
         import optax
 
         module, _, attribute = target.partition(":")
@@ -62,13 +65,13 @@ class OptaxOuter:
         self._of_size = cache(self._compiled)
 
     def fresh(self, master: Flat) -> Flat:
-        """The state before the first step, [k] f32."""
+        """Return the state before the first step, f32 of shape [k]."""
         from jax.flatten_util import ravel_pytree
 
         return np.array(ravel_pytree(self._transformation.init(master))[0], np.float32)
 
     def step(self, master: Flat, state: Flat, delta: Flat) -> None:
-        """Move `master` with -`delta` as its gradient, updating `state`; both in place."""
+        """Move `master` with -`delta` as its gradient and update `state`, both in place."""
         newer, newer_state = self._of_size(master.size)(master, state, delta)
         master[:], state[:] = newer, newer_state
 

@@ -1,10 +1,10 @@
-"""What a shard decides and keeps: which bytes, of which version, for which syncer.
+"""The state machine of a shard: which bytes of which version it has, and for which syncer.
 
-It decides nothing about the training. Per fragment it knows the public version and the one that is
-*staged*: merged, but not seen by anybody before it is published, so that nothing is seen before it
-is durable; the last differences, for learners that missed some; and what was handed in for merges
-to come. The arrays and the files are behind `Arithmetic` and `Files`, which is all that the
-simulator replaces: what it plays is this module.
+A shard decides nothing about the training. For each fragment it keeps the public version; the
+*staged* one, which is merged but stays invisible until `publish`, so that nobody sees a version
+before it is durable; the last differences, for learners that missed some; and the contributions to
+later merges. The arrays and the files are behind `Arithmetic` and `Files`. The simulator replaces
+only these two, and runs this module as it is.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from coordinator.protocol import (
 
 T = TypeVar("T")
 NO_MODEL = "the shard has just begun and has no model yet"
+"""The message of `NoModel`."""
 
 
 class Shard(Generic[P, D, W, S]):
-    """Some fragments of a model, or all; none until it is told to `seed` or to `recover`.
+    """Some or all fragments of a model; none before `seed` or `recover` is called.
 
-    One thread at a time may call; `whole`, `shared` and `missed` may be called from any. `store`
-    may be called beside calls for other fragments; once it has its copy, it may go on beside all
-    but `seed`. `generation`: of the newest syncer that was heard; of an earlier one no order is
-    taken. `inbox`: what was handed in and neither merged nor dropped.
+    One thread at a time may call; `whole`, `shared` and `missed` may be called from any thread.
+    `store` may be called beside calls for other fragments; once it has its copy, it may go on
+    beside all calls but `seed`. `generation`: the newest syncer's that was heard; orders of an
+    earlier one are refused. `inbox`: contributions that are neither merged nor dropped.
     """
 
     def __init__(
@@ -59,26 +60,29 @@ class Shard(Generic[P, D, W, S]):
 
     @property
     def has_model(self) -> bool:
+        """Whether the shard has any fragment."""
         return bool(self._fragments)
 
     def obey(self, generation: int) -> None:
-        """Errors: `Outdated` if a later generation has been heard: a syncer may live on where Ray
-        has lost sight of it."""
+        """Check the fencing token of a syncer: it may live on where Ray has lost sight of it.
+
+        Errors: `Outdated` if a later generation has been heard.
+        """
         if generation < self.generation:
             other = f"that of {self.generation} is"
             raise Outdated(f"the syncer of generation {generation} is not heard any more, {other}")
 
     def _fragment(self, p: Fragment) -> ShardFragment[P, D, W, S]:
-        if not self._fragments:  # this process is not the one that was meant
+        if not self._fragments:  # this process has replaced the one that was called
             raise NoModel(NO_MODEL)
         return self._fragments[p]
 
     # --- beginnings -------------------------------------------------------------------------------
 
     def seed(self, fragments: Mapping[Fragment, S]) -> None:
-        """Take in these fragments of the initial model, and make them durable.
+        """Take over these fragments of the initial model, and make them durable.
 
-        Errors: `OSError` if that is not to be had.
+        Errors: `OSError` if they cannot be stored.
         """
         if not self._fragments:
             self._arithmetic, self._files = self._means()
@@ -90,13 +94,13 @@ class Shard(Generic[P, D, W, S]):
     def recover(
         self, wanted: Mapping[Fragment, Version], generation: int
     ) -> dict[Fragment, Version]:
-        """Go back to these published versions, as they are in memory, or to the newest before them
-        that are stored; and take orders of this generation, or a later one, from now on.
+        """Go back to these published versions, or to the newest stored ones before them.
 
-        What was handed in is void, and so is every life that began from a version before. Returns
-        the versions that were to be had.
+        Returns the versions found. From now on only orders of this generation or a later one are
+        taken. Contributions to these fragments are void, and so is every life that began from an
+        earlier version.
 
-        Errors: `Outdated`; `Damaged` if a fragment is not to be had at all.
+        Errors: `Outdated`; `Damaged` if no version of a fragment can be loaded.
         """
         self.obey(generation)
         self.generation = generation
@@ -122,7 +126,7 @@ class Shard(Generic[P, D, W, S]):
     # --- contributions ----------------------------------------------------------------------------
 
     def receive(self, hand_in: HandIn, payload: P) -> Contribution:
-        """Hold what was handed in, measured (`Inbox.receive`).
+        """Measure a contribution and hold it (`Inbox.receive`).
 
         Errors: `NoModel`.
         """
@@ -130,11 +134,11 @@ class Shard(Generic[P, D, W, S]):
         return self.inbox.receive(hand_in, payload, self._arithmetic)
 
     def drop(self, reference: Reference) -> None:
-        """Free what will not be merged; unknown references are free already."""
+        """Free a contribution that will not be merged; an unknown reference is a no-op."""
         self.inbox.drop(reference)
 
     def payloads(self, order: Merge) -> list[P]:
-        """Return what an order would merge, as it was encoded.
+        """Return the contributions that an order would merge, encoded.
 
         Errors: `NoModel`; `Misordered` if one is not held.
         """
@@ -144,31 +148,32 @@ class Shard(Generic[P, D, W, S]):
     # --- versions ---------------------------------------------------------------------------------
 
     def merge(self, order: Merge) -> Merged | Unsound:
-        """Merge the contributions named, in their order; stage the next version if its step is
-        finite and no longer than the order's limit, else go back and hold on to them.
+        """Merge the named contributions in their order and stage the next version.
 
-        To go back, the public version is had again from the files, if it is stored; else what a
-        merge changes is copied first (8 bytes an element until this returns).
+        If the step is not finite or longer than the order's limit, the merge is undone and the
+        contributions stay. To undo it, the public version is loaded from the files if it is stored
+        there; else the merge first copies what it changes (8 bytes an element until this returns).
 
-        Errors: `NoModel`; `Misordered`; what `Files.load` has, and then the fragment is not sound.
+        Errors: `NoModel`; `Misordered`; those of `Files.load`, after which the fragment is not
+        sound.
         """
         return self._fragment(order.fragment).merge(order, self.inbox)
 
     def store(
         self, p: Fragment, version: Version, copied: Callable[[], None] = lambda: None
     ) -> bool:
-        """Make the staged version durable, if it is its turn; else False.
+        """Make the staged version durable and return True; return False if it is not its turn.
 
-        `copied`: called once there is a copy of it, and the version may be published and merged
-        into.
+        `copied`: called once a copy exists, so that the version may be published and merged into.
 
-        Errors: `OSError` if that is not to be had; `Misordered`.
+        Errors: `OSError` if it cannot be stored; `Misordered`.
         """
         return self._fragment(p).store(version, copied)
 
     def publish(self, order: Publish) -> tuple[Publication, D] | None:
-        """Make the staged version public; what to send to every learner. None if this process has
-        come back with that version: learners take it with the next one.
+        """Make the staged version public; return what to send to every learner.
+
+        Returns None if this process has come back with that version: learners get it with the next.
 
         Errors: `NoModel`; `Misordered`.
         """
@@ -177,50 +182,52 @@ class Shard(Generic[P, D, W, S]):
     # --- what it has ------------------------------------------------------------------------------
 
     def version(self, p: Fragment) -> Version:
-        """The public one."""
+        """Return the public version of a fragment."""
         return self._fragment(p).version
 
     def arrays(self, p: Fragment) -> S:
-        """The fragment as it is; not to be called while a version is staged."""
+        """Return the fragment, not copied; must not be called while a version is staged."""
         return self._fragment(p).as_public()
 
     def staged(self, p: Fragment) -> S:
-        """A copy of the merged version that is not public yet, to be made durable.
+        """Return a copy of the staged version, to be made durable.
 
         Errors: `Misordered` if there is none.
         """
         return self._fragment(p).copy_staged()
 
     def whole(self, fragments: Sequence[Fragment]) -> list[tuple[Version, W]]:
-        """Copies of public fragments, with their present versions."""
+        """Return copies of public fragments, with their versions."""
         with self._publishing:
             return [(self._fragment(p).version, self._arithmetic.whole(p)) for p in fragments]
 
     def read(self, p: Fragment, copied: Callable[[W], T]) -> tuple[Version, T]:
-        """Return the public version and what `copied` takes of the fragment, which it must not
-        keep: nothing is published meanwhile."""
+        """Return the public version, and what `copied` makes of the fragment.
+
+        `copied` must not keep the fragment itself; nothing is published while it runs.
+        """
         with self._publishing:
             return self._fragment(p).version, copied(self._arithmetic.public(p))
 
     def shared(self, fragments: Sequence[Fragment]) -> list[D | None]:
         """Return the mean of the islands' first moments of each fragment, None where there is none.
 
-        It waits for no copy of a fragment: a mean is replaced as a whole, and never changed.
+        This takes no lock: a mean is replaced as a whole, and never changed in place.
         """
         return [self._arithmetic.shared(p) for p in fragments]
 
     def missed(self, p: Fragment, older: Version, newer: Version) -> list[D] | tuple[Version, W]:
-        """Return what `links` does; the public fragment as it is now, if that is None."""
+        """Return the differences (`links`), or the whole public fragment if some are gone."""
         found = self.links(p, older, newer)
         return self.whole([p])[0] if found is None else found
 
     def links(self, p: Fragment, older: Version, newer: Version) -> list[D] | None:
-        """Return the differences from one version to another, in order; None if they are gone."""
+        """Return the differences from `older` to `newer`, oldest first; None if some are gone."""
         return self._fragment(p).links(older, newer)
 
     @property
     def bytes_held(self) -> int:
-        """Of all arrays, the differences kept, and what was handed in and is not merged yet."""
+        """Bytes of all arrays, kept differences and contributions that are not merged yet."""
         fragments = [*self._fragments.values()]
         former = [each for fragment in fragments for each in fragment.former.values()]
         differences = sum(fragment.difference_bytes for fragment in fragments)

@@ -1,7 +1,7 @@
-"""One fragment in its shard: its public version, the staged one, and the versions before.
+"""One fragment in its shard: its public version, the staged one, and earlier ones.
 
 A version is *staged* when it is merged and not public yet. Nobody sees it before `publish`, so that
-nothing is seen before it is durable.
+nobody sees a version before it is durable.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from coordinator.protocol import (
 class ShardFragment(Generic[P, D, W, S]):
     """The state of one fragment in its shard.
 
-    `version`: the public one. `stored`: the newest version in the files, if known. `staged`: the
-    merged version that is not public, with the difference that leads to it. `former`: public
-    fragments that a contribution may still count from, by version, oldest first. `chain`: the last
-    differences of the public fragment.
+    - `version`: the public version.
+    - `stored`: the newest version in the files, if known.
+    - `staged`: the merged version that is not public yet, with the difference that leads to it.
+    - `former`: public fragments that a contribution may still count from, by version, oldest first.
+    - `chain`: the last differences of the public fragment.
     """
 
     def __init__(
@@ -59,11 +60,11 @@ class ShardFragment(Generic[P, D, W, S]):
         return f"{self.version} of fragment {self._p} is public and {staged} is staged"
 
     def is_at(self, version: Version) -> bool:
-        """Return whether this is the fragment at a version, down to what a merge changes."""
+        """Return whether the fragment is at this version and no merge has changed it since."""
         return self.version == version and self.staged is None
 
     def merge(self, order: Merge, inbox: Inbox[P]) -> Merged | Unsound:
-        """Merge as `Shard.merge` says; what is staged is no longer in the inbox."""
+        """Merge as `Shard.merge` describes; contributions that are staged leave the inbox."""
         p = self._p
         if self.staged is not None or order.version <= self.version:
             raise Misordered(f"{order} while {self}")
@@ -96,15 +97,17 @@ class ShardFragment(Generic[P, D, W, S]):
         return Weighed(held, item.weight, base)
 
     def _on_trial(self, order: Merge, inbox: Inbox[P]) -> list[Weighed[P, W]] | None:
-        """Return what is measured beside a merge; None if directions are not wanted, or there are
-        too few contributions to say which one points the wrong way."""
-        few = len(order.items) + len(order.trial) < 2  # one alone has nobody to point against
+        """Return the contributions to measure beside a merge; None if directions are not measured.
+
+        Directions need two contributions at least: a single one has none to point against.
+        """
+        few = len(order.items) + len(order.trial) < 2
         if few or not order.measure:
             return None
         return [self._weighed(Item(c, 0.0), inbox) for c in order.trial]
 
     def store(self, version: Version, copied: Callable[[], None]) -> bool:
-        """Make the staged version durable as `Shard.store` says."""
+        """Make the staged version durable as `Shard.store` describes."""
         if self.staged is None or self.staged[0] != version:
             raise Misordered(f"store {version} while {self}")
         if version.number % self._retention.every:
@@ -120,9 +123,9 @@ class ShardFragment(Generic[P, D, W, S]):
         return True
 
     def publish(self, order: Publish, publishing: threading.Lock) -> tuple[Publication, D] | None:
-        """Make the staged version public as `Shard.publish` says.
+        """Make the staged version public as `Shard.publish` describes.
 
-        `publishing`: held while the public fragment changes.
+        `publishing`: a lock that is held while the public fragment changes.
         """
         p = self._p
         if self.version == order.version:
@@ -142,7 +145,7 @@ class ShardFragment(Generic[P, D, W, S]):
         return Publication(p, order.version, order.previous, order.merged), difference
 
     def as_public(self) -> S:
-        """Return the fragment as it is, not copied.
+        """Return the fragment at its public version, not copied.
 
         Errors: `Misordered` if a version is staged.
         """
@@ -160,12 +163,11 @@ class ShardFragment(Generic[P, D, W, S]):
         return self._arithmetic.stored(self._p, *self.staged)
 
     def links(self, older: Version, newer: Version) -> list[D] | None:
-        """Return the differences that lead from one version to another, in order; None if they are
-        not kept."""
+        """Return the differences from `older` to `newer`, oldest first; None if some are gone."""
         return between(self.chain, older, newer)
 
     @property
     def difference_bytes(self) -> int:
-        """Bytes of the differences that are kept, and of the staged one."""
+        """Bytes of the kept differences and of the staged one."""
         staged = 0 if self.staged is None else self.staged[1].nbytes
         return staged + sum(link.difference.nbytes for link in self.chain)

@@ -1,10 +1,10 @@
-"""When a shard's versions are stored, and on which thread: beside its gate and its merges.
+"""When a shard's versions are stored, and the thread that stores them beside gate and merges.
 
-One version at a time is written, by a thread that does nothing else. What it writes is a copy (12
-bytes an element of one fragment), so that a depot which does not answer holds nobody up for long: a
-version that is not stored in time goes on without being durable, and says so. The thread of a write
-that was given up is left to it, and another one takes its place; nothing more is written until it
-has ended, so that there is one such thread, and one such copy, at most.
+A thread that does nothing else writes one version at a time. It writes a copy (12 bytes an element
+of one fragment), so that a depot which does not answer blocks nobody for long: a version that is
+not stored before its timeout goes on without being durable, and an error is reported. The thread of
+a write that was given up stays with that write, and a new thread replaces it. Nothing more is
+written until the old write has ended, so there is at most one such thread and one such copy.
 """
 
 from __future__ import annotations
@@ -22,45 +22,55 @@ from coordinator.protocol import Fragment
 
 log = logging.getLogger("archipelago.shard")
 BYTES_AN_ELEMENT = 12
-"""Of a stored version: master, momentum and public fragment."""
+"""Bytes of a stored version for each element: master, momentum and public fragment."""
 STORING_SHARE = 0.25
-"""Of a shard's time, at most, is spent on storing if `durability.every` is left to it."""
+"""The largest share of a shard's time that storing may take if `durability.every` is "auto"."""
 SMALL_BYTES = 8 * 2**20
-"""A fragment whose stored version is no larger is stored each time: that takes tens of
-milliseconds, and no merge of it is ever lost."""
+"""The size up to which a stored version is written every time.
+
+That takes tens of milliseconds, and no merge of such a fragment is ever lost.
+"""
 SILENCE_S, PATIENCE = 5.0, 10.0
-"""A version that takes longer to store is not waited for: so long, and so many times as long as the
-last one of its fragment took."""
+"""The timeout of storing a version: the larger of two limits.
+
+It is `SILENCE_S` seconds, or `PATIENCE` times as long as the last version of its fragment took.
+"""
 SLOWEST_BYTES_S = 4e6
-"""A depot is taken to be no slower before anything is known of it."""
+"""The throughput assumed of a depot before one is measured, bytes per second."""
 LOOK_S = 0.05
+"""Seconds from one look at a write under way to the next."""
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class StoringPace:
-    """How often each fragment of a shard is stored; times in seconds of one steady clock.
-
-    `measured`: it is so often that storing takes `STORING_SHARE` of the time at most; else somebody
-    has said how often. `sizes`: elements of each of its fragments, known once it has a model.
-    """
+    """How often each fragment of a shard is stored; times are seconds of one steady clock."""
 
     measured: bool
+    """Whether storing is limited to `STORING_SHARE` of the time; else every turn is taken."""
     sizes: Mapping[Fragment, int] = field(default_factory=dict[Fragment, int])
+    """Elements of each of the shard's fragments, known once it has a model."""
     count: int = 0
+    """Versions stored so far."""
     _took: dict[Fragment, tuple[float, float]] = field(
         default_factory=dict[Fragment, tuple[float, float]]
     )
+    """When the last write of each fragment began, and how long it took."""
 
     def bytes_of(self, p: Fragment) -> int:
+        """Return the bytes of a stored version of this fragment."""
         return BYTES_AN_ELEMENT * self.sizes[p]
 
     def stored(self, p: Fragment, began_s: float, took_s: float) -> None:
+        """Note that a version has been stored, and how long that took."""
         self._took[p] = began_s, took_s
         self.count += 1
 
     def turn_of(self, p: Fragment, now_s: float) -> bool:
-        """Each fragment has an equal part of the share, so that none is left out for good."""
+        """Return whether it is this fragment's turn to be stored.
+
+        Each large fragment has an equal part of the share, so that none is left out for good.
+        """
         if not self.measured or p not in self._took or self.bytes_of(p) <= SMALL_BYTES:
             return True
         large = sum(self.bytes_of(each) > SMALL_BYTES for each in self.sizes)
@@ -68,16 +78,16 @@ class StoringPace:
         return now_s - began_s >= took_s * large / STORING_SHARE
 
     def limit_s(self, p: Fragment) -> float:
-        """How long it may take to store a version before it is given up."""
+        """Return the timeout of storing a version, in seconds."""
         _, took_s = self._took.get(p, (0.0, self.bytes_of(p) / SLOWEST_BYTES_S))
         return max(SILENCE_S, PATIENCE * took_s)
 
     def limit_of_s(self, p: Fragment, nbytes: int) -> float:
-        """Return how long it may take to write so many bytes of a fragment's contributions."""
+        """Return the timeout of writing so many bytes of a fragment's contributions, in seconds."""
         return max(SILENCE_S, self.limit_s(p) * nbytes / self.bytes_of(p))
 
     def said(self) -> str:
-        """What storing costs, once all fragments have been stored."""
+        """Describe the cost of storing, once all fragments have been stored."""
         seconds = sum(took_s for _, took_s in self._took.values())
         mb = sum(map(self.bytes_of, self._took)) / 1e6
         words = f"storing each fragment once takes {seconds:.2g} s for {mb:.0f} MB"
@@ -93,48 +103,49 @@ class StoringPace:
 
 
 class _Hanging(NamedTuple):
-    """A write that was given up, and when it began."""
+    """A write that was given up."""
 
     job: Future[bool]
     began_s: float
+    """When it began, seconds of the steady clock."""
 
 
 class StoringThread:
-    """Stores one version after another. Its coroutines are for one event loop."""
+    """A thread that stores one version after another; its coroutines belong to one event loop."""
 
     def __init__(self, pace: StoringPace, now_s: Callable[[], float] = time.monotonic) -> None:
         self.pace, self._now_s = pace, now_s
         self._thread = ThreadPoolExecutor(1, "storing")
-        self._turn = asyncio.Lock()  # of one write, until it has ended or is given up
+        self._turn = asyncio.Lock()  # held by one write until it has ended or is given up
         self._hanging: _Hanging | None = None  # the last write that was given up
 
     async def alone(self, call: Callable[[], T]) -> T:
-        """Return what this returns, called while nothing is being stored.
+        """Call this while nothing is being stored, and return its result.
 
-        It waits for the write before it no longer than that may take: one that was given up has a
-        copy of what it writes, and goes on beside it.
+        The call waits for the write before it, at most for that write's timeout. A write that was
+        given up has its own copy of the data, and goes on beside the call.
         """
         async with self._turn:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def store(self, p: Fragment, call: Callable[[Callable[[], None]], bool]) -> bool | str:
-        """Whether the version is durable; False if it is not its turn to be, else why it is not.
+        """Store a version. Return True if it is durable, False if not its turn, else the reason.
 
-        `call`: stores it, and says so once it has a copy of it and needs nobody else's arrays.
+        `call`: stores the version. It calls its argument once it has a copy and needs no shared
+        arrays.
 
-        Errors: its own.
+        Errors: those of `call`.
         """
         if not self.pace.turn_of(p, self._now_s()):
             return False
         return await self._patiently(call, self.pace.limit_s(p))
 
     async def keep(self, p: Fragment, nbytes: int, call: Callable[[], None]) -> str | None:
-        """Write so many bytes of a fragment's contributions. Returns why they are not durable; None
-        if they are.
+        """Write `nbytes` of a fragment's contributions; return why they are not durable, or None.
 
-        `call`: writes them, and needs nobody else's arrays.
+        `call`: writes them, and needs no shared arrays.
 
-        Errors: its own.
+        Errors: those of `call`.
         """
 
         def keep(copied: Callable[[], None]) -> bool:
@@ -148,7 +159,7 @@ class StoringThread:
     async def _patiently(
         self, call: Callable[[Callable[[], None]], bool], limit_s: float
     ) -> bool | str:
-        """Return what this returns; or why it was given up, or not even begun."""
+        """Return the result of `call`, or why it was given up or not even begun."""
         async with self._turn:
             began_s = self._now_s()
             if self._hanging is not None and not self._hanging.job.done():
@@ -173,6 +184,6 @@ def _no_answer(for_s: float) -> str:
 
 
 def _heard(waiting: asyncio.Future[bool]) -> None:
-    """What was given up has ended after all."""
+    """Log the error of a write that was given up, once it has ended."""
     if not waiting.cancelled() and (error := waiting.exception()) is not None:
         log.error("a version that was given up is not stored: %s", error)

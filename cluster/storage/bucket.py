@@ -1,8 +1,8 @@
-"""A depot in a bucket: in whatever pyarrow reaches where an object is replaced as a whole, or not.
+"""A depot in a bucket: any storage that pyarrow reaches where objects are replaced atomically.
 
-What grows is a folder of parts, `tape-0.arrow/00000000` and on. The last one is written anew
-with every addition until it is long enough; so an addition is one request, and is there or is not,
-also if nobody can tell which: the next one says it again.
+A growing file is a folder of parts, `tape-0.arrow/00000000` and so on. Every addition rewrites the
+last part until that is long enough. So an addition is one request: it takes effect or does not. If
+nobody can tell which, the next addition repeats it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,26 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 PART_BYTES = 2**18
-"""One that is longer is not written anew: a day of a tape is some hundreds of parts, and no
-addition sends more than this besides itself."""
+"""The size in bytes above which a part is not rewritten.
+
+A day of a tape is then some hundreds of parts, and no addition sends more than this besides itself.
+"""
 READERS = 16
-"""Parts that are read at once."""
+"""The number of parts that are read at the same time."""
 SMALL_AT_ONCE = "allow_delayed_open=true"
-"""For pyarrow's S3: an object of less than 10 MB is one request, not three."""
+"""An option for pyarrow's S3: an object of less than 10 MB is one request, not three."""
 PROBE = "probe"
+"""The name of the object that `probe` writes and removes."""
 SETTLE_S = 2.0
-"""A write that is under way when another one has ended is over then."""
+"""Seconds after one write within which any other write that was under way then has ended."""
 
 
 class Bucket(Depot):
-    """`name` below what the URI says; connected to at the first need, since a constructor of an
-    actor must not fail. Credentials are in the environment, or the machine's own."""
+    """A depot at `name` below the URI.
+
+    It connects at first use, since the constructor of an actor must not fail. Credentials come from
+    the environment, or are the machine's own.
+    """
 
     def __init__(self, uri: str, name: str) -> None:
         self._uri, self._name = uri, name
@@ -57,6 +63,10 @@ class Bucket(Depot):
         return files, f"{path.rstrip('/')}/{self._name}"
 
     def write(self, name: str, *content: bytes | memoryview) -> None:
+        """Replace an object as a whole.
+
+        Errors: `OSError`.
+        """
         with _plainly():
             files, root = self._there
             with files.open_output_stream(f"{root}/{name}") as stream:
@@ -64,11 +74,14 @@ class Bucket(Depot):
                     stream.write(each)
 
     def write_soon(self, name: str, content: bytes) -> None:
-        """It is left."""
+        """Do nothing: object stores do not support this operation."""
 
     def claim(self, name: str, content: bytes) -> bool:
-        """Nothing here can be written on condition. Whoever finds it written waits until others who
-        found nothing have written too; the last one has it."""
+        """Write an object that is not there; return whether this call's content has stayed.
+
+        There are no conditional writes here. A writer waits until all others that found nothing
+        have written too; the last write wins.
+        """
         if self.has(name):
             return False
         self.write(name, content)
@@ -76,12 +89,17 @@ class Bucket(Depot):
         return self.read(name) == content
 
     def read(self, name: str) -> bytes:
+        """Return the content of an object.
+
+        Errors: `FileNotFoundError`; `OSError`.
+        """
         with _plainly():
             files, root = self._there
             with files.open_input_file(f"{root}/{name}") as stream:
-                return stream.read(stream.size())  # without a size it is asked for in pieces
+                return stream.read(stream.size())  # without a size it would be read in pieces
 
     def has(self, name: str) -> bool:
+        """Return whether there is an object or folder with this name."""
         from pyarrow.fs import FileType
 
         with _plainly():
@@ -89,10 +107,11 @@ class Bucket(Depot):
             return files.get_file_info(f"{root}/{name}").type != FileType.NotFound
 
     def names(self, folder: str = "") -> list[str]:
+        """Return the names in a folder, without the folder's own."""
         return list(self.sizes(folder))
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Bytes of what is in a folder, by name."""
+        """Return the bytes of each object in a folder, by name."""
         from pyarrow.fs import FileSelector
 
         with _plainly():
@@ -101,20 +120,33 @@ class Bucket(Depot):
             return {each.base_name: each.size or 0 for each in files.get_file_info(wanted)}
 
     def remove(self, name: str) -> None:
+        """Delete an object.
+
+        Errors: `FileNotFoundError`; `OSError`.
+        """
         with _plainly():
             files, root = self._there
             files.delete_file(f"{root}/{name}")
 
     def tidy(self, start: str) -> None:
-        """Nothing is there before it is whole."""
+        """Do nothing: an object store has no temporary files."""
 
     def grow(self, name: str, *, again: bool = False) -> Growing:
-        """Nothing is there before the first addition: one that was begun `again` is no other."""
+        """Begin a growing file.
+
+        Nothing is written before the first addition, so `again` makes no difference.
+
+        Errors: `FileExistsError` if it has begun before.
+        """
         if self.has(name):
             raise FileExistsError(f"{name} is in {self} already")
         return _Parts(self, name, 0)
 
     def grown(self, name: str, start: int = 0) -> Grown:
+        """Return the content from this byte on, up to the first part that is missing.
+
+        Errors: `FileNotFoundError`; `EOFError` if the content is shorter than `start`.
+        """
         sizes = {int(each): size for each, size in self.sizes(name).items()}
         if not sizes:
             raise FileNotFoundError(f"{name} is not in {self}")
@@ -130,23 +162,26 @@ class Bucket(Depot):
         return Grown(content, None if good == len(sizes) else f"part {good} is not there")
 
     def drop(self, name: str) -> None:
+        """Delete a growing file with all its parts."""
         with _plainly():
             files, root = self._there
             if self.has(name):
                 files.delete_dir(f"{root}/{name}")
 
     def lines(self, name: str) -> GrowingLines:
+        """Continue a file of lines, in new parts."""
         before = self.sizes(name)
         parts = _Parts(self, name, max(map(int, before), default=-1) + 1)
         return WaitingLines(_LineParts(parts), sum(before.values()))
 
     def probe(self) -> None:
+        """Write an object and remove it; remove the folder too if it is empty."""
         self.write(PROBE, b"")
         self.remove(PROBE)
         with _plainly():
             files, root = self._there
             if not self.names():
-                files.delete_dir(root)  # what stands for an empty folder
+                files.delete_dir(root)  # the marker object of an empty folder
 
 
 class _Parts(Growing):
@@ -161,7 +196,7 @@ class _Parts(Growing):
             self._number, self._last = self._number + 1, b""
 
     def close(self) -> None:
-        """Each addition was closed."""
+        """Do nothing: each addition was one complete write."""
 
 
 def _part(name: str, number: int) -> str:
@@ -169,7 +204,7 @@ def _part(name: str, number: int) -> str:
 
 
 class _LineParts(Adding):
-    """Lines in parts of their own, behind those of the processes before."""
+    """Lines in parts of their own, after those of earlier processes."""
 
     def __init__(self, parts: _Parts) -> None:
         self._parts = parts
@@ -179,7 +214,7 @@ class _LineParts(Adding):
         return len(content)
 
     def sync(self) -> None:
-        """Do nothing: what was added is durable."""
+        """Do nothing: every addition is durable at once."""
 
     def close(self) -> None:
         self._parts.close()
@@ -187,7 +222,7 @@ class _LineParts(Adding):
 
 @contextmanager
 def _plainly() -> Generator[None]:
-    """Whatever pyarrow has to say about a bucket is an `OSError`."""
+    """Raise every error of pyarrow as an `OSError`."""
     try:
         yield
     except pa.ArrowException as error:

@@ -1,4 +1,7 @@
-"""`contributions/`: what was merged, as it came, if `durability.keep_contributions` is set."""
+"""The files `contributions/`: deltas as they were handed in, kept for replay.
+
+They are written if `durability.keep_contributions` is set.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,19 @@ from coordinator.protocol import ContributionId, Fragment
 
 
 def save_contribution(depot: Depot, said: ContributionId, sent: Sent, layout: str) -> None:
-    """Keep what was handed in, as it was encoded."""
+    """Store a contribution as it was encoded.
+
+    Errors: `OSError`.
+    """
     difference, moments = split(sent)
     parts = {"payload": difference} | ({} if moments is None else {"moments": moments})
     depot.write(_contribution_name(said), *seal(parts, layout))
 
 
 def load_contribution(depot: Depot, said: ContributionId, layout: str) -> Sent:
-    """What was handed in.
+    """Return a contribution as it was encoded.
 
-    Errors: `Damaged` if it was not kept, or is not as it was written.
+    Errors: `Damaged` if it was not kept, or has changed since it was written.
     """
     parts = unseal(depot, _contribution_name(said), layout)
     return joined(parts["payload"], parts.get("moments"))
@@ -31,4 +37,5 @@ def _contribution_name(said: ContributionId) -> str:
 
 
 def contributions_of(p: Fragment) -> str:
+    """Return the folder of the contributions to this fragment."""
     return f"contributions/f{p:04}"

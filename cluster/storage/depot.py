@@ -1,15 +1,15 @@
-"""Where a run keeps what it comes back from: names, each with bytes that are whole or not there.
+"""The durable store of a run: names with contents that are complete or absent.
 
     layout.json, config.toml     what is trained, and how
-    tape-0.arrow                 the events that the rules heard: where a generation begins ...
-    tape-0-000000041000.arrow    ... and where it goes on when that was sealed, by its first event
-    state.json, notes.jsonl      a moment of the rules and the measures, and what no event says
-    states/                      such a moment at the beginning of each of the last segments
+    tape-0.arrow                 the events that the rules took in, from a generation's begin ...
+    tape-0-000000041000.arrow    ... and from where that was sealed, named by its first event
+    state.json, notes.jsonl      a snapshot of rules and measures, and facts without events
+    states/                      snapshots at the beginning of each of the last segments
     fragments/, contributions/   arrays; `identity.json` is the run that they name
-    fleet.json, owner-1.json     what the fleet must remember, and whose the run is
+    fleet.json, owner-1.json     the memory of the fleet, and the owner of the run
 
-Without `durability.dir` the depot is the run directory itself. All of it raises `OSError` when it
-cannot be had, which whoever asks must be able to live with.
+Without `durability.dir` the depot is the run directory itself. All calls raise `OSError` if the
+storage cannot be reached; callers must handle that.
 """
 
 from __future__ import annotations
@@ -20,61 +20,67 @@ from typing import NamedTuple, Protocol
 
 
 class Growing(Protocol):
-    """Something that grows, with one writer."""
+    """A file that grows, with one writer."""
 
     def write(self, content: bytes) -> None:
-        """Add this; it survives a crash of the machine once this returns.
+        """Add content; it survives a crash of the machine once this returns.
 
-        Errors: `OSError`; then nothing of it is there.
+        Errors: `OSError`; then nothing of it was added.
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the file."""
+        ...
 
 
 class GrowingLines(Protocol):
     """A file that grows line by line over several processes; its last line may be lost."""
 
     def write(self, line: str) -> None:
-        """Add a line. It waits in memory: that costs nothing that an event loop would notice."""
+        """Add a line, which waits in memory: fast enough for an event loop."""
         ...
 
     @property
     def length(self) -> int:
-        """Bytes so far, by all processes, with those that wait."""
+        """Bytes so far of all processes, including those that wait."""
         ...
 
     def flush(self) -> None:
-        """Add what waits. It may take as long as the depot likes; threads may call it at once.
+        """Write all waiting lines; threads may call it concurrently, and it may take any time.
 
-        Errors: `OSError`; then what is not there goes on waiting, in order.
+        Errors: `OSError`; then lines that are not written keep waiting, in order.
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Write all waiting lines, and close the file."""
+        ...
 
 
 class Grown(NamedTuple):
-    """What has grown, as far as it was asked for; `hole` says what is missing behind it, None if
-    nothing is."""
+    """The content of a growing file, as far as it was requested."""
 
     content: bytes
     hole: str | None
+    """The part that is missing after the content; None if there is none."""
 
 
 class Depot(Protocol):
-    """Names are those of files, folders before them: `fragments/f0000-g0-v00000000.safetensors`.
+    """A store of files, with folders in their names: `fragments/f0000-g0-v00000000.safetensors`.
 
-    Every call may take as long as the storage likes: none is made on an event loop.
+    Every call may take as long as the storage likes, so none is made on an event loop.
     """
 
     def write(self, name: str, *content: bytes | memoryview) -> None:
-        """Put this, one behind the other, in place of what was there; it survives a crash once this
-        returns."""
+        """Replace a file by these parts, one after the other.
+
+        The new content survives a crash once this returns.
+        """
         ...
 
     def copy(self, path: Path) -> None:
-        """`write` a file of this machine under its name; it is never in memory as a whole."""
+        """Write a file of this machine under its own name, without loading it into memory."""
         with (
             path.open("rb") as file,
             mmap(file.fileno(), 0, prot=PROT_READ) as mapped,
@@ -83,68 +89,82 @@ class Depot(Protocol):
             self.write(path.name, content)
 
     def write_soon(self, name: str, content: bytes) -> None:
-        """Put this in place of what was there, best effort: it may be gone after a crash of the
-        machine, and an object store leaves it."""
+        """Replace a file, best effort: a crash of the machine may undo it.
+
+        An object store does nothing.
+        """
         ...
 
     def claim(self, name: str, content: bytes) -> bool:
-        """Put this where nothing was; of all that do so one is told that it has."""
+        """Write a file that does not exist yet; of several writers exactly one is told True."""
         ...
 
     def read(self, name: str) -> bytes:
-        """Errors: `FileNotFoundError`."""
+        """Return the content of a file.
+
+        Errors: `FileNotFoundError`.
+        """
         ...
 
-    def has(self, name: str) -> bool: ...
+    def has(self, name: str) -> bool:
+        """Return whether there is such a file."""
+        ...
 
     def names(self, folder: str = "") -> list[str]:
-        """What is in a folder, without its name before it; nothing if there is no such folder."""
+        """Return the names in a folder, without the folder's own; none if it does not exist."""
         ...
 
     def remove(self, name: str) -> None:
-        """Errors: `FileNotFoundError`."""
+        """Delete a file.
+
+        Errors: `FileNotFoundError`.
+        """
         ...
 
     def move(self, name: str, to: str) -> None:
-        """Give what was written another name, in place of what has that.
+        """Rename a file; a file that has the new name is replaced.
 
-        A crash may leave it under both names, never under none. Errors: `FileNotFoundError`.
+        A crash may leave it under both names, never under none.
+
+        Errors: `FileNotFoundError`.
         """
         self.write(to, self.read(name))
         self.remove(name)
 
     def tidy(self, start: str) -> None:
         """Delete temporary files that crashed writers have left under this prefix, best effort.
-        Only for the single writer of the prefix."""
+
+        Only the single writer of the prefix may call this.
+        """
         ...
 
     def grow(self, name: str, *, again: bool = False) -> Growing:
-        """Begin something that grows.
+        """Begin a growing file.
 
-        `again`: nobody else can begin it, and an earlier attempt may have done so in part: one that
-        is there and empty is taken.
+        `again`: nobody else can begin it, and an earlier attempt may have created it; an empty file
+        is then accepted.
 
         Errors: `FileExistsError` if it has begun before; `OSError`.
         """
         ...
 
     def grown(self, name: str, start: int = 0) -> Grown:
-        """What is there from this byte on.
+        """Return the content from this byte on.
 
-        Errors: `FileNotFoundError`; `EOFError` if it does not reach as far.
+        Errors: `FileNotFoundError`; `EOFError` if the file is shorter than `start`.
         """
         ...
 
     def drop(self, name: str) -> None:
-        """Delete what has grown, best effort."""
+        """Delete a growing file, best effort."""
         ...
 
     def lines(self, name: str) -> GrowingLines:
-        """Go on with a file of lines."""
+        """Continue a file of lines, or begin one."""
         ...
 
     def probe(self) -> None:
-        """Write something and take it back: nothing is left, also of what was not there before.
+        """Check that the store can be written to, and leave no trace.
 
         Errors: `OSError` that says why it could never be written.
         """

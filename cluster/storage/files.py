@@ -1,5 +1,7 @@
-"""Files that are whole: written aside, flushed, renamed; or that grow line by line. And JSON, the
-same wherever a run writes or prints it."""
+"""Files that are replaced atomically (written aside, flushed, renamed) or grow line by line; JSON.
+
+The JSON is the same wherever a run writes or prints it.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,18 @@ from typing import Any
 log = logging.getLogger("archipelago.files")
 
 NAMED = 8
-"""Numbers that are not finite and named, before they are only counted."""
+"""The most numbers that are not finite to list by name; further ones are only counted."""
 
 _ASIDE = re.compile(r"\..+\.[0-9]+(?:-[0-9]+)?")
+"""The names of temporary files."""
 _COUNT = itertools.count()
-"""Numbers the temporary files of this process: two threads may replace one file."""
+"""Numbers of the temporary files of this process: two threads may replace one file."""
 
 
 def write(path: Path, *content: bytes | memoryview) -> None:
-    """Replace a file as a whole; it survives a crash of the machine once this returns.
+    """Replace a file as a whole; the new content survives a crash of the machine once this returns.
 
-    Errors: `OSError`; then the file is as it was, or already the new one.
+    Errors: `OSError`; then the file has either its old or its new content.
     """
     make_folder(path.parent)
     _replace(path, content, durable=True)
@@ -38,7 +41,7 @@ def write(path: Path, *content: bytes | memoryview) -> None:
 def write_soon(path: Path, content: bytes) -> None:
     """Replace a file as a whole; a crash of the machine may undo it.
 
-    Errors: `OSError`; then the file is as it was.
+    Errors: `OSError`; then the file has its old content.
     """
     _replace(path, (content,), durable=False)
 
@@ -57,21 +60,21 @@ def _replace(path: Path, content: tuple[bytes | memoryview, ...], *, durable: bo
             os.unlink(aside)
         except FileNotFoundError:
             pass
-        except OSError as error:  # `tidy` finds it; the first error is the one to be told
+        except OSError as error:  # `tidy` will find the file; the first error is the one to raise
             log.warning("%s is left over: %s", aside, error)
         raise
 
 
 def opened(path: Path, flags: int) -> AbstractContextManager[int]:
-    """Open a file, and close it at the end of the context, as `closing_file`."""
+    """Open a file, and close it at the end of the context (`closing_file`)."""
     return closing_file(os.open(path, flags | os.O_CLOEXEC, 0o666), path)
 
 
 @contextmanager
 def closing_file(file: int, path: Path) -> Generator[int]:
-    """Close a file descriptor at the end.
+    """Close a file descriptor at the end of the context.
 
-    Errors: `OSError` if it cannot be closed, unless there is another error to be told.
+    Errors: `OSError` if it cannot be closed, unless another error is raised already.
     """
     try:
         yield file
@@ -85,14 +88,14 @@ def closing_file(file: int, path: Path) -> Generator[int]:
 
 
 def write_all(file: int, content: bytes | memoryview) -> None:
-    """Write all of this where the file stands; one call may take only a part of it."""
+    """Write everything at the file's position; one system call may write only a part."""
     left = memoryview(content).cast("B")
     while left:
         left = left[_some(os.write(file, left)) :]
 
 
 def write_all_at(file: int, start: int, content: bytes) -> None:
-    """Write all of this from this byte on."""
+    """Write everything from this byte on."""
     left = memoryview(content)
     while left:
         written = _some(os.pwrite(file, left, start))
@@ -100,14 +103,17 @@ def write_all_at(file: int, start: int, content: bytes) -> None:
 
 
 def _some(written: int) -> int:
-    """Return how many bytes a call has written. Errors: `OSError` if it made no progress."""
+    """Return how many bytes a call has written.
+
+    Errors: `OSError` if it made no progress.
+    """
     if written <= 0:
         raise OSError(errno.EIO, "nothing was written, and no error was reported")
     return written
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it; their names survive a crash of the machine."""
+    """Create a folder and its parents; their names survive a crash of the machine."""
     missing: list[Path] = []
     while not _is_there(path):
         missing.append(path)
@@ -126,37 +132,39 @@ def _is_there(path: Path) -> bool:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names that are in a folder now survive a crash of the machine."""
+    """Make the present names in a folder survive a crash of the machine."""
     with opened(path, os.O_RDONLY) as folder:
         os.fsync(folder)
 
 
 def is_aside(name: str, start: str) -> bool:
-    """Whether it is what a `write` has begun of a file whose name begins so."""
+    """Return whether this is a temporary file of a file whose name begins with `start`."""
     return _ASIDE.fullmatch(name) is not None and name[1:].startswith(start)
 
 
 def aside_of(path: Path, number: int | None = None) -> Path:
-    """Return where this process writes the next content of a file.
+    """Return the temporary path to which this process writes the next content of a file.
 
-    `number`: of the attempt, where several threads may write the file.
+    `number`: the number of the attempt, where several threads may write the file.
     """
     attempt = "" if number is None else f"-{number}"
     return path.with_name(f".{path.name}.{os.getpid()}{attempt}")
 
 
 def write_json(path: Path, value: object) -> None:
+    """Replace a file by a value as JSON, durably."""
     write(path, json_bytes(value))
 
 
 def json_bytes(value: object) -> bytes:
+    """Return a value as indented JSON with a final newline."""
     return (json_text(value, indent=2) + "\n").encode()
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """A value as JSON, which knows no NaN and no infinity: these are null.
+    """Return a value as JSON; numbers that are not finite become null.
 
-    An object says under "not_finite" which they were, as far as there are few.
+    An object lists them under "not_finite", up to `NAMED` of them by name.
     """
     found: list[str] = []
     plain = _finite(value, "", found)
@@ -167,12 +175,12 @@ def json_text(value: object, *, indent: int | None = None) -> str:
 
 
 def read_figures(text: str) -> dict[str, Any]:
-    """An object of figures, read back to be reckoned with: what was not finite is NaN."""
+    """Return an object of numbers from JSON, with NaN in place of null."""
     return {key: math.nan if each is None else each for key, each in json.loads(text).items()}
 
 
 def _finite(value: object, where: str, found: list[str]) -> object:
-    """A copy of the value; `found`: what of it is null now."""
+    """Return a copy of the value without numbers that are not finite, and add those to `found`."""
     match value:
         case float() if not math.isfinite(value):
             found.append(f"{where} = {float(value)}" if where else str(float(value)))
@@ -190,13 +198,17 @@ def _below(where: str, key: object) -> str:
 
 
 class Lines:
-    """A file that grows line by line, over several processes; not flushed to the disk.
+    """A file that grows line by line, over several processes; it is not flushed to the disk.
 
-    What a full disk does not take is left out: these are looks and figures, and the next one comes.
+    A line that a full disk does not take is left out: these are status lines, and the next one
+    follows.
     """
 
     def __init__(self, path: Path) -> None:
-        """Errors: `OSError` if there cannot even be a file."""
+        """Open the file.
+
+        Errors: `OSError` if it cannot be created.
+        """
         self._file = path.open("ab+", buffering=0)
         self._torn = self._ends_torn()
         self._failing = False
@@ -208,6 +220,7 @@ class Lines:
         return self._file.read(1) != b"\n"
 
     def write(self, line: str) -> None:
+        """Add a line; log the first error of a series."""
         whole = b"\n" * self._torn + line.encode() + b"\n"
         try:
             written = self._file.write(whole)
@@ -224,7 +237,8 @@ class Lines:
         return self._file.tell()
 
     def flush(self) -> None:
-        """Each line is written at once."""
+        """Do nothing: each line is written at once."""
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""The file `fleet.json`: what outlasts the process of a fleet."""
+"""The file `fleet.json`: the part of a fleet's state that outlives its process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,26 @@ if TYPE_CHECKING:
     from coordinator.protocol import Island
 
 FLEET_FILE = "fleet.json"
+"""The name in the depot."""
 
 
 class FleetMemory(TypedDict):
     """The memory of a fleet, as it is in the file."""
 
-    desired: list[Island]  # that shall be there
-    held: dict[Island, Seat]  # that have devices, or wait for them, and where
-    spares: dict[Seat, str]  # of which group
+    desired: list[Island]
+    """Islands that the fleet should run."""
+    held: dict[Island, Seat]
+    """Islands that have devices or wait for them, each with its seat."""
+    spares: dict[Seat, str]
+    """Spares by seat, each with its group."""
     stopping: str | None
-    faults: list[int]  # of the plan, that have happened
-    began: float  # wall clock, seconds since 1970
-    outcome: dict[str, Any] | None  # how the run ended; None while it goes on
+    """Why the run is being stopped; None if it is not."""
+    faults: list[int]
+    """Faults of the plan that have been injected."""
+    began: float
+    """When the run began, seconds since 1970 by the wall clock."""
+    outcome: dict[str, Any] | None
+    """How the run ended; None while it goes on."""
 
 
 def save_fleet_memory(depot: Depot, memory: FleetMemory) -> None:
@@ -44,13 +52,13 @@ def _digest(plain: Mapping[str, Any]) -> str:
 
 
 def load_fleet_memory(depot: Depot) -> FleetMemory | None:
-    """Return what a fleet has written; None if no fleet has begun.
+    """Return the memory that a fleet has written; None if no fleet has begun.
 
     Errors: `Damaged`.
     """
     try:
         plain = json.loads(depot.read(FLEET_FILE))
-        digest = plain.pop("sha256", None)  # which earlier versions did not write
+        digest = plain.pop("sha256", None)  # earlier versions wrote no checksum
         memory = FleetMemory(**{key: plain[key] for key in FleetMemory.__annotations__})
         why = "" if digest in (None, _digest(plain)) else "it is not as it was written"
     except FileNotFoundError:

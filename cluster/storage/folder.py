@@ -1,4 +1,4 @@
-"""A depot in a folder, of this machine or one that all nodes see."""
+"""A depot in a folder, of this machine or one that all nodes share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("archipelago.depot")
 
 @dataclass(frozen=True, slots=True)
 class Folder(Depot):
-    """A folder that every process which may need it sees: on a disk, or on shared storage."""
+    """A folder that every process which needs it can see, on a disk or on shared storage."""
 
     path: Path
 
@@ -36,15 +36,18 @@ class Folder(Depot):
         return str(self.path)
 
     def write(self, name: str, *content: bytes | memoryview) -> None:
+        """Replace a file as a whole, durably."""
         write(self.path / name, *content)
 
     def write_soon(self, name: str, content: bytes) -> None:
+        """Replace a file as a whole, best effort; log an error."""
         try:
             write_soon(self.path / name, content)
         except OSError as error:
             log.warning("%s is not kept: %s", self.path / name, error)
 
     def claim(self, name: str, content: bytes) -> bool:
+        """Create a file, which only one writer can; return whether this call did."""
         make_folder(self.path)
         path = self.path / name
         try:
@@ -57,15 +60,17 @@ class Folder(Depot):
                 os.fsync(file)
             sync_folder(self.path)
         except OSError:
-            with suppress(OSError):  # nobody else can have made it; left, it would be waited for
+            with suppress(OSError):  # this call created it; if it stayed, others would wait for it
                 os.unlink(path)
             raise
         return True
 
     def read(self, name: str) -> bytes:
+        """Return the content of a file."""
         return (self.path / name).read_bytes()
 
     def has(self, name: str) -> bool:
+        """Return whether there is such a file or folder."""
         try:
             os.stat(self.path / name)
         except (FileNotFoundError, NotADirectoryError):
@@ -73,6 +78,7 @@ class Folder(Depot):
         return True
 
     def names(self, folder: str = "") -> list[str]:
+        """Return the names in a folder; none if there is no such folder."""
         try:
             with os.scandir(self.path / folder) as entries:
                 return [entry.name for entry in entries]
@@ -80,13 +86,16 @@ class Folder(Depot):
             return []
 
     def remove(self, name: str) -> None:
+        """Delete a file."""
         os.unlink(self.path / name)
 
     def move(self, name: str, to: str) -> None:
+        """Rename a file, durably; a file that has the new name is replaced."""
         (self.path / name).replace(self.path / to)
         sync_folder((self.path / to).parent)
 
     def tidy(self, start: str) -> None:
+        """Delete the temporary files of this prefix, best effort."""
         folder, _, first = start.rpartition("/")
         for name in self.names(folder):
             if is_aside(name, first):
@@ -94,6 +103,7 @@ class Folder(Depot):
                     os.unlink(self.path / folder / name)
 
     def grow(self, name: str, *, again: bool = False) -> Growing:
+        """Create a growing file, durably."""
         make_folder(self.path)
         growing = _GrowingFile(self.path / name, again=again)
         try:
@@ -101,13 +111,14 @@ class Folder(Depot):
         except OSError:
             with suppress(OSError):
                 growing.close()
-            if not again:  # it was made just now: left, it would be a generation that says nothing
+            if not again:  # this call created it; if it stayed, it would be an empty generation
                 with suppress(OSError):
                     os.unlink(self.path / name)
             raise
         return growing
 
     def grown(self, name: str, start: int = 0) -> Grown:
+        """Return the content from this byte on; it has no holes."""
         with (self.path / name).open("rb") as file:
             if file.seek(0, os.SEEK_END) < start:
                 raise EOFError(f"{name} is shorter than {start} bytes")
@@ -115,27 +126,37 @@ class Folder(Depot):
             return Grown(file.read(), None)
 
     def drop(self, name: str) -> None:
+        """Delete a growing file, if it is there."""
         with suppress(FileNotFoundError):
             os.unlink(self.path / name)
 
     def lines(self, name: str) -> GrowingLines:
+        """Continue a file of lines; an incomplete last line is ended first."""
         make_folder(self.path)
         file = LinesFile(self.path / name)
         return WaitingLines(file, file.length, torn=file.torn)
 
     def probe(self) -> None:
-        """Write and remove a file where the folder shall be: a mount that is missing is not
-        replaced by one."""
+        """Write and remove a file in the parent of the folder.
+
+        The folder itself is not created: a missing mount must not be replaced by a folder.
+        """
         with tempfile.TemporaryFile(dir=self.path.parent):
             pass
 
 
 class _GrowingFile(Growing):
-    """A file of one writer. Each addition is written at its place, so that what an addition that
-    failed has left is written over."""
+    """A file of one writer.
+
+    Each addition is written at its own offset, so that it overwrites the remains of one that
+    failed.
+    """
 
     def __init__(self, path: Path, *, again: bool) -> None:
-        """`again`: an earlier attempt may have made the file. Errors: `FileExistsError`."""
+        """`again`: an earlier attempt may have created the file.
+
+        Errors: `FileExistsError`.
+        """
         exclusive = 0 if again else os.O_EXCL
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | exclusive
         self._file, self._length = os.open(path, flags, 0o666), 0
@@ -152,7 +173,7 @@ class _GrowingFile(Growing):
             write_all_at(self._file, self._length, content)
             os.fsync(self._file)
         except OSError:
-            with suppress(OSError):  # else the next attempt writes over it: that is no shorter
+            with suppress(OSError):  # if this fails, the next attempt overwrites it: it is as long
                 os.ftruncate(self._file, self._length)
             raise
         self._length += len(content)

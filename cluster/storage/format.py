@@ -1,19 +1,25 @@
-"""The format of what a run leaves in its depot, and what is wrong with a file of it."""
+"""The format of the files that a run leaves in its depot, and the errors of a file."""
 
 from __future__ import annotations
 
 from coordinator.errors import ArchipelagoError
 
 FORMAT, READABLE = "7", ("3", "4", "5", "6", "7")
-"""Of tape, snapshots and fragments: what is written, and what can be read. 4 has what a shard says
-of a merge (norm, cosines), of unsound ones, and parts and kind of a contribution; 5 has a tape in
-segments; 6 has whom publications have reached; 7 has where a merged delta points beside the outer
-momentum, and the outer rate. Another number is refused."""
+"""The format of tape, snapshots and fragments that is written, and those that can be read.
+
+- 4 adds the shard's answer to a merge (norm, cosines), unsound merges, and the parts and kind of a
+  contribution.
+- 5 has a tape in segments.
+- 6 adds the learners that publications have reached.
+- 7 adds the direction of a merged delta to the outer momentum, and the outer learning rate.
+
+Any other number is refused.
+"""
 
 
 class Damaged(ArchipelagoError):
-    """A file of the run is not what was written: truncated, altered, or of another version."""
+    """A file of the run is not as it was written: truncated, altered, or of another version."""
 
 
 class Foreign(Damaged):
-    """A file of the run is whole, but of another format, layout or version."""
+    """A file of the run is intact, but of another format, layout or version."""

@@ -1,4 +1,7 @@
-"""`fragments/`: the newest versions of each fragment: master, momentum, public, shared moments."""
+"""The files `fragments/`: the newest versions of each fragment, with the state of its shard.
+
+A file has master, momentum, public fragment and shared moments.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from coordinator.protocol import Fragment, Version
 
 log = logging.getLogger("archipelago.store")
 FRAGMENTS = "fragments"
+"""The folder in the depot."""
 ORPHAN = ".orphan"
 """The suffix of a file that a restore has set aside: its version is later than the log."""
 _NAME = re.compile(r"f([0-9]{4,})-g([0-9]+)-v([0-9]{8,})\.safetensors(\.orphan)?")
@@ -30,21 +34,22 @@ _NAME = re.compile(r"f([0-9]{4,})-g([0-9]+)-v([0-9]{8,})\.safetensors(\.orphan)?
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """One fragment of a shard, each [size] f32.
-
-    `moments`: the mean of the islands' first moments, encoded as it was published last; None if
-    there is none yet, or the run shares none.
-    """
+    """One fragment of a shard; master, momentum and public fragment are f32 of shape [size]."""
 
     version: Version
+    """The version of the fragment."""
     master: Flat
+    """The parameters in full precision."""
     momentum: Flat
+    """The outer momentum, or the flat state of another outer optimizer."""
     public: Flat
+    """The public fragment, which all learners have."""
     moments: Payload | None = None
+    """The mean of the islands' first moments as published last, encoded; None if there is none."""
 
 
 class StoredFragment(NamedTuple):
-    """One file of `fragments/`. They sort as their versions follow each other."""
+    """One file of `fragments/`; files sort by fragment and version."""
 
     fragment: Fragment
     version: Version
@@ -58,9 +63,9 @@ class StoredFragment(NamedTuple):
 
 
 def stored_versions(depot: Depot) -> dict[Fragment, list[StoredFragment]]:
-    """Return the files of each fragment, oldest first, and orphans among them.
+    """Return the files of each fragment, orphans included, oldest first.
 
-    A file of any other name is ignored: people keep copies beside the originals.
+    Files with any other name are ignored: people keep copies beside the originals.
     """
     found: dict[Fragment, list[StoredFragment]] = defaultdict(list)
     for each in map(_parsed, depot.names(FRAGMENTS)):
@@ -70,7 +75,9 @@ def stored_versions(depot: Depot) -> dict[Fragment, list[StoredFragment]]:
 
 
 def forget_orphans(depot: Depot) -> None:
-    """Delete what restores have set aside: a snapshot of a later generation is durable.
+    """Delete the files that restores have set aside.
+
+    Call it once a snapshot of a later generation is durable.
 
     Errors: `OSError`.
     """
@@ -85,12 +92,12 @@ class FragmentStore:
 
     def __init__(self, depot: Depot, layout: Layout, *, keep: int) -> None:
         self._depot, self._layout, self._keep = depot, layout, keep
-        self._run: str | None = None  # the run's identity, once it was looked for
+        self._run: str | None = None  # the run's identity, None before it is read
 
     def save(self, p: Fragment, arrays: Arrays, first: bool = False) -> None:
-        """Write a version, then let go of the oldest; the `first` one of a run is kept for replay.
+        """Write a version, then delete the oldest; the `first` one of a run is kept for replay.
 
-        Errors: `OSError` if the depot will not have it.
+        Errors: `OSError` if the depot does not accept it.
         """
         parts: dict[str, NDArray[Any]] = {
             "master": arrays.master,
@@ -106,27 +113,31 @@ class FragmentStore:
         self._depot.write(fragment_name(p, arrays.version), *content)
         if not first:
             for old in self._files(p)[1 : -self._keep]:
-                with suppress(FileNotFoundError):  # a write that was given up ends beside others
+                with suppress(FileNotFoundError):  # a write that was given up may have deleted it
                     self._depot.remove(old.name)
 
     def forget(self, p: Fragment, version: Version) -> None:
-        """Delete a version that nobody may find. Errors: `OSError`."""
+        """Delete a version that must not be found.
+
+        Errors: `OSError`.
+        """
         with suppress(FileNotFoundError):
             self._depot.remove(fragment_name(p, version))
 
     def _identity(self, p: Fragment, version: Version) -> dict[str, str]:
-        """What a file says of itself beside its arrays."""
+        """Return what a file states about itself, beside its arrays."""
         if self._run is None:
             self._run = identity_of(self._depot)
         said = {"fragment": str(p), "version": f"{version.generation}.{version.number}"}
         return said | ({"run": self._run} if self._run else {})
 
     def forget_after(self, p: Fragment, version: Version) -> None:
-        """Set aside, as orphans, the versions that are later than the one that a restore has taken,
-        which would take the places of what may be wanted back; and delete what was only begun.
+        """Set aside, as orphans, all versions later than the one that a restore has taken.
 
-        The version that was taken gets its name back if it was an orphan. Errors: `OSError` if the
-        depot will not.
+        Later versions would take the places of versions that may be needed again. The version that
+        was taken gets its name back if it was an orphan. Temporary files are deleted.
+
+        Errors: `OSError` if the depot does not allow it.
         """
         for each in self._files(p, orphans=True):
             if each.version > version and not each.orphan:
@@ -137,10 +148,10 @@ class FragmentStore:
         self._depot.tidy(f"{contributions_of(p)}/")
 
     def newest(self, p: Fragment, upto: Version | None = None) -> Arrays:
-        """Return the newest version, not later than `upto`, that is as it was written.
+        """Return the newest intact version that is not later than `upto`.
 
-        It is one of the newest `keep` that are stored. A run with trained versions never goes on
-        from the first version, which is only there for replay.
+        Only the newest `keep` stored versions are considered. A run with trained versions never
+        goes on from the first version, which is kept only for replay.
 
         Errors: `Damaged` if there is none.
         """
@@ -148,7 +159,7 @@ class FragmentStore:
         retained = files[-self._keep :]
         wanted = [each for each in retained if upto is None or each.version <= upto]
         if upto is not None and StoredFragment(p, upto, orphan=False) not in wanted:
-            aside = StoredFragment(p, upto, orphan=True)  # by a restore that knew less of the log
+            aside = StoredFragment(p, upto, orphan=True)  # from a restore with less of the log
             wanted += [aside] if aside in self._files(p, orphans=True) else []
         why: list[str] = []
         for each in reversed(wanted):
@@ -167,18 +178,18 @@ class FragmentStore:
         )
 
     def has(self, p: Fragment, version: Version) -> bool:
-        """Whether this version was stored."""
+        """Return whether this version is stored."""
         return StoredFragment(p, version, orphan=False) in self._files(p)
 
     def load(self, p: Fragment, version: Version) -> Arrays:
         """Return this version.
 
-        Errors: `Damaged` if it is not there, or not as it was written.
+        Errors: `Damaged` if it is not there, or has changed since it was written.
         """
         return self._load(StoredFragment(p, version, orphan=False))
 
     def oldest(self, p: Fragment) -> Arrays:
-        """The first version kept.
+        """Return the oldest version that is kept.
 
         Errors: `Damaged`.
         """
@@ -197,7 +208,7 @@ class FragmentStore:
             raise Damaged(f"{file.name} has no array {error}") from error
 
     def _files(self, p: Fragment, *, orphans: bool = False) -> list[StoredFragment]:
-        """The files of its versions, in order."""
+        """Return the files of a fragment's versions, oldest first."""
         mine = (each for each in self._parsed_names() if each.fragment == p)
         return sorted(each for each in mine if orphans or not each.orphan)
 

@@ -1,7 +1,7 @@
-"""`identity.json`: a name of the run that no other run has, which its fragment files carry.
+"""The file `identity.json`: a unique name of the run, which its fragment files carry.
 
-The file has a checksum. One that is lost or damaged costs the comparison and nothing else, so that
-it can never keep a run from its own fragments.
+The file has a checksum. If it is lost or damaged, only the comparison is skipped, so that it can
+never keep a run from its own fragments.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from cluster.storage.files import json_text
 
 log = logging.getLogger("archipelago.store")
 IDENTITY = "identity.json"
+"""The name in the depot."""
 
 
 def identity_of(depot: Depot) -> str:
@@ -35,9 +36,9 @@ def identity_of(depot: Depot) -> str:
 
 
 def have_identity(depot: Depot) -> str:
-    """Return the identity of a run that begins, and make one if nobody has yet.
+    """Return the identity of a run that begins; create one if there is none yet.
 
-    Errors: `OSError` if the depot will not have it.
+    Errors: `OSError` if the depot does not accept it.
     """
     run = uuid4().hex
     depot.claim(IDENTITY, json_text({"run": run, "sha256": _digest(run)}).encode())

@@ -1,4 +1,4 @@
-"""`layout.json`: how the model of a run is cut into fragments."""
+"""The file `layout.json`: how the model of a run is cut into fragments."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ from coordinator.fragments import Layout
 from coordinator.tape import UnknownRecord, from_plain, to_plain
 
 LAYOUT = "layout.json"
+"""The name in the depot."""
 
 
 def save_layout(depot: Depot, layout: Layout) -> None:
+    """Write the layout, with its fingerprint.
+
+    Errors: `OSError`.
+    """
     plain = {"fingerprint": layout.fingerprint, "layout": to_plain(layout)}
     depot.write(LAYOUT, json_bytes(plain))
 
 
 def same_layout(depot: Depot, layout: Layout) -> bool:
-    """Is this the layout of the run, as far as it has come to have one?
+    """Return whether this is the layout of the run; True if the run has none yet.
 
-    Errors: `Damaged` if the file is not as it was written.
+    Errors: `Damaged` if the file has changed since it was written.
     """
     return not depot.has(LAYOUT) or load_layout(depot) == layout
 
 
 def load_layout(depot: Depot) -> Layout:
-    """The layout of a run that was begun.
+    """Return the layout of a run that has begun.
 
-    Errors: `UserMistake` if there is no run; `Damaged` if the file is not as it was written.
+    Errors: `UserMistake` if there is no run; `Damaged` if the file has changed since it was
+    written.
     """
     try:
         told = json.loads(depot.read(LAYOUT))

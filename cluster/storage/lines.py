@@ -1,4 +1,4 @@
-"""Files of lines in a depot: lines wait in memory until a thread that may wait flushes them."""
+"""Files of lines in a depot: lines wait in memory until a thread that may block flushes them."""
 
 from __future__ import annotations
 
@@ -12,39 +12,45 @@ from cluster.storage.files import opened
 
 
 class Adding(Protocol):
-    """A file that is added to, with one writer."""
+    """A file to which content is added, with one writer."""
 
     def add(self, content: bytes) -> int:
-        """Add the beginning of this, and return how many bytes of it are there now, at least one.
+        """Add a beginning of this content, and return how many bytes were added, at least one.
 
         Errors: `OSError`; then nothing was added.
         """
         ...
 
     def sync(self) -> None:
-        """Make what was added survive a crash of the machine. Errors: `OSError`."""
+        """Make everything added survive a crash of the machine.
+
+        Errors: `OSError`.
+        """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the file."""
+        ...
 
 
 class WaitingLines(GrowingLines):
-    """Lines that wait until they are flushed; what is younger dies with its process.
+    """Lines that wait until they are flushed; younger ones are lost with the process.
 
-    One thread writes lines, and several may flush them: one flush goes on at a time, and each line
-    is added once, in order.
+    One thread writes lines, and several may flush them: only one flush runs at a time, and each
+    line is added once, in order.
     """
 
     def __init__(self, file: Adding, length: int, *, torn: bool = False) -> None:
-        """`length`: bytes that are there already. `torn`: the last line there has no end."""
+        """`length`: bytes that are in the file already. `torn`: its last line is incomplete."""
         self._file, self._length = file, length
         self._waiting = b""
-        self._lock = threading.Lock()  # for `_waiting` and `_length`
-        self._flushing = threading.Lock()  # for `_file`; held while a depot may hang
+        self._lock = threading.Lock()  # guards `_waiting` and `_length`
+        self._flushing = threading.Lock()  # guards `_file`; held while a depot may hang
         if torn:
             self._wait(b"\n")
 
     def write(self, line: str) -> None:
+        """Add a line, which waits in memory."""
         self._wait(line.encode() + b"\n")
 
     def _wait(self, content: bytes) -> None:
@@ -54,9 +60,14 @@ class WaitingLines(GrowingLines):
 
     @property
     def length(self) -> int:
+        """Bytes so far, including those that wait."""
         return self._length
 
     def flush(self) -> None:
+        """Add all waiting lines, and make them durable.
+
+        Errors: `OSError`; then lines that were not added keep waiting.
+        """
         with self._flushing:
             while content := self._waiting:
                 there = self._file.add(content)
@@ -65,6 +76,7 @@ class WaitingLines(GrowingLines):
             self._file.sync()
 
     def close(self) -> None:
+        """Flush, and close the file even if that fails."""
         try:
             self.flush()
         finally:
@@ -72,29 +84,35 @@ class WaitingLines(GrowingLines):
 
 
 class LinesFile(Adding):
-    """A file of lines in a folder. It goes on where the process before ended."""
+    """A file of lines in a folder; it continues where the process before ended."""
 
     def __init__(self, path: Path) -> None:
-        """Errors: `OSError` if the file cannot be made or read."""
+        """Open the file, or create it.
+
+        Errors: `OSError` if that is not possible.
+        """
         self.length, self.torn = _end_of(path)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._dirty = False
 
     def add(self, content: bytes) -> int:
+        """Append content; return how many bytes the system has taken."""
         self._dirty = True
         return os.write(self._file, content)
 
     def sync(self) -> None:
+        """Flush the file to the disk, if anything was added."""
         if self._dirty:
             os.fsync(self._file)
             self._dirty = False
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._file)
 
 
 def _end_of(path: Path) -> tuple[int, bool]:
-    """Return the length of a file of lines, and whether its last line has no end."""
+    """Return the length of a file of lines, and whether its last line is incomplete."""
     try:
         with opened(path, os.O_RDONLY) as file:
             length = os.lseek(file, 0, os.SEEK_END)

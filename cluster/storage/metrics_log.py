@@ -1,7 +1,7 @@
-"""`metrics.jsonl`: what a run said of itself at each look, a line each, the newest last.
+"""The file `metrics.jsonl`: one line for each status that a run has reported, newest last.
 
-It never gets longer than it may: of its older half every other line goes when it is full, so that a
-long run has all of the last hours and ever less of what was before.
+Its size is limited: when it is full, every other line of its older half is deleted. So a long run
+has all lines of the last hours, and fewer and fewer of earlier times.
 """
 
 from __future__ import annotations
@@ -16,29 +16,35 @@ from cluster.storage.files import Lines, aside_of
 log = logging.getLogger("archipelago.files")
 
 LOOKS = "metrics.jsonl"
+"""The name in the run directory."""
 BLOCK = 2**16
-"""So many bytes are read at once, from the end."""
+"""Bytes that are read at once, from the end."""
 MEGABYTE = 10**6
 
 
 class MetricsLog:
-    """The metrics log of a run. One process writes it."""
+    """The metrics log of a run; one process writes it."""
 
     def __init__(self, path: Path, most_mb: int) -> None:
-        """Errors: `OSError` if there cannot even be a file."""
+        """Open the file; `most_mb`: its largest size in megabytes.
+
+        Errors: `OSError` if the file cannot be created.
+        """
         self._path, self._most = path, most_mb * MEGABYTE
         self._lines = Lines(path)
 
     def write(self, line: str) -> None:
+        """Add a line, and thin the file out if it is full."""
         self._lines.write(line)
         if self._lines.length > self._most:
             self._thin()
 
     def close(self) -> None:
+        """Close the file."""
         self._lines.close()
 
     def _thin(self) -> None:
-        """Let go of every other line of the older half. A full disk leaves it as it is."""
+        """Delete every other line of the older half; with a full disk the file stays as it is."""
         aside = aside_of(self._path)
         try:
             with self._path.open("rb") as old, aside.open("wb") as new:
@@ -55,7 +61,7 @@ class MetricsLog:
 
 
 def _thinned(lines: Iterator[bytes], older: int) -> Iterator[bytes]:
-    """`older`: bytes of which every other line goes."""
+    """Yield the lines that stay; `older`: the bytes in which every other line is dropped."""
     read, keep = 0, False
     for line in lines:
         keep = not keep or read >= older
@@ -65,7 +71,7 @@ def _thinned(lines: Iterator[bytes], older: int) -> Iterator[bytes]:
 
 
 def last_look(path: Path) -> str | None:
-    """The last whole line; None if there is none. It costs what that line does."""
+    """Return the last complete line, None if there is none; only the end of the file is read."""
     try:
         with path.open("rb") as file:
             place, tail = file.seek(0, os.SEEK_END), b""

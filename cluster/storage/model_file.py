@@ -1,4 +1,4 @@
-"""The model as people get it: safetensors, and the fingerprint of its fragments."""
+"""The exported model: safetensors files, and the fingerprint of its fragments."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from coordinator.fragments import Flat, Layout, Piece
 from coordinator.protocol import Version
 
 NAME = "model"
+"""The name of the file, without its suffix."""
 PART_BYTES = 5_000_000_000
-"""A model larger than this is in several files, as Hugging Face's tools write it and read it."""
+"""The size in bytes above which a model is in several files, as Hugging Face's tools have it."""
 F32 = np.dtype("<f4")
+"""The type of all tensors."""
 VERSION_CHARACTERS = 48
-"""A version at its longest, in JSON: two numbers of 20 digits, and what stands around them."""
+"""The most characters of a version in JSON: two numbers of 20 digits, and punctuation."""
 
 
 def fingerprint(flats: Iterable[Flat]) -> str:
-    """sha256 of the fragments in order, little-endian f32: `global_sha256` of a summary."""
+    """Return the sha256 of the fragments in order, as little-endian f32 (`global_sha256`)."""
     digest = hashlib.sha256()
     for flat in flats:
         digest.update(_bytes(flat))
@@ -42,7 +44,7 @@ def _bytes(flat: Flat) -> memoryview:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One file of the model: leaves one behind the other, the arrays from `begin` bytes on."""
+    """One file of the model: its leaves one after the other, arrays from byte `begin` on."""
 
     path: Path
     file: RawIOBase
@@ -51,25 +53,25 @@ class _Part:
 
 
 class ModelFiles:
-    """The model in a folder, tensors named by their paths in the tree. It is written fragment by
-    fragment, so that nobody ever holds more of it, and is there once all of it is (`publish`).
+    """The model in a folder, with tensors named by their paths in the tree.
 
-    A model of up to `PART_BYTES` is `model.safetensors`; a larger one is
-    `model-00001-of-0000N.safetensors` with `model.safetensors.index.json`, whose `weight_map` says
-    which tensor lies in which file. Errors of all: `OSError`.
+    It is written fragment by fragment, so that no process holds more than one, and becomes visible
+    when it is complete (`publish`). A model of up to `PART_BYTES` is `model.safetensors`; a larger
+    one is `model-00001-of-0000N.safetensors` with `model.safetensors.index.json`, whose
+    `weight_map` says which tensor is in which file. Errors of all methods: `OSError`.
     """
 
     def __init__(
         self, folder: Path, layout: Layout, part_bytes: int = PART_BYTES, *, name: str = NAME
     ) -> None:
-        """`name`: of the file, without its ending."""
+        """`name`: of the file, without its suffix."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._layout, self._name = folder, layout, name
         self._versions: list[Version] = []
         self._digest = hashlib.sha256()
         self._room = 256 + VERSION_CHARACTERS * len(layout.fragments)
         self._parts: list[_Part] = []
-        self._place: dict[int, tuple[_Part, int]] = {}  # of each leaf: its file, and where in it
+        self._place: dict[int, tuple[_Part, int]] = {}  # the file and offset of each leaf
         in_parts = _packed(layout, part_bytes)
         try:
             for number, leaves in enumerate(in_parts, 1):
@@ -91,7 +93,10 @@ class ModelFiles:
         part.file.truncate(begin)
 
     def add(self, version: Version, flat: Flat) -> None:
-        """The next fragment."""
+        """Write the next fragment.
+
+        Errors: `LayoutMismatch` if it has another size than the layout.
+        """
         p = len(self._versions)
         if flat.shape != (size := self._layout.sizes[p],):
             raise LayoutMismatch(f"fragment {p} has {flat.shape} elements where {size} belong")
@@ -108,7 +113,7 @@ class ModelFiles:
         self._versions.append(version)
 
     def _first(self, piece: Piece) -> int:
-        """How many elements of its leaf come before a piece, whose own lie together."""
+        """Return how many elements of its leaf come before a piece, whose own are contiguous."""
         leaf = self._layout.leaves[piece.leaf]
         block = leaf.shape if piece.layer is None else leaf.shape[1:]
         before = (piece.layer or 0) * math.prod(block)
@@ -116,16 +121,19 @@ class ModelFiles:
 
     @property
     def versions(self) -> Sequence[Version]:
+        """The versions of the fragments so far."""
         return self._versions
 
     @property
     def fingerprint(self) -> str:
-        """`fingerprint` of the fragments so far."""
+        """The `fingerprint` of the fragments so far."""
         return self._digest.hexdigest()
 
     def publish(self) -> list[Path]:
-        """All fragments are here: put the files in their places. Returns them, the one last that
-        names the others."""
+        """Put the files in their places, once all fragments are added; return their paths.
+
+        The index that names the other files is written last.
+        """
         assert len(self._versions) == len(self._layout.fragments)
         metadata = {
             "layout": self._layout.fingerprint,
@@ -152,16 +160,16 @@ class ModelFiles:
         return paths
 
     def discard(self) -> None:
-        """What is not published is nobody's."""
+        """Delete everything that is not published."""
         for part in self._parts:
-            with suppress(OSError):  # what a full disk has not taken yet
+            with suppress(OSError):  # closing may fail with a full disk
                 part.file.close()
             with suppress(OSError):
                 aside_of(part.path).unlink(missing_ok=True)
 
 
 def _packed(layout: Layout, part_bytes: int) -> list[list[int]]:
-    """The leaves of each file, in their order; a leaf larger than a file has one for itself."""
+    """Return the leaves of each file, in their order; a leaf larger than a file has its own."""
     parts, left = [list[int]()], part_bytes
     for i, leaf in enumerate(layout.leaves):
         nbytes = F32.itemsize * math.prod(leaf.shape)

@@ -1,4 +1,4 @@
-"""Opening the depot of a run, and patience with one that cannot be had at present."""
+"""The opening of a run's depot, with retries while it cannot be reached."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("archipelago.depot")
 PATIENCE_S, AGAIN_S = 60.0, 1.0
-"""So long whoever comes back waits for a depot that cannot be had, and between two attempts."""
+"""The timeout of the retries, and the seconds between two attempts."""
 T = TypeVar("T")
 
 
 def depot_of(config: Config, run_dir: Path) -> Depot:
-    """Open the run's durable store: `<durability.dir>/<run name>`, or the run directory if that key
-    is not set."""
+    """Open the run's durable store.
+
+    It is `<durability.dir>/<run name>`, or the run directory if that key is not set.
+    """
     if config.durability.dir is None:
         return Folder(run_dir)
     there, name = config.durability.dir, run_dir.absolute().name
     if there.startswith("/"):
         return Folder(Path(there) / name)
-    from cluster.storage.bucket import Bucket  # pyarrow, which not everybody needs
+    from cluster.storage.bucket import Bucket  # imports pyarrow, which not every run needs
 
     return Bucket(there, name)
 
 
 def patiently(read: Callable[[], T]) -> T:
-    """What is read, for whoever cannot go on without.
+    """Retry a read until it succeeds, for callers that cannot go on without it.
 
-    Errors: `OSError` if it cannot be had for `PATIENCE_S`.
+    Errors: `OSError` if it still fails after `PATIENCE_S`.
     """
     end_s = time.monotonic() + PATIENCE_S
     while True:

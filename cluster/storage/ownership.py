@@ -1,10 +1,11 @@
-"""Who writes a run's depot: one fleet at a time, with the syncer and the shards that it starts.
+"""The owner of a run's depot: one fleet at a time, with the syncer and the shards that it starts.
 
-    owner-1.json    the first that had it; whoever has it now is in the one with the largest number
+    owner-1.json    the first owner; the present one is in the file with the largest number
 
-The next one is taken by making its file, which only one can. An owner writes its own anew again and
-again, and looks for a newer one: then it is *fenced*, and neither it nor what it has started writes
-any more. A number and its token belong to one fleet for good, also when Ray starts that again.
+The next owner takes the run by creating the next file, which only one process can. An owner
+rewrites its file as a heartbeat, and looks for a newer one. If it finds one it is *fenced*: neither
+the owner nor its actors write any more. The number is the fencing token. A number and its `token`
+belong to one fleet for good, even if Ray restarts that fleet.
 """
 
 from __future__ import annotations
@@ -30,36 +31,43 @@ from coordinator.errors import RunFailed, UserMistake
 log = logging.getLogger("archipelago.ownership")
 
 BEAT_S = 5.0
-"""Between two times that an owner says that it is there, and looks whether it still is."""
+"""Seconds between two heartbeats of an owner; with each it checks that it still has the run."""
 SILENCE_S = 20.0
-"""Whoever has not said so for this long, watched by the clock of whoever wants the run, is dead;
-what an owner that only seemed so writes after that is stopped within `BEAT_S`."""
+"""The timeout in seconds after which an owner without heartbeats is dead.
+
+The process that wants the run measures it by its own clock. An owner that was wrongly taken for
+dead stops writing within `BEAT_S`.
+"""
 LOOK_S = 1.0
-"""Between two looks at somebody who may be dead."""
+"""Seconds between two looks at an owner that may be dead."""
 _OWNER = re.compile(r"owner-([1-9][0-9]*)\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What an owner says of itself. `token`: of its fleet; `life`: of that one's processes, from 1;
-    `host`: machine, boot and process namespace, where `pid` and `born` mean something; `machine`:
-    for people. `beat`: counts. `left`: it is done with the run."""
+    """The file of an owner."""
 
     token: str
+    """The token of its fleet."""
     life: int
+    """The number of this process among those of its fleet, from 1."""
     host: str
+    """Machine, boot and process namespace, hashed: there `pid` and `born` are valid."""
     machine: str
+    """The name of the machine, for people."""
     pid: int
     born: int | None
     beat: int = 0
+    """Heartbeats so far."""
     left: bool = False
+    """Whether the owner is done with the run."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.machine}"
 
 
 def me(token: str) -> Owner:
-    """This process, in the first life of this fleet."""
+    """Return this process as the first of its fleet."""
     pid = os.getpid()
     return Owner(token, 1, _host(), platform.node(), pid, born(pid))
 
@@ -73,18 +81,21 @@ def _host() -> str:
 
 
 def name_of(number: int) -> str:
+    """Return the file of the owner with this number."""
     return f"owner-{number}.json"
 
 
 def newest(depot: Depot) -> int:
-    """The number of whoever has the run; 0 if nobody ever had."""
+    """Return the number of the present owner; 0 if there never was one."""
     named = map(_OWNER.fullmatch, depot.names())
     return max((int(each[1]) for each in named if each is not None), default=0)
 
 
 def lives_here(depot: Depot) -> Owner | None:
-    """Who has the run, if that is a process of this machine and goes on; of others nobody knows at
-    once."""
+    """Return the owner if it is a live process on this machine.
+
+    Nobody can tell at once whether an owner elsewhere is alive: the caller has to wait.
+    """
     if (number := newest(depot)) == 0:
         return None
     owner = _parsed(_read(depot, number))
@@ -103,7 +114,7 @@ def _read(depot: Depot, number: int) -> bytes:
 
 
 def _parsed(content: bytes) -> Owner | None:
-    """None if it cannot be read: whoever made it may be just writing it, or have died then."""
+    """Return the owner in a file, None if unreadable: its writer may be at work or have died."""
     try:
         return Owner(**json.loads(content))
     except (ValueError, TypeError):
@@ -111,15 +122,15 @@ def _parsed(content: bytes) -> Owner | None:
 
 
 class Fence:
-    """Stands before what an actor of a run writes."""
+    """The fencing check before the writes of a run's actor."""
 
     def __init__(self, depot: Depot, number: int) -> None:
-        """`number`: its owner's; 0: nobody asks."""
+        """Check for the owner with this number; 0 turns the check off."""
         self._depot, self._number = depot, number
         self._looked_s = -BEAT_S
 
     def check(self) -> None:
-        """To be called before anything is written that another owner would miss, or stumble over.
+        """Check the fencing token before a write that another owner would miss or trip over.
 
         Errors: `RunFailed` if there is a newer owner; it may have been there for `BEAT_S`.
         """
@@ -131,7 +142,7 @@ class Fence:
 
 
 def _taken(depot: Depot, number: int) -> str | None:
-    """Who has taken the run over from this owner; None if nobody has, or that is not to be had."""
+    """Return who has taken the run over from this owner; None if nobody has or it is unknown."""
     try:
         if not depot.has(name_of(number + 1)):
             return None
@@ -143,30 +154,30 @@ def _taken(depot: Depot, number: int) -> str | None:
 
 
 class Ownership:
-    """Of one run, by this process, from `take` to `leave` or until it is `lost`."""
+    """This process's ownership of a run, from `take` to `leave` or until it is `lost`."""
 
     def __init__(self, depot: Depot, number: int, owner: Owner) -> None:
         self.number, self._depot, self._owner = number, depot, owner
         self.lost: str | None = None
-        self.relieved = False  # ... to a later process of the same fleet, to which all belongs
+        self.relieved = False  # lost to a later process of the same fleet, which owns all now
         self._over, self._failing = threading.Event(), False
-        self._begun: str | None = None  # set once the run is left: what it is begun with
-        self._lock = threading.Lock()  # two may say it at once
+        self._begun: str | None = None  # set once the run is left: the file that begins a run
+        self._lock = threading.Lock()  # two threads may send a heartbeat
         self._thread = threading.Thread(target=self._keep, name="owner", daemon=True)
 
     @property
     def life(self) -> int:
-        """Of this fleet's processes, which one this is."""
+        """The number of this process among those of its fleet."""
         return self._owner.life
 
     def start(self) -> None:
-        """Say that it is there, on a thread of its own, until it is over."""
+        """Send heartbeats on a thread until the ownership ends."""
         self._thread.start()
 
     def check(self, *, again: bool = False) -> None:
-        """As it was found by the last beat; or by another one, made now.
+        """Check that the last heartbeat found no other owner; with `again`, send one now first.
 
-        Errors: `RunFailed` if the run is somebody else's.
+        Errors: `RunFailed` if another owner has the run.
         """
         if again:
             self._try_to_beat()
@@ -174,7 +185,7 @@ class Ownership:
             raise RunFailed(self.lost)
 
     def beat(self) -> None:
-        """Say once more that it is there; or find that it is not.
+        """Send a heartbeat, or find that the ownership is lost.
 
         Errors: `OSError`.
         """
@@ -188,7 +199,7 @@ class Ownership:
             self.relieved, self.lost = True, f"the run goes on as {there}"
         elif there is not None and there.token != mine.token:
             self.lost = self.lost or f"the run has been taken over by {there}"
-        if self.lost is None and self._begun is None:  # else the last word is `left`
+        if self.lost is None and self._begun is None:  # `left` must be written last
             self._say(replace(self._owner, beat=self._owner.beat + 1))
 
     def _say(self, owner: Owner) -> None:
@@ -206,17 +217,16 @@ class Ownership:
         try:
             self.beat()
             self._failing = False
-        except OSError as error:  # the run goes on, though others cannot see that it does
+        except OSError as error:  # the run goes on, though others cannot see its heartbeat
             if not self._failing:
                 log.error("the depot does not hear that the run goes on: %s", error)
             self._failing = True
 
     def leave(self, *, begun: str) -> None:
-        """End this ownership: the run is over here. If there is not even what is `begun` with, it
-        is as if it had never been taken.
+        """End this ownership; if the file `begun` is not in the depot, remove every trace of it.
 
-        The thread that says that it is there says this, too, and last. A depot that hangs is waited
-        for no longer than `BEAT_S`; the thread says so when the depot answers.
+        The heartbeat thread writes this last. A depot that hangs is waited for up to `BEAT_S`; the
+        thread writes when it answers.
         """
         self._begun = begun
         self._over.set()
@@ -236,7 +246,7 @@ class Ownership:
                     self._say(replace(self._owner, left=True))
                 else:
                     self._depot.remove(name_of(self.number))
-            except OSError as error:  # then it is waited for, as for one that has died
+            except OSError as error:  # the next owner then waits, as for one that has died
                 log.warning("that the run is left is not to be written: %s", error)
 
 
@@ -248,10 +258,11 @@ def take(
     now_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Ownership:
-    """Have the run, or go on having it in a later life of the same fleet.
+    """Take the run, or continue to own it as a later process of the same fleet.
 
-    One that was left, or whose owner has died, can be taken. An owner on another machine is watched
-    for `SILENCE_S`.
+    A run that was left, or whose owner is dead, can be taken. An owner on another machine is
+    watched for `SILENCE_S`.
+
     Errors: `UserMistake` if somebody has it; `OSError`.
     """
     number = newest(depot)
@@ -263,7 +274,7 @@ def take(
             depot.write(name_of(number), _bytes(owner))
         except (
             OSError
-        ) as error:  # a full disk keeps nobody from a run that is his; the beat says so
+        ) as error:  # with a full disk the fleet keeps its run; the next heartbeat retries
             log.error("that the run has another process is not to be written: %s", error)
         return Ownership(depot, number, owner)
     if number and (before is None or not before.left):

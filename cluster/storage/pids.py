@@ -1,4 +1,4 @@
-"""Is a process of this machine still there, and the one that is meant?"""
+"""Checks whether a process of this machine is alive, and whether it is the one that is meant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def born(pid: int) -> int | None:
-    """When this process began, in ticks since its machine was started; None if that is not told."""
+    """Return when a process began, in clock ticks since the machine started; None if unknown."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:
@@ -15,8 +15,11 @@ def born(pid: int) -> int | None:
 
 
 def is_alive(pid: int, began: int | None) -> bool:
-    """True if the process exists, is no zombie, and its number has not been reused: it began when
-    `began` says."""
+    """Return whether the process exists, is no zombie, and is not another one with its number.
+
+    `began`: when it was born, None if unknown; a process that was born at another time is another
+    one.
+    """
     if began is not None and born(pid) not in (began, None):
         return False
     try:
@@ -24,7 +27,7 @@ def is_alive(pid: int, began: int | None) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # somebody else's
+        pass  # it belongs to another user
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

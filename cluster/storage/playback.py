@@ -1,6 +1,6 @@
-"""A tape, read from a place on and row by row: in memory is one segment at a time.
+"""The reading of a tape, from a position on and row by row: one segment at a time is in memory.
 
-What is damaged is refused with the place and the reason, and everything before it is used.
+Damaged rows are refused with the place and the reason; everything before them is used.
 """
 
 from __future__ import annotations
@@ -22,45 +22,49 @@ from coordinator.state import EDITION
 from coordinator.tape import UnknownRecord, recall
 
 UNREADABLE = (pa.ArrowException, OSError, EOFError, KeyError, ValueError, MemoryError)
-"""What pyarrow raises for a stream with a wrong bit; a wrong length may ask for terabytes."""
+"""Errors of pyarrow for a stream with a wrong bit; a wrong length may ask for terabytes."""
 
 
 class TapeRow(NamedTuple):
-    """One event; `seq` counts them over the run, `answer` is the `checksum` of its effects."""
+    """One event of the tape."""
 
     seq: int
+    """The number of the event in the run."""
     now_s: float
+    """When the rules took it in, seconds of the syncer's clock."""
     event: Event
     answer: int
+    """The `checksum` of the effects that it had."""
 
 
 class Playback:
-    """The rows of all generations in order, each up to the first that is not as it was written.
+    """The rows of all generations in order, each generation up to its first damaged row.
 
-    A generation goes on where the readable part of those before it ends. One that begins behind
-    that (rows were damaged after it had begun) is left out; one that begins before it is believed:
-    an earlier syncer, cut off with its node, then wrote on when nobody heard it any more.
+    A generation continues where the readable part of those before it ends. One that begins after
+    that point is left out: rows were damaged after it had begun. One that begins before it replaces
+    the rows from there on: an earlier syncer, cut off with its node, wrote on when nobody heard it
+    any more.
 
-    To be iterated once. Then `length` is how many events the run has heard, and `damage` says what
-    could not be read, None if everything could. The end that a crash takes away is damage too, but
-    costs nothing.
+    Iterate over it once. Then `length` is the number of events in the run, and `damage` names what
+    could not be read, None if everything could. An end that was cut off by a crash is damage too,
+    but costs nothing.
     """
 
     def __init__(
         self, depot: Depot, layout: str, start: int = 0, place: TapePosition | None = None
     ) -> None:
-        """`start`: events before this one are passed over, unread where they were written in one
-        batch; from its `place` on, if that is known.
+        """`start`: skip all events before this one; `place`: its position on the tape, if known.
 
-        A state is known at this place, so a tape that lacks it, or all that was before it, is
-        damage and no reason to refuse: a later generation may go on from there.
+        Skipped batches are not decoded. The caller has the state at `place`. So if the tape lacks
+        this place, or everything before it, that is damage and no reason to refuse: a later
+        generation may continue from there.
 
-        Errors: `Damaged` if there is no tape and no place, or if a later generation went on from
-        before the place.
+        Errors: `Damaged` if there is no tape and no place, or if a later generation continued from
+        a point before the place.
         """
         self._depot, self._layout, self._start, self._place = depot, layout, start, place
         self._segments = segments(depot)
-        self._ahead: Grown | None = None  # the segment of the place, from there on
+        self._ahead: Grown | None = None  # the rest of the segment, from `place` on
         self._damage: list[str] = []
         self._firsts: dict[int, float] = {}
         if not self._segments and place is None:
@@ -72,8 +76,10 @@ class Playback:
             self.length = start
 
     def _at(self, place: TapePosition) -> Grown | None:
-        """What the segment of a place has from there on; None if it does not reach so far, and
-        then it is left out."""
+        """Return the rest of the segment from `place` on.
+
+        If the segment does not reach that far, return None and leave it out.
+        """
         if (void := self._void_from(place.segment.generation)) < self._start:
             raise Damaged(f"a later syncer went on from event {void:g}, not from {self._start}")
         name = place.segment.name
@@ -88,19 +94,23 @@ class Playback:
 
     @property
     def generations(self) -> int:
-        """How many there are, from the start on."""
+        """The number of generations from the start on."""
         return len({each.generation for each in self._segments})
 
     @property
     def damage(self) -> str | None:
+        """The parts that could not be read; None if there are none."""
         return "; ".join(self._damage) or None
 
     def __iter__(self) -> Iterator[TapeRow]:
-        """Errors: `Damaged` if nothing can be read; `Foreign` if it is of another run."""
+        """Yield the rows that are not skipped.
+
+        Errors: `Damaged` if nothing can be read; `Foreign` if it is of another run.
+        """
         broken: int | None = None
         for segment in self._segments:
             if segment.generation == broken:
-                continue  # it cannot go on where it is damaged
+                continue  # a generation ends at its first damage
             try:
                 yield from self._played(segment)
             except Foreign:
@@ -124,12 +134,12 @@ class Playback:
                 yield row
 
     def _void_from(self, generation: int) -> float:
-        """From which event on a later generation went on in its own way."""
+        """Return the event from which a later generation replaces the rows of this one."""
         later = {each.generation for each in self._segments if each.generation > generation}
         return min(map(self._first, later), default=math.inf)
 
     def _first(self, generation: int) -> float:
-        """The first event of a generation; infinite if it has none that can be read."""
+        """Return the first event of a generation; infinity if none can be read."""
         if generation not in self._firsts:
             self._firsts[generation] = next(self._starts(generation), math.inf)
         return self._firsts[generation]
@@ -145,7 +155,7 @@ class Playback:
                     return
 
     def _rows(self, segment: Segment) -> Iterator[tuple[range, TapeRow | None]]:
-        """The row of each event, or the events of a batch that was passed over."""
+        """Yield each event with its row, and each skipped batch with None."""
         file, chain = segment.name, 0
         if self._place is not None and segment == self._place.segment:
             chain, grown = self._place.chain, self._ahead
@@ -160,7 +170,7 @@ class Playback:
             while True:
                 try:
                     batch = pa.ipc.read_record_batch(reader.read_next_message(), schema)
-                    batch.validate(full=True)  # before anything is believed, or read past its end
+                    batch.validate(full=True)  # first: no value may be used or read past its end
                     if batch.num_rows and batch.column("seq")[-1].as_py() < self._start:
                         chain = batch.column("chain")[-1].as_py()
                         first = batch.column("seq")[0].as_py()
@@ -187,7 +197,7 @@ class Playback:
                         raise Foreign(f"{file} is of another version: {error}") from error
 
     def _begun(self, reader: pa.ipc.MessageReader, file: str) -> pa.Schema:
-        """The header of a segment."""
+        """Read the header of a segment."""
         try:
             schema = pa.ipc.read_schema(reader.read_next_message())
             told = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
@@ -202,8 +212,11 @@ class Playback:
 
 
 def edition_of(depot: Depot) -> int:
-    """Return the edition of the rules that answer in this run: that of its newest readable segment,
-    0 if that does not say, and the newest edition of all if there is no tape yet."""
+    """Return the edition of the rules that answer in this run.
+
+    That is the edition of the newest readable segment, 0 if it names none, and the newest edition
+    of all if there is no tape yet.
+    """
     for segment in reversed(segments(depot)):
         content, _ = depot.grown(segment.name)
         try:
@@ -218,16 +231,20 @@ def edition_of(depot: Depot) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A tape as a whole, for whoever has room for it; see `Playback`."""
+    """A whole tape in memory; see `Playback`."""
 
     events: list[TapeRow]
+    """The rows."""
     generations: int
+    """The number of generations."""
     damage: str | None
+    """The parts that could not be read; None if there are none."""
     length: int
+    """The number of events in the run."""
 
 
 def read_tape(depot: Depot, layout: str, start: int = 0) -> Recording:
-    """All rows from an event on.
+    """Return all rows from an event on.
 
     Errors: `Damaged` if there is no tape, or one of another format or layout.
     """

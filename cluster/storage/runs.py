@@ -1,4 +1,4 @@
-"""Run directories: where a run keeps what it says of itself, and how another terminal finds it."""
+"""Run directories: the files of a run for people, and how another terminal finds them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("archipelago.runs")
 AUTH_MODE = "RAY_AUTH_MODE"
-"""Read by Ray when it is imported: a token is needed, or nobody asks for one."""
+"""A variable that Ray reads at import: whether its cluster requires a token."""
 CONFIG = "config.toml"
+"""The configuration of the run."""
 LIVE = "live.json"
+"""How to reach the run while it goes on."""
 SUMMARY = "summary.json"
+"""The final figures of the run."""
 FROM_STORED = "from-stored.json"
-"""Says that the owner named in it resumes with `--from-stored`, until that is done."""
+"""Names the owner that resumes with `--from-stored`, until that is done."""
 TARGET = "prometheus.json"
-"""Where the run's HTTP port is; also as RUN.json in the folder of targets, for Prometheus."""
+"""The address of the run's HTTP port; also as RUN.json in the folder of targets, for Prometheus."""
 TOKEN = "token"
-"""What whoever looks at the run from another machine must have."""
+"""The token that is needed to see the run from another machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +51,29 @@ class Live:
     namespace: str
     address: str
     pid: int
-    auth: str | None = "disabled"  # None: not known; the token itself is Ray's to keep
-    born: int | None = None  # its process, in ticks of its machine; None: not known
+    auth: str | None = "disabled"  # None: unknown; Ray keeps the token itself
+    born: int | None = None  # when its process began, in clock ticks; None: unknown
 
     def prepare(self) -> None:
-        """Have this process speak as the run's cluster wants it; to be called before Ray is
-        imported."""
+        """Set up authentication for the run's cluster; call this before Ray is imported."""
         if self.auth is not None:
             os.environ.setdefault(AUTH_MODE, self.auth)
 
 
 def name_of(config: Config, config_path: Path, now: datetime) -> str:
+    """Return the configured name, or one made from the file's name and the time."""
     return config.run.name or f"{config_path.stem}-{now:%Y%m%d-%H%M%S}"
 
 
 def home_of_job(config: Config, config_path: Path, now: datetime) -> Path:
-    """Where a submitted run writes: a job's own folder is Ray's, and goes with the job."""
+    """Return the directory of a submitted run: Ray deletes a job's own folder with the job."""
     return Path.home() / "archipelago" / config.run.dir / name_of(config, config_path, now)
 
 
 def choose(config: Config, config_path: Path, run_dir: Path | None, now: datetime) -> Path:
-    """The run's directory: as asked for, or named after the run, its file and the time.
+    """Return the run's directory: `run_dir`, or one named after the run, its file and the time.
 
-    Errors: `UserMistake` if it or its place in `durability.dir` is in use, or that is of no use.
+    Errors: `UserMistake` if it or its place in `durability.dir` is in use, or cannot be used.
     """
     chosen = run_dir or Path(config.run.dir) / name_of(config, config_path, now)
     problems: list[str] = []
@@ -88,7 +91,7 @@ def choose(config: Config, config_path: Path, run_dir: Path | None, now: datetim
 
 
 def _unfit(config: Config, depot: Depot) -> str | None:
-    """Why no run can begin there; nothing is left behind."""
+    """Return why no run can begin there; no trace of the check is left."""
     try:
         depot.probe()
         if not depot.names():
@@ -106,10 +109,10 @@ def _unusable(config: Config, error: OSError) -> str:
 
 
 def resume(config: Config, run_dir: Path | None) -> Path:
-    """The directory of a run that died and shall go on, by --run-dir or by its name.
+    """Return the directory of a run that died and is to go on, by --run-dir or by its name.
 
-    Errors: `UserMistake` if there is none, it goes on, it has ended, or it was configured
-    otherwise; islands and monitor may differ.
+    Errors: `UserMistake` if there is none, it is going on, it has ended, or its configuration
+    differs; islands and monitor may differ.
     """
     if run_dir is None and config.run.name is None:
         raise UserMistake("--resume: say which run, with --run-dir DIR or --set run.name=NAME")
@@ -141,7 +144,7 @@ def resume(config: Config, run_dir: Path | None) -> Path:
 
 
 def _binding(config: Config) -> dict[str, object]:
-    """What a run must keep to: each key of the tables that say what is trained and how."""
+    """Return the settings that a run must keep: each key that says what is trained and how."""
     plain = config.model_dump(mode="json", exclude={"islands", "monitor"})
     del plain["run"]["name"], plain["run"]["dir"]
     for key in ("dir", "hang_s", "restarts"):
@@ -150,9 +153,9 @@ def _binding(config: Config) -> dict[str, object]:
 
 
 def _begun(depot: Depot) -> Config:
-    """As the run that is there was configured last.
+    """Return the last configuration of the run that is there.
 
-    Errors: `UserMistake` if that cannot be read.
+    Errors: `UserMistake` if it cannot be read.
     """
     from cluster.config.load import parse
 
@@ -167,7 +170,7 @@ def _begun(depot: Depot) -> Config:
 
 
 def reopen(run_dir: Path, config: Config, owner: int = 0, *, from_stored: bool = False) -> None:
-    """Let a fleet take the run over; with these islands, if they are not those that it had.
+    """Prepare the run for a new fleet, with the islands of this configuration if they have changed.
 
     `from_stored`: the syncer of this owner goes on from the newest stored version of each fragment.
     """
@@ -176,12 +179,12 @@ def reopen(run_dir: Path, config: Config, owner: int = 0, *, from_stored: bool =
         depot.write(FROM_STORED, json_bytes({"owner": owner}))
     try:
         kept = load_fleet_memory(depot)
-    except Damaged as error:  # nothing that it knew of is left but the run itself
+    except Damaged as error:  # nothing is left of what the fleet knew
         log.error("%s", error)
         depot.move(FLEET_FILE, f"{FLEET_FILE}.damaged")
         return
     if kept is None:
-        return  # it died before it had begun
+        return  # the fleet died before it had begun
     kept["outcome"] = None
     if _begun(depot).islands != config.islands:
         kept["desired"] = sorted(config.island_names)
@@ -190,7 +193,7 @@ def reopen(run_dir: Path, config: Config, owner: int = 0, *, from_stored: bool =
 
 
 def asked_for_stored(depot: Depot, owner: int) -> bool:
-    """Whether this owner has resumed the run with `--from-stored`, and that is not done yet."""
+    """Return whether this owner resumes the run with `--from-stored`, and has not done so yet."""
     try:
         return json.loads(depot.read(FROM_STORED)) == {"owner": owner}
     except FileNotFoundError:
@@ -201,28 +204,32 @@ def asked_for_stored(depot: Depot, owner: int) -> bool:
 
 
 def leave(depot: Depot, run_dir: Path, name: str, content: bytes) -> None:
-    """For people in the run directory; and in the depot, if that is elsewhere."""
+    """Write a file to the run directory, and to the depot if that is elsewhere."""
     write(run_dir / name, content)
     if depot != Folder(run_dir):
         depot.write(name, content)
 
 
 def live_as(run_dir: Path, namespace: str, address: str, auth: str) -> Live:
-    """Return how a run is reached that this process keeps."""
+    """Return how to reach a run whose fleet is this process."""
     me = os.getpid()
     return Live(run_dir.name, namespace, address, me, auth, born(me))
 
 
 def announce(run_dir: Path, live: Live) -> None:
+    """Write how to reach the run."""
     write_json(run_dir / LIVE, asdict(live))
 
 
 def retire(run_dir: Path) -> None:
+    """Delete the file that says how to reach the run."""
     (run_dir / LIVE).unlink(missing_ok=True)
 
 
 def find(run: str | None, root: Path = Path("runs")) -> Path:
-    """The directory of a run by path or name; without one, of the newest live run, or the newest.
+    """Return the directory of a run by path or name; by default that of the newest run.
+
+    Runs that are going on come first.
 
     Errors: `UserMistake` if there is no such run.
     """
@@ -242,7 +249,7 @@ def find(run: str | None, root: Path = Path("runs")) -> Path:
 
 
 def here(run: str | None) -> Path:
-    """The directory of a run on this machine, by path or name, or of the newest.
+    """Return the directory of a run on this machine, by path or name, or of the newest.
 
     Errors: `UserMistake` if there is no such run.
     """
@@ -252,10 +259,10 @@ def here(run: str | None) -> Path:
 
 
 def reach(run: str | None, address: str | None) -> Live | Path:
-    """How to reach a run: by its directory if that is here, else by its name in a cluster.
+    """Return how to reach a run: by its directory if that is here, else by its name in a cluster.
 
-    A directory whose run is over is returned as it is. Errors: `UserMistake` if there is no such
-    run here, and no cluster was named.
+    If the run in a directory is over, the result is the directory. Errors: `UserMistake` if there
+    is no such run here, and no cluster was named.
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if address is not None and run is not None and not Path(run).exists():
@@ -265,7 +272,7 @@ def reach(run: str | None, address: str | None) -> Live | Path:
 
 
 def live_of(run_dir: Path) -> Live | None:
-    """How to reach the run, or None if it is over, or its process has gone."""
+    """Return how to reach the run; None if it is over, or its process is gone."""
     try:
         live = Live(**json.loads((run_dir / LIVE).read_text()))
         operator.index(live.pid)

@@ -1,4 +1,4 @@
-"""Arrays in one safetensors file with format, layout and checksum; a damaged one is refused."""
+"""Arrays in one safetensors file with format, layout and checksum; a damaged file is refused."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ from cluster.storage.files import json_text
 from cluster.storage.format import FORMAT, READABLE, Damaged
 
 SUFFIX = ".safetensors"
+"""The suffix of the files."""
 LENGTH, ALIGNED = 8, 8
-"""Bytes that say how long the header is, and what the arrays are aligned to."""
+"""Bytes that hold the length of the header, and the alignment of the arrays in bytes."""
 
 
 KINDS = {
     "f4": "F32", "u1": "U8", "u2": "U16", "i1": "I8", "i2": "I16", "i4": "I32", "u4": "U32",
     "i8": "I64", "u8": "U64", "f2": "F16", "f8": "F64", "b1": "BOOL",
 }  # fmt: skip
-"""What the format calls the types that arrays have here."""
+"""The names of array types in the file format."""
 Bytes = bytes | memoryview
 OURS = ("format", "layout", "sha256")
-"""Metadata of every file; the rest is its identity."""
+"""Metadata that every file has; all others are its identity."""
 NOTHING: Mapping[str, str] = {}
+"""An identity without entries."""
 
 
 def seal(
     parts: dict[str, NDArray[Any]], layout: str, identity: Mapping[str, str] = NOTHING
 ) -> Sequence[Bytes]:
-    """What the file has, one behind the other: the arrays are not copied, as the library would
-    twice. Header: https://huggingface.co/docs/safetensors, padded so that the arrays are aligned.
+    """Return the parts of the file, one after the other; the arrays are not copied.
 
-    `identity`: what else the file says of itself, under the same checksum.
+    The library would copy them twice. Header: https://huggingface.co/docs/safetensors, padded so
+    that the arrays are aligned.
+
+    `identity`: what else the file states about itself, under the same checksum.
     """
     arrays = {name: np.ascontiguousarray(given) for name, given in parts.items()}
     content: list[Bytes] = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
@@ -54,9 +58,9 @@ def head(
     metadata: Mapping[str, str],
     room: int = 0,
 ) -> bytes:
-    """What a file begins with whose arrays lie one behind the other in this order.
+    """Return the header of a file whose arrays follow one after the other in this order.
 
-    `room`: bytes that it has at least, so that other metadata can take its place.
+    `room`: the least number of bytes, so that other metadata can replace it later.
     """
     said, offset = dict[str, Any](__metadata__=metadata), 0
     for name, (kind, shape) in arrays.items():
@@ -77,9 +81,10 @@ def unseal(
 ) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file.
 
-    `expected`: its identity. What a file of an earlier format does not say is not compared.
+    `expected`: its identity. Entries that a file of an earlier format does not have are not
+    compared.
 
-    Errors: `Damaged` if it is not there, not as it was written, or another file.
+    Errors: `Damaged` if it is not there, has changed since it was written, or is another file.
     """
     parts, said = unseal_all(depot, name, layout)
     for key, value in expected.items():
@@ -93,7 +98,7 @@ def unseal_all(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Return the arrays and the identity of a file.
 
-    Errors: `Damaged` if it is not there, or not as it was written.
+    Errors: `Damaged` if it is not there, or has changed since it was written.
     """
     try:
         content = depot.read(name)
@@ -114,7 +119,7 @@ def unseal_all(
 
 
 def _digest(parts: dict[str, NDArray[Any]], identity: Mapping[str, str]) -> str:
-    """sha256 of the arrays by name, and of the identity, which earlier files do not have."""
+    """Return the sha256 of the arrays by name and of the identity, which earlier files lack."""
     digest = hashlib.sha256()
     for name in sorted(parts):
         digest.update(name.encode())

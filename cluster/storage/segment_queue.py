@@ -1,4 +1,4 @@
-"""The bytes of a tape that wait to be written, each with the segment that they belong to."""
+"""The bytes of a tape that wait to be written, each with its segment."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections import deque
 from cluster.storage.segments import Segment
 
 ADDITION_BYTES = 2**20
-"""An addition to the depot has no more bytes than this and one flush: what waits while a disk is
-full for hours is not copied again with each attempt."""
+"""The size in bytes from which an addition to the depot takes no more rows.
+
+Rows that wait while a disk is full for hours are therefore not copied again with each attempt.
+"""
 
 
 class SegmentQueue:
@@ -24,12 +26,12 @@ class SegmentQueue:
         return len(self._waiting)
 
     def add(self, segment: Segment, content: bytes) -> None:
-        """Have these bytes wait behind all others."""
+        """Add these bytes at the end."""
         with self._lock:
             self._waiting.append((segment, content))
 
     def first(self, most: int) -> tuple[Segment, list[bytes]]:
-        """Return the oldest parts, at most so many, all of one segment. They go on waiting."""
+        """Return the oldest parts of one segment, `most` at most; they stay in the queue."""
         with self._lock:
             segment, size, parts = self._waiting[0][0], 0, list[bytes]()
             for of, part in itertools.islice(self._waiting, most):

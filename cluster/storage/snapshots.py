@@ -1,9 +1,9 @@
-"""`state.json`: state of the rules and measures of a moment, and its place on the tape.
+"""The snapshots `state.json`: state of rules and measures at one moment, and its place on the tape.
 
-    states/tape-0-000000041000.json    such a moment, where a segment of the tape begins
+    states/tape-0-000000041000.json    a snapshot at the beginning of a segment of the tape
 
-The newest of these are there in case `state.json` cannot be used; and where old segments have gone,
-a replay begins with the oldest one.
+The newest of these are used if `state.json` cannot be. If old segments are deleted, a replay begins
+with the oldest snapshot.
 """
 
 from __future__ import annotations
@@ -20,32 +20,35 @@ from coordinator.state import State
 from coordinator.tape import UnknownRecord, freeze, thaw
 
 STATE, STATES = "state.json", "states"
+"""The name of the newest snapshot, and the folder of those at beginnings of segments."""
 KEPT = 2
-"""Beginnings of segments of which the state is kept, at least."""
+"""Beginnings of segments whose snapshots are kept, at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where a restart goes on: what `seq` events have led to, so that they need not be heard again.
-
-    `now_s`: when it was taken. `measures`: plain data. `notes`: bytes of notes that are in them.
-    `rules`: what has answered the events. `place`: behind the last of them on the tape; None if
-    that is of format 4 or before.
-    """
+    """A state from which a restart goes on, so that earlier events need not be replayed."""
 
     state: State
+    """The rules' state after `seq` events."""
     seq: int
+    """The number of events in the state."""
     now_s: float
+    """When it was taken, seconds of the syncer's clock."""
     measures: Any
+    """The counters of the run, as plain data."""
     notes: int
+    """Bytes of notes that the counters include."""
     rules: str
+    """A hash of the rules that have answered the events."""
     place: TapePosition | None = None
+    """The position after the last event on the tape; None if that is of format 4 or earlier."""
 
 
 def save_snapshot(depot: Depot, snapshot: Snapshot, layout: str, name: str = STATE) -> None:
-    """Keep it in place of what has this name.
+    """Replace the snapshot with this name.
 
-    Errors: `OSError` if the depot will not have it.
+    Errors: `OSError` if the depot does not accept it.
     """
     plain = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     text = json.dumps({**plain, "state": freeze(snapshot.state)}, separators=(",", ":"))
@@ -55,7 +58,7 @@ def save_snapshot(depot: Depot, snapshot: Snapshot, layout: str, name: str = STA
 
 
 def load_snapshot(depot: Depot, layout: str, name: str = STATE) -> Snapshot | None:
-    """The one kept last, or under this name; None if there is none.
+    """Return the snapshot with this name, by default the newest; None if there is none.
 
     Errors: `Damaged`.
     """
@@ -83,21 +86,25 @@ def load_snapshot(depot: Depot, layout: str, name: str = STATE) -> Snapshot | No
 
 
 def beginnings(depot: Depot) -> list[Segment]:
-    """The segments whose beginning was kept as a state, in order."""
+    """Return the segments that have a snapshot of their beginning, oldest first."""
     named = (segment_named(f"{name.removesuffix('.json')}.arrow") for name in depot.names(STATES))
     return sorted(each for each in named if each is not None)
 
 
 def name_of(segment: Segment) -> str:
-    """Where the state is kept that a segment begins with."""
+    """Return the name of the snapshot at the beginning of a segment."""
     return f"{STATES}/{segment.name.removesuffix('.arrow')}.json"
 
 
 def forget_before(depot: Depot, keep_segments: int) -> Segment | None:
-    """Let go of what is not needed any more: states of the beginning of a segment, but for the
-    newest; and, unless all are kept (0), segments before the oldest state that is left then.
+    """Delete snapshots and segments that are not needed any more.
 
-    Returns the oldest segment that is left, if any has gone. Errors: `OSError`.
+    Of the snapshots at beginnings of segments the newest `keep_segments` stay, and at least `KEPT`.
+    Segments before the oldest of these are deleted too, unless `keep_segments` is 0: then all stay.
+
+    Returns the oldest segment that stays, None if none was deleted.
+
+    Errors: `OSError`.
     """
     known, kept = beginnings(depot), max(KEPT, keep_segments)
     for segment in known[:-kept]:
@@ -112,9 +119,9 @@ def forget_before(depot: Depot, keep_segments: int) -> Segment | None:
 
 
 def beginning_of(depot: Depot, layout: str) -> Snapshot | None:
-    """The state that the tape begins with; None if that is the beginning of the run.
+    """Return the snapshot with which the tape begins; None if that is the beginning of the run.
 
-    Errors: `Damaged` if it is not there, or not as it was written.
+    Errors: `Damaged` if it is not there, or has changed since it was written.
     """
     there = segments(depot)
     if not there or there[0] == Segment(0, -1):

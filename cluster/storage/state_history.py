@@ -1,4 +1,4 @@
-"""The states of a run, had again from its tape: the rules take in what they took in then."""
+"""The states of a run, computed again from its tape: the rules take in the same events."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from coordinator.state import Rule, State, initial
 
 
 class OtherRules(RunFailed):
-    """The rules that run here answer an event otherwise than those that wrote the tape."""
+    """The present rules answer an event differently than those that wrote the tape."""
 
 
 class ReplayedEvent(NamedTuple):
-    """An event that was taken in, with the states around it."""
+    """An event that was replayed, with the states around it."""
 
     before: State
     event: Event
@@ -30,10 +30,10 @@ class ReplayedEvent(NamedTuple):
 def relive(
     rule: Rule, rows: Iterable[TapeRow], state: State | None = None
 ) -> Iterator[ReplayedEvent]:
-    """Have the rules take in again what is on a tape, from its beginning or from a `state` on.
+    """Replay the events of a tape, from its beginning or from `state`.
 
-    Errors: those of `rows`; `OtherRules` at the first event that they answer otherwise than they
-    did then.
+    Errors: those of `rows`; `OtherRules` at the first event that the rules answer differently than
+    they did then.
     """
     state = initial(rule) if state is None else state
     for seq, now_s, event, answer in rows:

@@ -34,26 +34,28 @@ ROW = pa.schema(
         ("chain", pa.uint32()),
     ]
 )
-"""One row an event, in the order heard. `event`: its fields as JSON; `answer`: `checksum` of the
-effects; `chain`: crc32 of the row and of the chain before it, so that no row can be changed, lost
-or moved unnoticed."""
+"""The columns of a row; there is one row for each event, in order.
+
+`event`: its fields as JSON. `answer`: the `checksum` of the effects. `chain`: crc32 of the row and
+of the chain before it, so that no row can be changed, lost or moved unnoticed.
+"""
 FLUSH_EVENTS = 512
-"""So many events are written together at the latest."""
+"""Events after which a flush is due at the latest."""
 SILENCE_S = 5.0
-"""A depot that takes longer for a flush is not waited for; pyarrow gives up much later."""
+"""The timeout of a flush in seconds; pyarrow itself gives up much later."""
 
 
 def checksum(effects: Sequence[Effect]) -> int:
-    """crc32 of what the rules answered to one event; 2 to 60 us, 0 if that was nothing."""
+    """Return the crc32 of the rules' answer to one event, 0 if that is empty; takes 2 to 60 us."""
     return zlib.crc32(repr(effects).encode()) if effects else 0
 
 
 class Tape:
     """A write-ahead log of one generation: `append` costs nothing, `flush` makes it durable.
 
-    The depot is written to by one thread, so that the thread which appends never waits for storage.
-    A depot that does not take the log is no reason to stop: the rows wait in memory, `trouble` says
-    why, and the first flush that is taken writes them.
+    A thread writes to the depot, so that the thread which appends never waits for storage. If the
+    depot does not accept the log, the run goes on: rows wait in memory, `trouble` says why, and the
+    first flush that succeeds writes them.
     """
 
     def __init__(
@@ -65,10 +67,13 @@ class Tape:
         first_seq: int = 0,
         edition: int = EDITION,
     ) -> None:
-        """`edition`: of the rules that answer. Errors: `OSError` if there cannot even be a file."""
+        """`edition`: of the rules that answer.
+
+        Errors: `OSError` if the first file cannot be created.
+        """
         self._depot, self._closed = depot, False
-        self._segment = Segment(generation, -1)  # which rows go to ...
-        self._open = self._segment  # ... and which bytes are written to
+        self._segment = Segment(generation, -1)  # the segment of the rows that are appended
+        self._open = self._segment  # the segment to which the thread writes
         self._file = depot.grow(tape_name(generation))
         self._waiting = SegmentQueue()
         self._thread = ThreadPoolExecutor(1, "tape")
@@ -84,16 +89,16 @@ class Tape:
         self._to_the_depot()
 
     def _begin(self) -> None:
-        """Have a stream for the present segment; its header is there with the next flush."""
+        """Begin a stream for the present segment; the next flush writes its header."""
         self._sink, self._length, self._chain = io.BytesIO(), 0, 0
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         schema = ROW.with_metadata(self._told)
         self._writer = pa.ipc.new_stream(self._sink, schema, options=options)
-        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=ROW))  # the header, now
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=ROW))  # emits the header
         self._take()
 
     def seal(self) -> bool:
-        """End the segment if it is long enough, and begin another one; whether that was so."""
+        """End the segment and begin another one if it is long enough; return whether it was."""
         if self._rows:
             self._encode()
         if self._length < SEGMENT_BYTES:
@@ -106,11 +111,15 @@ class Tape:
 
     @property
     def place(self) -> TapePosition:
-        """Behind everything that was appended before the last flush or seal."""
+        """The position after everything appended before the last flush or seal."""
         assert not self._rows, "what is not encoded has no place"
         return TapePosition(self._segment, self._length, self._chain)
 
     def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        """Append an event and the checksum of its effects; they wait for the next flush.
+
+        Errors: as `flush`.
+        """
         kind, fields = record(event)
         text, answer = json.dumps(fields, separators=(",", ":")), checksum(effects)
         self._chain = link(self._chain, self.seq, now_s, kind, text, answer)
@@ -120,12 +129,12 @@ class Tape:
             self.flush()
 
     def flush(self) -> Future[None] | None:
-        """Have everything appended so far written. It survives a crash of the machine once the
-        future is done, unless there is `trouble` then; None while there is trouble.
+        """Have all rows so far written; return None while there is `trouble`.
 
-        Rows that come while the thread writes are written together.
+        They survive a crash of the machine once the future is done, unless there is trouble then.
+        Rows that are appended while the thread writes are written together.
 
-        Errors: what the thread met that no storage raises, here or in the future.
+        Errors: an unexpected exception of the thread (not of storage), here or in the future.
         """
         if self._rows:
             self._encode()
@@ -135,14 +144,13 @@ class Tape:
             self._heard_s = time.monotonic()
             if self._last is not None:
                 self._last.result()
-        healthy = self.trouble is None  # before the thread can fail: the future says so then
+        healthy = self.trouble is None  # read it now: a later failure is reported by the future
         if healthy or not pending:
             self._last = self._thread.submit(self._to_the_depot)
         return self._last if healthy else None
 
     def sync(self) -> None:
-        """Flush, and wait for it: for one that has no event loop to run meanwhile. As with `flush`,
-        `trouble` says whether the rows are durable."""
+        """Flush and wait, for callers without an event loop; see `trouble` for the outcome."""
         self.flush()
         if self._last is not None:
             self._last.result()
@@ -160,7 +168,7 @@ class Tape:
         self._take()
 
     def _take(self) -> None:
-        """Have what was encoded wait to be written."""
+        """Move the encoded bytes to the queue."""
         content = self._sink.getvalue()
         self._waiting.add(self._segment, content)
         self._length += len(content)
@@ -168,9 +176,9 @@ class Tape:
         self._sink.truncate()
 
     def _to_the_depot(self) -> None:
-        """Write what waits now, in order. What was not written goes on waiting, whatever is raised.
+        """Write what waits now, in order; on any exception the rest keeps waiting.
 
-        Errors: what no storage raises. It is `trouble`, too.
+        Errors: an unexpected exception (not of storage); it is noted as `trouble` too.
         """
         left = len(self._waiting)
         try:
@@ -200,9 +208,9 @@ class Tape:
         self.trouble = why
 
     def _write(self, segment: Segment, content: bytes) -> None:
-        """Add to a segment, which is begun first if it is the next one.
+        """Add to a segment, and begin it first if it is the next one.
 
-        Errors: those of the depot. Whoever calls again gives the same content, or more.
+        Errors: those of the depot; the caller retries with the same content, or with more.
         """
         if segment != self._open:
             opened = self._depot.grow(segment.name, again=True)
@@ -214,14 +222,13 @@ class Tape:
     def _close(self, file: Growing) -> None:
         try:
             file.close()
-        except OSError as error:  # each of its additions was durable when it was written
+        except OSError as error:  # harmless: each of its additions is durable already
             log.warning("a segment of the tape could not be closed: %s", error)
 
     def close(self) -> None:
-        """Write what is left, and the end of the stream. `trouble` says what has become of it; if
-        there is some, another call tries again.
+        """Write the rest and the end of the stream; if there is `trouble` then, call it again.
 
-        Errors: what no storage raises.
+        Errors: an unexpected exception, other than those of storage.
         """
         if not self._closed:
             self._closed = True
@@ -238,5 +245,5 @@ class Tape:
 
 
 def link(chain: int, seq: int, now_s: float, kind: str, text: str, answer: int) -> int:
-    """The chain of checksums after this row."""
+    """Return the chain of checksums after this row."""
     return zlib.crc32(f"{seq}\0{now_s!r}\0{kind}\0{text}\0{answer}".encode(), chain)

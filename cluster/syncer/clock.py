@@ -6,15 +6,17 @@ import time
 
 
 class Clock:
-    """Seconds since 1970 by the wall clock at the start, and steady from there.
+    """The wall clock at the start, in seconds since 1970, counted on by the monotonic clock.
 
-    Steady, so that no correction of the machine's clock reaches the rules; by the wall clock, so
-    that a syncer that comes back, on whatever machine, goes on where the one before stopped.
+    A correction of the machine's clock therefore never reaches the rules. Because it starts from
+    the wall clock, a syncer that is restarted on any machine continues where the one before
+    stopped.
     """
 
     def __init__(self, not_before_s: float = 0.0) -> None:
-        """`not_before_s`: what was read last, below which it never falls."""
+        """`not_before_s`: the last time that was read before; the clock starts there or later."""
         self._ahead_s = max(time.time(), not_before_s) - time.monotonic()
 
     def __call__(self) -> float:
+        """Return the present time in seconds."""
         return time.monotonic() + self._ahead_s

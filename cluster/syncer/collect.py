@@ -1,8 +1,8 @@
-"""Many learners asked through one shard, in few calls.
+"""Requests to many learners through one shard, in few calls.
 
-A round asks all learners at once, and a call of Ray costs both ends more than a millisecond. So
-whoever is asked for in one turn of the event loop is asked for in one call; who arrives together
-comes back in one answer; and the call is made again for those who are still missing.
+A round asks all learners at once, and one call of Ray costs both ends more than a millisecond. So
+all requests of one turn of the event loop are sent in one call. Answers that arrive together are
+returned together, and the call is repeated for the learners that are still missing.
 """
 
 from __future__ import annotations
@@ -15,30 +15,39 @@ from cluster.tasks import Tasks
 from coordinator.protocol import Contribution, Fragment, Life
 
 Handed = Contribution | Failure | str | None
-"""What was collected; how the island failed; why it was lost, which is nobody's fault; None if the
-learner has nothing to hand in."""
+"""The outcome of a request to one learner.
+
+- a contribution that the shard has collected;
+- a `Failure` of the island;
+- a string: why the contribution was lost, which is nobody's fault;
+- None: the learner has nothing to hand in.
+"""
 Answers = Sequence[tuple[Life, Handed]]
+"""The outcomes for some of the lives that were asked."""
 
 GATHER_S = 0.25e-3
-"""For each learner that is still missing, an answer waits so long for more of them ..."""
+"""Seconds that an answer waits for more of them, for each learner that is still missing."""
 LONGEST_GATHER_S = 0.05
-"""Waiting for more answers ends after this: the round's deadline runs."""
+"""The longest such wait in seconds: the deadline of the round is running."""
 
 
 class Asker:
-    """The syncer's end."""
+    """The syncer's end: it joins the requests of one turn of the event loop in one call."""
 
     def __init__(self, call: Callable[[Fragment, Sequence[Life]], Awaitable[Answers]]) -> None:
-        """`call` asks the shard; it answers for some of these lives, one at least."""
+        """`call` asks the shard, which answers for at least one of these lives."""
         self._call = call
         self._asking: dict[Fragment, dict[Life, asyncio.Future[Handed]]] = {}
         self._calls = Tasks()
 
     async def collect(self, life: Life, fragment: Fragment) -> Handed:
-        """Errors: what the call raises."""
+        """Ask one learner for its contribution to a fragment.
+
+        Errors: those of the call.
+        """
         if fragment not in self._asking:
             self._asking[fragment] = {}
-            self._calls.spawn(self._ask(fragment))  # after everybody of this turn
+            self._calls.spawn(self._ask(fragment))  # runs after all requests of this turn
         asked = self._asking[fragment]
         if life not in asked:
             asked[life] = asyncio.get_running_loop().create_future()
@@ -50,13 +59,13 @@ class Asker:
             while missing:
                 for life, handed in await self._call(fragment, [*missing]):
                     missing.pop(life).set_result(handed)
-        except Exception as error:  # noqa: BLE001 - raised where each of them is awaited
+        except Exception as error:  # noqa: BLE001 - raised where each answer is awaited
             for answer in missing.values():
                 answer.set_exception(error)
 
 
 class Gatherer:
-    """The shard's side: a repeated call for the same hand-in joins the one in flight."""
+    """The shard's end: a repeated request for the same hand-in joins the one in flight."""
 
     def __init__(self) -> None:
         self._asked: dict[tuple[Life, Fragment], asyncio.Task[Handed]] = {}
@@ -68,7 +77,7 @@ class Gatherer:
         lives: Sequence[Life],
         ask: Callable[[Life], Coroutine[None, None, Handed]],
     ) -> Answers:
-        """All answers that are there once the first one is, and a moment has passed."""
+        """Wait for the first answer and a moment longer, and return all answers that are there."""
         for life in lives:
             if (life, fragment) not in self._asked:
                 self._asked[life, fragment] = self._tasks.spawn(ask(life))
@@ -83,7 +92,7 @@ class Gatherer:
         return [(life, _handed(task)) for life, task in there.items()]
 
     def forget(self) -> None:
-        """Cancel all pending requests: the syncer that made them is gone."""
+        """Cancel all pending requests, because the syncer that made them is gone."""
         for task in self._asked.values():
             task.cancel()
         self._asked.clear()

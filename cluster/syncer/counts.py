@@ -1,4 +1,4 @@
-"""What is counted of a run, as data: the part of its measures that outlasts the process."""
+"""The counters of a run, as data: the part of its measures that outlives the process."""
 
 from __future__ import annotations
 
@@ -18,79 +18,137 @@ from coordinator.protocol import (
 
 @dataclass(slots=True)
 class Watched:
-    """One island over all its lives."""
+    """The measurements of one island over all its lives."""
 
     group: str
+    """The island's group."""
     lives: int = 0
+    """Lives that were granted to the island."""
     steps_before: int = 0
+    """Inner steps of all earlier lives."""
     life: Life | None = None
+    """The life that reported last."""
     vital_life: Life | None = None
+    """The life that sent `vitals`."""
     reported_s: float = math.nan
+    """When that life last reported progress; NaN before its first report."""
     steps: int = 0
+    """Inner steps of that life."""
     tokens: int = 0
+    """Tokens trained by that life."""
     tokens_per_s: float = 0.0
+    """Throughput of that life, a moving average."""
     vitals: Vitals = field(default_factory=lambda: Vitals(math.nan))
+    """The newest vitals."""
     computing_before_s: float = 0.0
+    """Computing seconds of all earlier lives."""
     contributions: int = 0
+    """Contributions that arrived and were not discarded on arrival."""
     cosine: float | None = None
+    """Cosine of its last contribution to the others of that merge."""
     refused: str = ""
-    rejected: bool = False  # for good: it will not ask again
+    """Why its last join was refused; empty once one is granted."""
+    rejected: bool = False
+    """Whether it was refused for good, so that it does not ask again."""
     fault_s: float | None = None
+    """When a fault was last injected; None once a later life has contributed."""
     fault_life: Life | None = None
-    failed: str = ""  # since its last contribution
-    handed_in: dict[int, int] = field(default_factory=dict[int, int])  # until it adopts: the step
+    """The life that the fault has hit."""
+    failed: str = ""
+    """Why it failed since its last contribution; empty if it has not."""
+    handed_in: dict[int, int] = field(default_factory=dict[int, int])
+    """The step at which the last contribution to each fragment ended, until the next adoption."""
 
 
 RATE_SMOOTHING = 0.1
 """Weight of the newest sample in a moving average."""
 SPANS_KEPT, RECOVERIES_KEPT = 64, 4096
-"""Of the newest: times in which some learner advanced, and recoveries."""
+"""The newest spans in which some learner advanced, and the newest recovery times, that are kept."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """All that was counted so far; plain data, so that it outlasts the process, and no longer than
-    its islands, fragments and the limits here make it, however long the run is."""
+    """All counters so far: plain data that outlives the process.
+
+    Their size is bounded by the islands, the fragments and the limits here, however long the run
+    is.
+    """
 
     islands: dict[Island, Watched]
+    """Measurements of each island."""
     began_s: float
+    """When the run began."""
     first_s: float
+    """When the first inner step began; NaN before it."""
     stopping_s: float
+    """When the run began to stop; NaN before."""
     ended_s: float
+    """When the run finished; NaN before."""
     up_spans: list[tuple[float, float]]
+    """The newest spans in which some learner advanced."""
     merged_s: float
+    """When the last merge took place; NaN before the first."""
     max_gap_s: float
+    """The longest time between two merges."""
     recent: list[int]
+    """Participants of the newest merges."""
     up_bytes: int
+    """Bytes of all contributions received."""
     down_bytes: int
+    """Bytes of all publications, summed over the learners addressed."""
     refusals: Counter[str]
+    """Discarded contributions by fate."""
     recovery_s: list[float]
+    """Seconds from an injected fault to the next contribution of the island."""
     faults: int
+    """Faults that were injected."""
     heldout: list[tuple[int, float]]
+    """Held-out losses (nats per token) by syncer step."""
     holding: frozenset[Island]
+    """The islands that hold devices now."""
     held_since_s: float
+    """Since when `holding` is as it is."""
     held_s: float
+    """Island-seconds of devices held before that."""
     merges_lost: int
+    """Merges lost because a restarted syncer found an earlier version."""
     troubles: dict[str, str]
+    """Reasons why parts of the run are not durable at present."""
     round_s: float
+    """Seconds from opening to closing of a round, a moving average."""
     grace_s: float
+    """Seconds from quorum to closing of the last round."""
     staleness: float
+    """Versions that a contribution's base is behind, a moving average."""
     failures: Counter[str]
+    """Failures by reason."""
     unjudged: Counter[str]
+    """Evaluations without a result, by reason."""
     unsound: int = 0
+    """Merges that were undone."""
     jumps: dict[int, str] = field(default_factory=dict[int, str])
+    """Why the last merge of a fragment was undone, until one succeeds."""
     not_finite: str = ""
-    adoptions: int = 0  # of what had been handed in
-    steps_to_adoption: int = 0  # since that, of all of them
-    outer_cosine: float = math.nan  # of merged deltas to the outer momentum, a moving average
-    outer_rate: float = math.nan  # that was taken, a moving average
-    distrusted: int = 0  # lives that were ended for words that cannot be true
-    largest_share: float = math.nan  # of a merge over that of its steps, a moving average
-    up_before_s: float = 0.0  # of spans that are no longer told apart
-    damage: str = ""  # files of the run that could not be used when it came back last
+    """Why the model is not finite; empty if it is."""
+    adoptions: int = 0
+    """Adoptions that followed a hand-in."""
+    steps_to_adoption: int = 0
+    """Inner steps from hand-in to adoption, summed over those."""
+    outer_cosine: float = math.nan
+    """Cosine of the merged delta to the outer momentum, a moving average."""
+    outer_rate: float = math.nan
+    """The outer learning rate that was taken, a moving average."""
+    distrusted: int = 0
+    """Lives that were ended because of messages that cannot be true."""
+    largest_share: float = math.nan
+    """Largest share in a merge over the share of its steps, a moving average."""
+    up_before_s: float = 0.0
+    """Seconds of earlier spans that are no longer kept one by one."""
+    damage: str = ""
+    """Files of the run that could not be used at the last restart."""
 
     def watched(self, island: Island) -> Watched:
-        """Return what is known of an island; of one that is not configured, from here on."""
+        """Return the measurements of an island; begin some if it is not configured."""
         return self.islands.setdefault(island, Watched("?"))
 
 
@@ -98,7 +156,10 @@ COUNTS = TypeAdapter(Counts)
 
 
 def fresh(islands: Mapping[Island, str], now_s: float) -> Counts:
-    """Nothing counted yet; `islands`: each configured one with its group, which hold devices."""
+    """Return counters at zero; `islands` maps each configured island to its group.
+
+    All of them hold devices from `now_s` on.
+    """
     return Counts(
         islands={island: Watched(group) for island, group in islands.items()},
         began_s=now_s,
@@ -129,5 +190,5 @@ def fresh(islands: Mapping[Island, str], now_s: float) -> Counts:
 
 
 def smoothed(known: float, sample: float) -> float:
-    """Return a moving average with one more sample; NaN stands for an average of none."""
+    """Return a moving average with one more sample; NaN stands for an average of no samples."""
     return sample if math.isnan(known) else known + RATE_SMOOTHING * (sample - known)

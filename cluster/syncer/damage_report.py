@@ -13,17 +13,18 @@ HINT = (
     "nothing was deleted; bring back what is missing, or go on from the newest stored version of "
     "each fragment, at t of the newest snapshot, with --resume --from-stored"
 )
+"""How to go on after damage."""
 
 
 def refused(error: Damaged, stored: Mapping[Fragment, list[StoredFragment]]) -> Damaged:
-    """Return the error with the versions of each fragment that are stored, and the way on."""
+    """Return the error, extended by the stored versions of each fragment and the way to go on."""
     if not stored:
         return error
     return Damaged(f"{error}; {_inventory(stored)}; {HINT}")
 
 
 def _inventory(stored: Mapping[Fragment, list[StoredFragment]]) -> str:
-    """The versions of each fragment that are stored; fragments with the same ones together."""
+    """Describe the stored versions of each fragment; group fragments that have the same ones."""
     alike: dict[str, list[Fragment]] = defaultdict(list)
     for p, files in stored.items():
         alike[" ".join(_version(each) for each in files)].append(p)
@@ -41,9 +42,10 @@ def passed_over(
     wanted: Mapping[Fragment, Version],
     found: Mapping[Fragment, Version],
 ) -> str | None:
-    """Name the stored versions that were wanted and could not be used, since an earlier one was.
+    """Name the stored versions that were wanted and could not be used, so that earlier ones are.
 
-    `stored`: as it was before the shards came back. Returns None if there is none.
+    `stored`: the files as they were before the shards came back. Returns None if there is no such
+    version.
     """
     words = [
         f"{each.name} is damaged, v{found[p].number} is used"
@@ -55,5 +57,5 @@ def passed_over(
 
 
 def joined(*words: str | None) -> str | None:
-    """Return what was said, in one line; None if that is nothing."""
+    """Return these words in one line; None if there are none."""
     return "; ".join(filter(None, words)) or None

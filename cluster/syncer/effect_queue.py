@@ -1,7 +1,7 @@
 """The queue of effects that wait until the tape is durable up to their event.
 
-A promise is flushed before it is carried out. While a flush takes its time, all later effects wait
-behind it, so that the order of acting stays the order of the effects.
+A promise is flushed before it is carried out. All later effects wait behind a flush, so that they
+are carried out in their order.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from concurrent.futures import Future
 from coordinator.protocol import Effect
 
 FLUSH_TIMEOUT_S = 6.0
-"""A little longer than a tape takes to notice that its depot is silent."""
+"""A little longer than a tape needs to notice that its depot does not answer, seconds."""
 
 
 class EffectQueue:
-    """Effects in their order; for one event loop.
+    """A queue of effects in their order, for one event loop.
 
-    `flushed`: the last flush of the tape, if it took its time; whoever begins one sets it.
+    `flushed`: the last flush of the tape, None if it was done at once. The caller that begins a
+    flush sets it.
     """
 
     def __init__(
@@ -33,9 +34,9 @@ class EffectQueue:
         self._held: deque[tuple[Future[None] | None, tuple[Effect, ...]]] = deque()
 
     def put(self, effects: tuple[Effect, ...]) -> None:
-        """Carry effects out: now, or when the last flush is over and all effects before are out.
+        """Carry effects out now, or once the last flush is over and all earlier effects are out.
 
-        Errors: as `is_done`; what carrying them out raises.
+        Errors: as `is_done`; those of carrying the effects out.
         """
         if is_done(self.flushed) and not self._held:
             for effect in effects:
@@ -61,7 +62,8 @@ class EffectQueue:
 def is_done(flushed: Future[None] | None) -> bool:
     """Return whether a flush is over.
 
-    Errors: what it met that no storage raises: nothing may count as durable then.
+    Errors: an unexpected exception of the flush, which is not an error of the storage; then nothing
+    may count as durable.
     """
     if flushed is None or not flushed.done():
         return flushed is None
@@ -70,7 +72,7 @@ def is_done(flushed: Future[None] | None) -> bool:
 
 
 async def done(flushed: Future[None] | None) -> None:
-    """Wait for a flush, not for ever: what cannot be made durable is not, as with a full disk.
+    """Wait for a flush, up to `FLUSH_TIMEOUT_S`: then the run goes on without being durable.
 
     Errors: as `is_done`.
     """

@@ -1,8 +1,8 @@
-"""The effects of the rules, carried out; what comes of each is an event.
+"""The execution of the rules' effects; the outcome of each is an event.
 
-What takes long (collecting, merging, storing, publishing) is a task that ends in an event. A
-version is stored before it is published, because `Publish` is only ever the answer to `Stored`
-(docs/protocol.md).
+Whatever takes long (collecting, merging, storing, publishing) is a task that ends in an event. A
+version is stored before it is published, because the rules return `Publish` only in answer to
+`Stored` (docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -46,24 +46,38 @@ log = logging.getLogger("archipelago.syncer")
 
 
 class EventSink(Protocol):
-    """The syncer as its `EffectRunner` sees it: it takes in what comes of each effect."""
+    """The syncer as its `EffectRunner` sees it: it takes in the outcome of each effect."""
 
     @property
-    def rule(self) -> Rule: ...
+    def rule(self) -> Rule:
+        """The rules of the run."""
+        ...
+
     @property
-    def state(self) -> State: ...
+    def state(self) -> State:
+        """The present state of the rules."""
+        ...
+
     @property
-    def finished(self) -> asyncio.Event: ...
+    def finished(self) -> asyncio.Event:
+        """Set when the run is finished."""
+        ...
 
-    def feed(self, event: Event) -> object: ...
+    def feed(self, event: Event) -> object:
+        """Let the rules take in an event."""
+        ...
 
-    def broke(self, life: Life | None, failure: Failure) -> None: ...
+    def broke(self, life: Life | None, failure: Failure) -> None:
+        """Take in a failure of an island."""
+        ...
 
-    def spawn(self, work: Coroutine[None, None, None]) -> None: ...
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run a task; its failure is a failure of the run."""
+        ...
 
 
 class EffectRunner:
-    """The actions of one syncer, as tasks on its event loop."""
+    """The executor of one syncer's effects, as tasks on its event loop."""
 
     def __init__(
         self, syncer: EventSink, ports: Ports, measures: Measures, now_s: Callable[[], float]
@@ -75,7 +89,7 @@ class EffectRunner:
         self._alarm: asyncio.TimerHandle | None = None
 
     def carry_out(self, effect: Effect) -> None:
-        """Begin what an effect orders; what takes long goes on as a task."""
+        """Begin to carry out an effect; whatever takes long continues as a task."""
         match effect:
             case Granted():
                 log.info("%s joins at t = %d", effect.life, self._syncer.state.t)
@@ -103,7 +117,7 @@ class EffectRunner:
                 log.info("finished: %s", effect.why)
                 self._syncer.finished.set()
             case LeaseGranted() | Shift():
-                pass  # said in the answer to whoever asked, or to the next report
+                pass  # the learner gets it in the answer to its request or to its next report
             case _:
                 assert_never(effect)
 
@@ -111,8 +125,11 @@ class EffectRunner:
         self._syncer.feed(Lost(life, await self._ports.watch(life)))
 
     async def _collect(self, ask: Ask) -> None:
-        """Ask a learner, and feed what it answers. A last question is a question of its own: the
-        answer to one that is on its way may have been decided before the last step."""
+        """Ask a learner for a fragment, and feed its answer to the rules.
+
+        A last request never shares the answer of one in flight, since the learner may have decided
+        that answer before its last step.
+        """
         key = ask.life, ask.fragment
         if ask.last:
             await self._parked(ask.life)
@@ -148,8 +165,10 @@ class EffectRunner:
         parked.set()
 
     async def _merge(self, order: Merge) -> None:
-        """Have the order carried out, unless its shard has died while this was held back: then its
-        round is void."""
+        """Have the shard merge, unless the round is void.
+
+        A round is void if its shard has died while the order was held back.
+        """
         round_ = self._syncer.state.fragments[order.fragment].round
         if round_ is None or round_.version != order.version:
             return
@@ -171,7 +190,7 @@ class EffectRunner:
             self._syncer.feed(reached)
 
     async def _release(self, order: Release) -> None:
-        """Collect everything the learner has, then let it go."""
+        """Collect everything the learner has, then have it leave."""
         for p in range(self._syncer.rule.schedule.fragments):
             await self._collect(Ask(order.life, Fragment(p), last=True))
         self._parking.pop(order.life, None)
@@ -188,13 +207,15 @@ class EffectRunner:
         self._syncer.feed(Tick())
 
     def close(self) -> None:
-        """Cancel the alarm; the tasks are the syncer's."""
+        """Cancel the alarm; the syncer ends the tasks itself."""
         if self._alarm is not None:
             self._alarm.cancel()
 
     def _found(self, life: Life | None, failure: Failure) -> None:
-        """Take in a failure that the island does not know of: its process goes on until it is
-        told."""
+        """Take in a failure that the island does not know of, and restart its process.
+
+        The process would go on until it is told.
+        """
         self._syncer.broke(life, failure)
         if life is not None and failure.ends:
             self._syncer.spawn(self._ports.break_down(life, failure.why))

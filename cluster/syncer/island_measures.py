@@ -11,8 +11,9 @@ from cluster.syncer.counts import RECOVERIES_KEPT, SPANS_KEPT, Counts, smoothed
 from coordinator.protocol import Adopted, Life, Report, Vitals
 
 STALLED_STEPS = 3.0
-"""A learner whose next step takes longer than this many of its usual ones did not advance."""
+"""Usual step times after which a learner without a new step counts as stalled."""
 STALLED_FLOOR_S = 1.0
+"""The shortest time for each step after which a learner counts as stalled, seconds."""
 
 
 def reported(counts: Counts, report: Report, now_s: float) -> None:
@@ -33,7 +34,7 @@ def reported(counts: Counts, report: Report, now_s: float) -> None:
 
 
 def heard(counts: Counts, life: Life, vitals: Vitals) -> None:
-    """Take in what came with a report that was not void."""
+    """Take in the vitals of a report that was not void."""
     watched = counts.watched(life.island)
     if watched.vital_life != life:
         watched.computing_before_s += watched.vitals.computing_s
@@ -42,7 +43,10 @@ def heard(counts: Counts, life: Life, vitals: Vitals) -> None:
 
 
 def delivered(counts: Counts, life: Life, now_s: float) -> None:
-    """Count something of this life that got into the model."""
+    """Count a contribution of this life that was admitted.
+
+    If it is the island's first one since an injected fault, the time to recovery is counted too.
+    """
     watched = counts.watched(life.island)
     watched.contributions += 1
     watched.failed = ""
@@ -53,7 +57,7 @@ def delivered(counts: Counts, life: Life, now_s: float) -> None:
 
 
 def adopted(counts: Counts, event: Adopted) -> None:
-    """Count the steps since the learner had handed the fragment in, if it had."""
+    """Count the steps since the learner handed the fragment in, if it did."""
     handed_in = counts.watched(event.life.island).handed_in.pop(event.fragment, None)
     if handed_in is not None:
         counts.adoptions += 1
@@ -61,15 +65,18 @@ def adopted(counts: Counts, event: Adopted) -> None:
 
 
 def advancing_since(report: Report, steps: int, before_s: float, now_s: float) -> float:
-    """Since when its learner has advanced, if it reports `steps` more; `before_s`: its last report,
-    NaN if there was none. Over so many usual steps, or a second each if that is more, at most."""
+    """Return since when a learner that reports `steps` more steps has advanced.
+
+    `before_s`: its last report, NaN if there was none. The time is limited to `STALLED_STEPS` usual
+    steps, or `STALLED_FLOOR_S` if that is longer, for each of the new steps.
+    """
     usual_s = max(STALLED_FLOOR_S, STALLED_STEPS * report.step_s) * steps
     since_s = now_s - report.step_s if math.isnan(before_s) else before_s
     return max(since_s, now_s - usual_s)
 
 
 def advanced(counts: Counts, start_s: float, stop_s: float) -> None:
-    """Add a time all through which some learner advanced."""
+    """Add a span in which some learner advanced all the time."""
     if math.isnan(counts.first_s):
         counts.first_s = start_s
     spans = counts.up_spans

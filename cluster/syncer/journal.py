@@ -1,11 +1,11 @@
-"""What a summary needs and no event says: faults, vitals, verdicts, and who holds devices.
+"""The facts that a summary needs and no event carries: faults, vitals, evaluations, held devices.
 
-    notes.jsonl    one line each: seconds of the syncer's clock, kind, and what was said
-    vitals.json    the last vitals of each island's present life; the next ones take their place
+    notes.jsonl    one line each: seconds of the syncer's clock, kind, and content
+    vitals.json    the last vitals of each island's present life, overwritten by the next ones
 
-They outlive the syncer's process, so that its measures count on when it comes back. A thread writes
-them, soon after they were said, so that the syncer's event loop never waits for storage. No rule
-reads them, and a line that a crash has torn is passed over.
+The files outlive the syncer's process, so that its measures continue after a restart. A thread
+writes them, soon after each note, so that the syncer's event loop never waits for storage. No rule
+reads them. A line that a crash has torn is skipped.
 """
 
 from __future__ import annotations
@@ -29,62 +29,76 @@ log = logging.getLogger("archipelago.notes")
 
 NOTES, VITALS = "notes.jsonl", "vitals.json"
 VITALS_EVERY_S = 2.0
-"""The vitals of all are kept so often, and those of a life in a note when the next one speaks. What
-is younger dies with the syncer."""
+"""Seconds from one write of all vitals to the next; younger ones are lost if the syncer dies.
+
+The last vitals of a life are kept as a note when the next life of the island sends some.
+"""
 
 
 class Note(NamedTuple):
+    """A fact that was noted."""
+
     now_s: float
+    """When it was noted, seconds of the syncer's clock."""
     kind: str
+    """The kind of fact; it tells how `what` is read."""
     what: list[Any]
+    """The content, as plain data."""
 
 
 NOT_A_NOTE = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
-"""Raised by what another version, or a flipped bit, has made of a note."""
+"""Errors raised by a note of another version, or by one with a flipped bit."""
 
 
 class Notes:
-    """Tells the measures what is not an event, and keeps it.
+    """A journal that passes facts without events to the measures, and keeps them.
 
-    One thread speaks; another one, which these notes have, writes.
+    One thread calls it; another thread, its own, writes.
     """
 
     def __init__(self, depot: Depot, measures: Measures, now_s: Callable[[], float]) -> None:
-        """Errors: `OSError` if the depot cannot be had."""
+        """Open the journal.
+
+        Errors: `OSError` if the depot cannot be opened.
+        """
         self._depot, self._lines = depot, depot.lines(NOTES)
         self._thread = ThreadPoolExecutor(1, "notes")
         self._writing: Future[None] | None = None  # the last job of the thread
-        self._queued = False  # whether that job has yet to begin: it will write what waits now
+        self._queued = False  # that job has not begun: it will write everything that waits now
         self._newest: bytes | None = None  # vitals that wait to be written
         self._failing = False
         self._measures, self._now_s = measures, now_s
-        self._vitals: dict[Island, Note] = {}  # the last
-        self._vitals_s = now_s()  # when they were kept
+        self._vitals: dict[Island, Note] = {}  # the last ones of each island
+        self._vitals_s = now_s()  # when they were written last
         self._held: Mapping[Island, str] | None = None
-        for note in _vitals(depot):  # whose place will be taken
+        for note in _vitals(depot):  # the next vitals will overwrite the file
             self._keep(note.now_s, note.kind, *note.what)
         self._keep(now_s(), "began")
 
     def fault(self, island: Island) -> None:
+        """Note a fault that was injected into an island."""
         self._tell("fault", island)
 
     def held(self, islands: Mapping[Island, str]) -> None:
-        """These islands have devices, each with its group; said when it changes."""
+        """Note which islands hold devices, each with its group, if that has changed."""
         if islands != self._held:
             self._held = dict(islands)
             self._tell("held", self._held)
 
     def evaluated(self, t: int, loss: float) -> None:
+        """Note the held-out loss at a syncer step, nats per token."""
         self._tell("evaluated", t, loss)
 
     def failed(self, life: Life | None, failure: Failure) -> None:
+        """Note a failure of a life, or of no life in particular."""
         self._tell("failed", life, failure.reason, failure.why)
 
     def unjudged(self, why: Unjudged) -> None:
+        """Note an evaluation without a result."""
         self._tell("unjudged", why)
 
     def vitals(self, life: Life, vitals: Vitals) -> None:
-        """Keep what the measures have heard already."""
+        """Keep vitals that the measures have taken in already."""
         now_s = self._now_s()
         if (last := self._vitals.get(life.island)) is not None and last.what[0] != life:
             self._keep(now_s, last.kind, *last.what)
@@ -100,21 +114,24 @@ class Notes:
         return self._lines.length
 
     def flush(self) -> None:
-        """Write what waits, and return when it is there: not for an event loop.
+        """Write everything that waits, and return when it is written: not for an event loop.
 
-        Errors: `OSError` if they cannot be kept at present.
+        Errors: `OSError` if it cannot be written at present.
         """
         self._thread.submit(self._write_now).result()
 
     def close(self) -> None:
-        """Errors: `OSError` if the last of them cannot be kept."""
+        """Write what waits, and end the thread.
+
+        Errors: `OSError` if the last notes cannot be kept.
+        """
         self._thread.shutdown()
         self._lines.close()
 
     def _write_soon(self) -> None:
         """Have the thread write what waits.
 
-        Errors: what it met before that no storage raises.
+        Errors: an unexpected exception of the last write, which is not an error of the storage.
         """
         if self._writing is not None and self._writing.done():
             self._writing.result()
@@ -129,11 +146,11 @@ class Notes:
         self._lines.flush()
 
     def _write(self) -> None:
-        self._queued = False  # what comes from now on needs another job
+        self._queued = False  # later notes need another job
         try:
             self._write_now()
             self._failing = False
-        except OSError as error:  # they wait on: the next note or snapshot tries again
+        except OSError as error:  # the notes keep waiting: the next note or snapshot retries
             if not self._failing:
                 log.error("notes are not kept: %s", error)
             self._failing = True
@@ -149,8 +166,10 @@ class Notes:
 
 
 def read_notes(depot: Depot, start: int = 0, since_s: float = -math.inf) -> list[Note]:
-    """The notes of all generations from this byte on, and the last vitals, in the order of their
-    times; none if there are none. Vitals of before `since_s` are known."""
+    """Return the notes of all generations from this byte on, and the last vitals, by time.
+
+    Vitals that are not newer than `since_s` are left out: they are known already.
+    """
     notes = sorted([*_noted(depot, start), *_vitals(depot)], key=lambda note: note.now_s)
     return [note for note in notes if note.kind != "vitals" or note.now_s > since_s]
 
@@ -180,7 +199,7 @@ def _noted(depot: Depot, start: int) -> list[Note]:
 
 
 def _note(plain: Any) -> Note:
-    """A note as it was read.
+    """Return a note from plain data.
 
     Errors: `NOT_A_NOTE`.
     """
@@ -195,7 +214,7 @@ def _note(plain: Any) -> Note:
 def retell(
     measures: Measures, heard: Iterable[ReplayedEvent], notes: Iterable[Note]
 ) -> ReplayedEvent | None:
-    """Tell measures a history again, events and notes in the order of their times; the last event.
+    """Replay a history into measures, events and notes by time; return the last event.
 
     Errors: those of `heard`.
     """
@@ -210,7 +229,7 @@ def retell(
 
 
 def tell(measures: Measures, note: Note) -> None:
-    """Say one thing; what another version wrote, or what is damaged, is passed over."""
+    """Pass one note to measures; skip one that is damaged or of another version."""
     try:
         _tell(measures, note)
     except NOT_A_NOTE as error:
@@ -218,7 +237,10 @@ def tell(measures: Measures, note: Note) -> None:
 
 
 def _tell(measures: Measures, note: Note) -> None:
-    """Errors: `NOT_A_NOTE`."""
+    """Pass one note to measures.
+
+    Errors: `NOT_A_NOTE`.
+    """
     match note:
         case Note(now_s, "began", []):
             measures.began(now_s)

@@ -1,7 +1,7 @@
-"""What a run measures of itself: decisions are the rules', measurements are kept here.
+"""The measurements of a run: decisions are the rules', measurements are kept here.
 
-`saw` is told every event with the states around it, `heard` what learners measured; `status` and
-`summary` are read off at any time. Times are seconds of the syncer's clock.
+`saw` takes in every event with the states around it, `heard` the vitals of learners. `status` and
+`summary` can be read at any time. Times are seconds of the syncer's clock.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from coordinator.protocol import (
 from coordinator.state import FragmentState, Phase, Rule, State
 
 WORDS = Report | Adopted
-"""Of a learner: its life ends over one only if that cannot be true."""
+"""Messages that end a life only if they cannot be true."""
 
 
 class Measures:
-    """One run's measurements; `islands` maps each configured island to its group."""
+    """The measurements of one run; `islands` maps each configured island to its group."""
 
     def __init__(
         self,
@@ -56,30 +56,31 @@ class Measures:
         now_s: float,
         wire_moments: Wire | None = None,
     ) -> None:
-        """`wire_moments`: how shared first moments are written; None: the run shares none."""
+        """`wire_moments`: the encoding of shared first moments; None if the run shares none."""
         self._run, self._sizes, self._down = run, sizes, wire_down
         self._moments = wire_moments
         self._counts = fresh(islands, now_s)
 
     @property
     def counts(self) -> Counts:
+        """All counters so far."""
         return self._counts
 
     def memory(self) -> Any:
-        """All that was counted so far, as plain data."""
+        """Return all counters so far as plain data."""
         return COUNTS.dump_python(self._counts, mode="json")
 
     def remember(self, memory: Any) -> None:
-        """Count on from there.
+        """Continue from these counters.
 
-        Errors: `ValueError` if another version has written it.
+        Errors: `ValueError` if another version has written them.
         """
         self._counts = COUNTS.validate_python(memory)
 
     def saw(
         self, before: State, event: Event, after: State, effects: Sequence[Effect], now_s: float
     ) -> None:
-        """Every event that the rules took in, and what they made of it."""
+        """Take in an event of the rules, and the effects that followed."""
         if isinstance(event, Report) and not any(isinstance(effect, Void) for effect in effects):
             self.reported(event, now_s)
         if isinstance(event, Arrived):
@@ -98,7 +99,7 @@ class Measures:
         if isinstance(event, Resume):
             for fragment, version in zip(before.fragments, event.versions, strict=True):
                 lost = fragment.version.number - version.number
-                self._counts.merges_lost += max(0, lost)  # what is stored may be later
+                self._counts.merges_lost += max(0, lost)  # the stored version may be a later one
         for effect in effects:
             if isinstance(effect, Granted):
                 watched = self._counts.watched(effect.life.island)
@@ -124,7 +125,7 @@ class Measures:
             self._counts.ended_s = now_s
 
     def _published_bytes(self, fragment: FragmentState, order: Publish) -> int:
-        """Of what one learner is sent; `fragment`: as it was before, in its round."""
+        """Return the bytes that each learner is sent; `fragment`: the state during its round."""
         size, round_ = self._sizes[order.fragment], fragment.round
         if self._moments is None or round_ is None or round_.last:
             return self._down.bytes_of(size)
@@ -132,70 +133,72 @@ class Measures:
         return self._down.bytes_of(size) + (self._moments.bytes_of(size) if shared else 0)
 
     def heard(self, life: Life, vitals: Vitals) -> None:
-        """What came with a report that was not void."""
+        """Take in the vitals of a report that was not void."""
         island_measures.heard(self._counts, life, vitals)
 
     def reported(self, report: Report, now_s: float) -> None:
-        """A report that was not void: its learner has advanced."""
+        """Count a report that was not void: its learner has advanced."""
         island_measures.reported(self._counts, report, now_s)
 
     def delivered(self, life: Life, now_s: float) -> None:
-        """Something of this life got into the model."""
+        """Count a contribution of this life that was admitted."""
         island_measures.delivered(self._counts, life, now_s)
 
     def began(self, now_s: float) -> None:
-        """The run began then; said again by each generation, and the first counts."""
+        """Note when the run began; each generation says so again, and the earliest time counts."""
         if now_s < self._counts.began_s:
             self._counts.began_s = self._counts.held_since_s = now_s
 
     def fault(self, island: Island, now_s: float) -> None:
-        """Something was broken on purpose."""
+        """Count a fault that was injected on purpose."""
         self._counts.faults += 1
         if (watched := self._counts.islands.get(island)) is not None:
             watched.fault_s, watched.fault_life = now_s, watched.life
 
     def refused(self, island: Island, why: str, *, for_good: bool = True) -> None:
-        """An island was not let in."""
+        """Note that an island was not admitted, and why."""
         watched = self._counts.watched(island)
         watched.refused, watched.rejected = why, for_good
 
     def failed(self, life: Life | None, failure: Failure) -> None:
-        """An island has failed, or a task for nobody in particular; by reason."""
+        """Count a failure by its reason; `life` is None if it belongs to no island."""
         self._counts.failures[failure.reason] += 1
         if life is not None:
             self._counts.watched(life.island).failed = failure.why
 
     def unjudged(self, why: str) -> None:
-        """An evaluation of the model has come to nothing."""
+        """Count an evaluation that had no result, by its reason."""
         self._counts.unjudged[why] += 1
 
     def held(self, islands: Mapping[Island, str], now_s: float) -> None:
-        """These islands have devices now, each with its group; until it is said again."""
+        """Note which islands hold devices from now on, each with its group."""
         self._counts.held_s += len(self._counts.holding) * (now_s - self._counts.held_since_s)
         self._counts.holding, self._counts.held_since_s = frozenset(islands), now_s
         for island, group in islands.items():
             self._counts.islands.setdefault(island, Watched(group))
 
     def trouble(self, what: str, why: str | None) -> None:
-        """Something of the run is not durable at present, and why; None: it is again."""
+        """Note why something of the run is not durable at present; None: it is durable again."""
         if why is not None:
             self._counts.troubles[what] = why
         else:
             self._counts.troubles.pop(what, None)
 
     def came_back(self, memory: Any, damage: str | None) -> None:
-        """Count on from a memory, if there is one, and note the damage."""
+        """Continue from stored counters, if there are any, and note the damage."""
         if memory is not None:
             self.remember(memory)
         self.damaged(damage)
 
     def damaged(self, what: str | None) -> None:
-        """Note which of the run's files could not be used when it came back; None: all could."""
+        """Note which files of the run could not be used at its restart; None if all could be."""
         self._counts.damage = what or ""
 
     def evaluated(self, t: int, loss: float | None) -> None:
-        """Take in the held-out loss of the syncer's model, nats per token, as of syncer step `t`;
-        one that is not finite says that the model is not."""
+        """Take in the held-out loss of the syncer's model, nats per token, as of syncer step `t`.
+
+        A loss that is not finite means that the model is not finite.
+        """
         if loss is not None and math.isfinite(loss):
             self._counts.heldout.append((t, loss))
             if len(self._counts.heldout) > CURVE_KEPT:
@@ -205,7 +208,7 @@ class Measures:
             self._counts.not_finite = f"its held-out loss at t = {t} is not finite"
 
     def hopeless(self, phase: Phase) -> RunFailed | None:
-        """Why the run had better end: of the islands that have devices nobody will ever come."""
+        """Return why the run should end: every island that has devices was refused for good."""
         held = [self._counts.islands[island] for island in sorted(self._counts.holding)]
         if phase is Phase.RUNNING and held and all(each.rejected for each in held):
             whys = dict.fromkeys(each.refused for each in held)
@@ -213,13 +216,13 @@ class Measures:
         return None
 
     def status(self, rule: Rule, state: State, now_s: float) -> RunStatus:
-        """The run as it is now."""
+        """Return the present status of the run."""
         return status_of(self._run, self._sizes, self._counts, rule, state, now_s)
 
     def view(self, state: State) -> View:
-        """What the fleet decides from."""
+        """Return the facts from which the fleet decides."""
         return view_of(self._counts, state)
 
     def summary(self, state: State, now_s: float) -> dict[str, object]:
-        """The figures that a run ends with, of those that are measured here (docs/protocol.md)."""
+        """Return those final figures of the run that are measured here (docs/protocol.md)."""
         return summary_of(self._sizes, self._counts, state, now_s)

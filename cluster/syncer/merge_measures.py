@@ -1,4 +1,4 @@
-"""The measures of rounds and merges: how long, how old, how large, and where they pointed.
+"""The measures of rounds and merges: how long, how old, how large, and in which direction.
 
 Each function counts one thing in the `Counts` of a run. Times are seconds of the syncer's clock.
 """
@@ -13,11 +13,11 @@ from coordinator.protocol import Merge, Merged, Unsound
 from coordinator.state import FragmentState, Stage, State
 
 RECENT_MERGES = 24
-"""The participants shown are a mean over so many merges."""
+"""The number of merges over which the displayed participants are averaged."""
 
 
 def closed(counts: Counts, fragment: FragmentState, order: Merge, now_s: float) -> None:
-    """Count a round that was closed: how long it was open, and how old was what it had gathered."""
+    """Count a closed round: how long it was open, and the staleness of its contributions."""
     if (round_ := fragment.round) is not None:
         counts.round_s = smoothed(counts.round_s, now_s - round_.opened_s)
         since_s = now_s if round_.quorum_since_s is None else round_.quorum_since_s
@@ -31,7 +31,7 @@ def closed(counts: Counts, fragment: FragmentState, order: Merge, now_s: float) 
 
 
 def merged(counts: Counts, before: State, after: State, now_s: float) -> None:
-    """Count a merge: its participants, and the gap since the one before."""
+    """Count a merge: its participants, and the time since the one before."""
     participants = next(
         new.participants
         for old, new in zip(before.fragments, after.fragments, strict=True)
@@ -44,7 +44,7 @@ def merged(counts: Counts, before: State, after: State, now_s: float) -> None:
 
 
 def undone(counts: Counts, before: State, event: Unsound, after: State) -> None:
-    """Count a merge that was undone, unless it was of a round that is over."""
+    """Count a merge that was undone, unless its round was over already."""
     if after.fragments[event.fragment] is before.fragments[event.fragment]:
         return
     counts.unsound += 1
@@ -55,7 +55,7 @@ def undone(counts: Counts, before: State, event: Unsound, after: State) -> None:
 
 
 def pointed(counts: Counts, before: State, event: Merged) -> None:
-    """Take in where each contribution of a merge pointed, and where all of them together."""
+    """Take in the direction of each contribution of a merge, and of the merged delta."""
     if event.turned is not None:
         counts.outer_cosine = smoothed(counts.outer_cosine, event.turned)
     if event.rate is not None:

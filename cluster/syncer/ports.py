@@ -1,4 +1,4 @@
-"""What the syncer reaches of the world, and its tape, as protocols."""
+"""Protocols of everything that the syncer reaches: shards, learners, disk, and its tape."""
 
 from __future__ import annotations
 
@@ -25,51 +25,60 @@ from coordinator.protocol import (
 
 
 class Ports(Protocol):
-    """What the syncer reaches of the world: the shard, the learners, the disk."""
+    """The interface to shards, learners and disk."""
 
     async def watch(self, life: Life) -> str:
-        """Return when the life is over, with the reason; may never return."""
+        """Return the reason when the life is over; this may never return."""
         ...
 
     async def collect(self, life: Life, fragment: Fragment) -> Handed:
-        """Have the shard call the learner."""
+        """Have the shard ask the learner for its contribution to a fragment."""
         ...
 
     async def merge(self, order: Merge) -> Merged | Unsound | None:
-        """Have the shard merge, and say what has come of it; None if it has died."""
+        """Have the shard merge, and return the outcome; None if the shard has died."""
         ...
 
     async def store(self, order: Store) -> bool | str | None:
-        """Make a merged version durable; False if it is not its turn, else why it could not be.
-        None if the shard has died."""
+        """Make a merged version durable.
+
+        Returns True if it is durable, False if it is not its turn to be stored, a reason if it
+        could not be, and None if the shard has died.
+        """
         ...
 
     async def publish(self, order: Publish) -> Answered:
-        """If the shard has died, the version is public as soon as it is back."""
+        """Send a version to learners; if the shard has died, it is public when that is back."""
         ...
 
-    async def discard(self, order: Discard) -> None: ...
+    async def discard(self, order: Discard) -> None:
+        """Have the shard free a contribution."""
+        ...
 
-    async def cease(self, order: Void) -> None: ...
+    async def cease(self, order: Void) -> None:
+        """Tell a learner that its life is over."""
+        ...
 
     async def park(self, life: Life) -> None:
-        """Have the learner step no more, and go on handing in."""
+        """Have the learner stop stepping and go on handing in."""
         ...
 
     async def leave(self, life: Life) -> Progress | None:
-        """Have the learner end its life for good; how far it came, None if it died before."""
+        """Have the learner end its life for good; return its progress, None if it died before."""
         ...
 
     async def break_down(self, life: Life, why: str) -> None:
-        """Have the process that had this life end and begin anew; nothing where there is none."""
+        """Restart the process that had this life; a no-op if there is no process."""
         return
 
 
 class Log(Protocol):
-    """The tape: every event is written down before its effects are carried out."""
+    """The tape: every event is appended before its effects are carried out."""
 
-    def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None: ...
+    def append(self, now_s: float, event: Event, effects: Sequence[Effect]) -> None:
+        """Append an event and its effects."""
+        ...
 
     def flush(self) -> Future[None] | None:
-        """Make everything appended so far durable: now, or once what is returned is done."""
+        """Make everything appended so far durable: at once (None), or when the result is done."""
         ...

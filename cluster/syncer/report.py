@@ -1,4 +1,4 @@
-"""What can be read off a run at any time: its status, and the figures that it ends with."""
+"""The reports on a run that are available at any time: its status, its view, its final figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coordinator.state import Phase, Rule, Stage, State
 
 
 def view_of(counts: Counts, state: State) -> View:
-    """The run for the fleet to decide from."""
+    """Return the facts from which the fleet decides."""
     islands = {
         island: IslandView(
             member.status.value if (member := state.members.get(island)) else "starting",
@@ -33,7 +33,7 @@ def view_of(counts: Counts, state: State) -> View:
 def status_of(
     run: str, sizes: Sequence[int], counts: Counts, rule: Rule, state: State, now_s: float
 ) -> RunStatus:
-    """The run as it is now."""
+    """Return the present status of the run."""
     running_s = now_s - counts.first_s
     left_s = None
     if state.t > 0 and state.phase is Phase.RUNNING:
@@ -101,19 +101,19 @@ def _figures(
 
 
 def goodput(counts: Counts, now_s: float) -> float:
-    """Share of the granted island-seconds that was spent computing."""
+    """Return the share of the granted island-seconds that was spent computing."""
     granted_s = counts.held_s + len(counts.holding) * (now_s - counts.held_since_s)
     computing_s = sum(w.computing_before_s + w.vitals.computing_s for w in counts.islands.values())
     return computing_s / granted_s if granted_s > 0 else 0.0
 
 
 def effective_overlap(counts: Counts) -> float | None:
-    """Mean number of steps from a hand-in to the adoption after it; None before the first."""
+    """Return the mean number of steps from a hand-in to its adoption; None before the first."""
     return counts.steps_to_adoption / counts.adoptions if counts.adoptions else None
 
 
 def uptime(counts: Counts, now_s: float) -> float:
-    """Share of the time, from the first step to the stop, in which some learner advanced."""
+    """Return the share of the time from first step to stop in which some learner advanced."""
     until_s = now_s if math.isnan(counts.stopping_s) else counts.stopping_s
     up_s = sum(min(stop, until_s) - min(start, until_s) for start, stop in counts.up_spans)
     up_s += counts.up_before_s
@@ -150,7 +150,7 @@ def _may_come_back(member: Member | None) -> bool:
 def summary_of(
     sizes: Sequence[int], counts: Counts, state: State, now_s: float
 ) -> dict[str, object]:
-    """The figures that a run ends with, of those that are measured here (docs/protocol.md)."""
+    """Return those final figures of the run that are measured here (docs/protocol.md)."""
     totals = ledger.totals(state.ledger, sizes)
     ended_s = now_s if math.isnan(counts.ended_s) else counts.ended_s
     tokens = max(1, totals.trained)
@@ -176,7 +176,10 @@ def summary_of(
 
 
 def _why(member: Member) -> str:
-    """Why an island is in its state; one on trial trains on, and nothing of it is merged."""
+    """Return why an island is in its state.
+
+    An island on trial trains on, but no contribution of it is merged.
+    """
     if not member.trial or member.status not in SPEAKING:
         return member.why
     return f"on trial: {member.trial} more that do not point against the others"

@@ -1,8 +1,9 @@
-"""Where a syncer that comes back goes on: snapshot, then the tape from there, from the depot.
+"""The recovery of a restarted syncer from the depot: a snapshot, then the tape from there.
 
-What that costs follows what happened since the snapshot, however long the run is. A snapshot whose
-checksum holds is a beginning by itself, whatever the tape lacks. A run never goes back further than
-to what is retained: otherwise it is refused, with what is stored and how to go on from that.
+The cost depends on what happened since the snapshot, not on the length of the run. A snapshot with
+a valid checksum is a starting point by itself, even if the tape is incomplete. A run never goes
+back further than to what is retained: otherwise the restart is refused, and the error names what is
+stored and how to go on from that.
 """
 
 from __future__ import annotations
@@ -29,27 +30,34 @@ from coordinator.state import Rule, State, initial
 
 log = logging.getLogger("archipelago.comeback")
 STORED = "--from-stored: each fragment goes on from its newest stored version"
+"""The damage noted for `--from-stored`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comeback:
-    """The rules' state after `seq` events, the last at `last_s`; `heard`: how many of them were
-    heard again. `generation`: the number of the one that begins now. `wanted`: the version that
-    each fragment goes on from. `damage`: the files that could not be used."""
+    """The state in which a restarted syncer continues."""
 
     state: State
+    """The rules' state after `seq` events."""
     seq: int
+    """Events in this state."""
     last_s: float
+    """When the last of them took place, seconds of the syncer's clock."""
     generation: int
+    """The number of the generation that begins now."""
     heard: int
+    """Events that were replayed."""
     damage: str | None
+    """The files that could not be used; None if all could be."""
     wanted: tuple[Version, ...] = ()
+    """The version from which each fragment goes on."""
 
 
 Recover = Callable[[Mapping[Fragment, Version], int], Awaitable[Mapping[Fragment, Version]]]
-"""Has all shards go back to these versions, for this generation; returns those that they have.
+"""A call that has all shards go back to these versions, for this generation.
 
-Errors: `Damaged` if one of them has none that is retained."""
+It returns the versions that they have. Errors: `Damaged` if one of them has no retained version.
+"""
 
 
 async def restore(
@@ -61,10 +69,12 @@ async def restore(
     *,
     from_stored: bool = False,
 ) -> tuple[Comeback, Resume] | None:
-    """Bring back rules and shards: what `come_back` says, and the event that the new generation
-    begins with. The damage is in the measures.
+    """Bring back rules and shards.
 
-    Errors: as `come_back`, and `Damaged` if a version that is retained cannot be had.
+    Returns the result of `come_back` and the event with which the new generation begins; None if
+    the run has not begun. The damage is noted in the measures.
+
+    Errors: as `come_back`; `Damaged` if a version that is retained cannot be loaded.
     """
 
     def look() -> Comeback | None:
@@ -94,14 +104,15 @@ def come_back(
     *,
     from_stored: bool = False,
 ) -> Comeback | None:
-    """What the run had come to, also in `measures`; None if it has not begun. `hears` is told of
-    each event that is heard again.
+    """Return the state that the run had reached; None if it has not begun.
 
-    A snapshot that cannot be used costs time and nothing else: the one before it is taken, or the
-    whole tape is heard again. `from_stored`: the newest stored version of each fragment is wanted,
-    whatever the tape knows of it, and a tape of no use is no reason to refuse.
-    Errors: `Damaged` if the tape is not this run's, or if neither it nor a snapshot can be used;
-    `OtherRules` if it is answered otherwise now.
+    `measures` then has the counters of that state. `hears` is called with the number of each event
+    that is replayed. A snapshot that cannot be used only costs time: the one before it is taken, or
+    the whole tape is replayed. `from_stored`: each fragment goes on from its newest stored version,
+    even if the tape does not know it, and a tape that cannot be used is no reason to refuse.
+
+    Errors: `Damaged` if the tape belongs to another run, or if neither it nor a snapshot can be
+    used; `OtherRules` if the present rules answer an event differently.
     """
     stored = stored_versions(depot)
     if not generations(depot) and not _has_begun(depot, stored):
@@ -121,8 +132,10 @@ def come_back(
 
 
 def _has_begun(depot: Depot, stored: Mapping[Fragment, list[StoredFragment]]) -> bool:
-    """Whether there is more than what a run leaves before its syncer has opened: then a missing
-    tape is damage."""
+    """Return whether the depot has more than a run leaves before its syncer has opened.
+
+    If so, a missing tape is damage.
+    """
     if depot.has(STATE) or depot.names(STATES) or depot.has(FLEET_FILE):
         return True
     return any(len(files) > 1 for files in stored.values())
@@ -155,7 +168,7 @@ def _without_tape(
     stored: Mapping[Fragment, list[StoredFragment]],
     why: str,
 ) -> Comeback:
-    """The newest snapshot alone; the rules' initial state if there is none either."""
+    """Return the newest snapshot alone, or the rules' initial state if there is none."""
     for kept in snapshots(depot, rule, []):
         try:
             measures.remember(kept.measures)
@@ -176,7 +189,7 @@ def _comeback(
     damage: str | None,
     stored: Mapping[Fragment, list[StoredFragment]],
 ) -> Comeback:
-    """What the run had come to, as a new generation: later than all that have left anything."""
+    """Return this state for a new generation, later than any that has left a trace."""
     of_files = [each.version.generation for files in stored.values() for each in files]
     last = max(state.generation, *generations(depot), *of_files, -1)
     wanted = tuple(each.version for each in state.fragments)

@@ -1,4 +1,4 @@
-"""The point that a restart resumes from: a snapshot, and the tape from there on."""
+"""The point from which a restart resumes: a snapshot, and the tape from there on."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ log = logging.getLogger("archipelago.comeback")
 
 
 def rules_sha256(rule: Rule) -> str:
-    """Return a hash of everything that the answer to an event depends on: rule and source."""
+    """Return a hash of everything on which the answer to an event depends: rule and source."""
     return hashlib.sha256(f"{rule!r} {source_sha256()}".encode()).hexdigest()
 
 
 def resume_point(
     depot: Depot, rule: Rule, measures: Measures
 ) -> tuple[Snapshot | None, Playback, str | None]:
-    """Return the newest snapshot that can be gone on from, the tape from there, and the snapshots
-    that are damaged. `measures` are then those of its moment.
+    """Return the newest usable snapshot, the tape from there, and the damaged snapshots.
 
-    Errors: `Damaged` if there is none, and nothing of the tape.
+    `measures` then has the counters of that snapshot.
+
+    Errors: `Damaged` if there is neither a usable snapshot nor any tape.
     """
     damaged: list[str] = []
     for kept in snapshots(depot, rule, damaged):
@@ -55,7 +56,7 @@ def resume_point(
 
 
 def snapshots(depot: Depot, rule: Rule, damaged: list[str]) -> Iterator[Snapshot]:
-    """Yield the snapshots of these rules, newest first; `damaged` gets the unreadable ones."""
+    """Yield the snapshots of these rules, newest first; append unreadable ones to `damaged`."""
     for name in (STATE, *map(name_of, reversed(beginnings(depot)))):
         try:
             kept = load_snapshot(depot, rule.fingerprint, name)
@@ -64,15 +65,16 @@ def snapshots(depot: Depot, rule: Rule, damaged: list[str]) -> Iterator[Snapshot
             damaged.append(str(error))
             continue
         if kept is not None and kept.rules != rules_sha256(rule):
-            log.warning("%s is of other rules", name)  # the tape will tell whether that matters
+            log.warning("%s is of other rules", name)  # replaying the tape shows if that matters
         elif kept is not None:
             yield kept
 
 
 def _from(depot: Depot, rule: Rule, measures: Measures, kept: Snapshot) -> Playback:
-    """The tape from a snapshot on, as far as there is any.
+    """Return the tape from a snapshot on, as far as it exists.
 
-    Errors: `Damaged` if a later generation went on from before it; `ValueError` for the measures.
+    Errors: `Damaged` if a later generation resumed from a point before it; `ValueError` for the
+    measures.
     """
     layout, place = rule.fingerprint, kept.place
     if place is None and generations(depot):
@@ -90,5 +92,5 @@ def _from(depot: Depot, rule: Rule, measures: Measures, kept: Snapshot) -> Playb
 
 
 def _behind(kept: Snapshot) -> TapePosition:
-    """A place behind all that the generation of an old snapshot has on the tape."""
+    """Return a place after everything that the generation of an old snapshot has on the tape."""
     return TapePosition(Segment(kept.state.generation, kept.seq), 0, 0)

@@ -1,7 +1,7 @@
-"""Which shards are there, as the syncer's shell sees it.
+"""The liveness of the shards, as the syncer's shell sees it.
 
-Calls in flight when a shard dies fail with `Away`; late replies of the dead process are dropped.
-Nothing is asked of it until it is back.
+Calls in flight when a shard dies fail with `Away`. Late replies of the dead process are dropped. No
+call is made until the shard is back.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 class Away(Exception):
-    """The shard is dead, or died before it had answered."""
+    """The shard is dead, or has died before it answered."""
 
 
 class _ShardSlot:
-    """Of one shard; `life` counts its deaths."""
+    """The liveness of one shard; `life` counts its deaths."""
 
     def __init__(self) -> None:
         self.life = 0
@@ -30,17 +30,17 @@ class _ShardSlot:
 
 
 class Attendance:
-    """Liveness of each shard, by name; to be used on one event loop."""
+    """The liveness of each shard, by name, for one event loop."""
 
     def __init__(self, names: Iterable[str], dead: tuple[type[Exception], ...]) -> None:
-        """`dead`: what a call raises whose callee has died, or is not the one that was meant."""
+        """`dead`: errors of a call whose callee has died, or has been replaced."""
         self._seats, self._dead = {name: _ShardSlot() for name in names}, dead
         self._tasks = Tasks()
 
     async def ask(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """What the shard answers.
+        """Call a shard, and return its answer.
 
-        Errors: `Away`; what else the call raises.
+        Errors: `Away`; any other error of the call.
         """
         seat = self._seats[name]
         life = seat.life
@@ -57,10 +57,11 @@ class Attendance:
         return answer
 
     async def until_dead(self, name: str, watch: Callable[[], Awaitable[object]]) -> None:
-        """Return when the shard is dead: `watch` ends, or something asked of it has failed. From
-        then on it is away.
+        """Return when the shard is dead, and mark it as away.
 
-        Errors: what else `watch` raises.
+        It is dead when `watch` ends, or when a call of it has failed.
+
+        Errors: any other error of `watch`.
         """
         seat = self._seats[name]
         watching = self._tasks.spawn(_until(watch()))
@@ -78,13 +79,15 @@ class Attendance:
         seat.missed.clear()
 
     def deaths(self, name: str) -> int:
+        """Return how often the shard has died."""
         return self._seats[name].life
 
     def is_back(self, name: str) -> None:
+        """Mark the shard as alive."""
         self._seats[name].there.set()
 
     async def until_back(self, name: str) -> None:
-        """Return at once if it is there."""
+        """Return once the shard is alive; at once if it is."""
         await self._seats[name].there.wait()
 
 

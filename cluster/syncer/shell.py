@@ -1,8 +1,8 @@
-"""The syncer's shell: feeds events to the rules and has their effects carried out.
+"""The syncer's shell: it feeds events to the rules and has their effects carried out.
 
-It holds no opinion of its own. Everything runs on one event loop, so that events are taken in one
-after another; what takes long is a task that ends in an event (`syncer.effects`). The order of
-acting is the order of the effects (`syncer.effect_queue`).
+The shell decides nothing. Everything runs on one event loop, so that events are taken in one after
+another; whatever takes long is a task that ends in an event (`syncer.effects`). Effects are carried
+out in the order in which the rules return them (`syncer.effect_queue`).
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from coordinator.state import Phase, Rule, State
 
 log = logging.getLogger("archipelago.syncer")
 ORDERS = (Stop, Drain)
-"""Events that are flushed before they are answered: who has asked need not ask again."""
+"""Events that are flushed before they are answered, so that nobody has to repeat an order."""
 PROMISES = (Granted, LeaseGranted, Publish)
-"""Effects that are flushed before they are carried out: nothing promised is ever promised twice."""
+"""Effects that are flushed before they are carried out, so that nothing is promised twice."""
 
 
 class Syncer:
-    """The rules, their state, and the tasks under way; to be used on one event loop."""
+    """The rules, their state, and the tasks under way; for one event loop."""
 
     def __init__(
         self,
@@ -68,22 +68,24 @@ class Syncer:
         failed: Callable[[BaseException], None] = lambda error: None,
         noted: Callable[[Life | None, Failure], None] | None = None,
     ) -> None:
-        """`failed`: the run cannot go on. `noted`: an island has failed; the measures, if there is
-        nobody who keeps it for them."""
+        """`failed`: called if the run cannot go on. `noted`: called with each failure of an island.
+
+        Without `noted` the measures take in the failures directly.
+        """
         self.rule, self.state, self.measures = rule, state, measures
         self._now_s, self._tape, self._failed = now_s, tape, failed
         self._noted = measures.failed if noted is None else noted
         self._tasks = Tasks(self._fail)
-        self._broken: dict[Island, Life] = {}  # the last life of each that a failure has ended
+        self._broken: dict[Island, Life] = {}  # the last life of each island that a failure ended
         self._effects = EffectRunner(self, ports, measures, now_s)
         self._queue = EffectQueue(self._effects.carry_out, self.spawn)
         self.finished = asyncio.Event()
         self.failure: BaseException | None = None
 
     def feed(self, event: Event) -> tuple[Effect, ...]:
-        """Let the rules take in an event; start everything that follows from it.
+        """Let the rules take in an event, and start everything that follows from it.
 
-        What goes wrong in here fails the run, whoever it was that had something to say.
+        Any exception in here fails the run, no matter who sent the event.
         """
         try:
             return self._take_in(event)
@@ -102,18 +104,19 @@ class Syncer:
         return effects
 
     async def durable(self) -> None:
-        """Return when everything promised so far is on the tape: whoever is answered waits."""
+        """Return when everything promised so far is on the tape; answers wait for this."""
         await self._queue.durable()
 
-    # --- what learners say ------------------------------------------------------------------------
+    # --- messages of learners ---------------------------------------------------------------------
 
     def join(self, event: Join) -> Granted | Refused:
+        """Take in a join; return the life that is granted, or the refusal."""
         return _answer(self.feed(event), Granted, Refused)
 
     def report(
         self, event: Report, vitals: Vitals, adopted: Sequence[Adopted] = ()
     ) -> Answer | Void:
-        """`adopted`: what happened to the learner before."""
+        """Take in a report and the adoptions before it; return the answer."""
         for each in adopted:
             self.adopted(each)
         for effect in self.feed(event):
@@ -124,17 +127,22 @@ class Syncer:
         return Answer(self.state.t, offset, self.state.phase is not Phase.RUNNING)
 
     def adopted(self, event: Adopted) -> None:
+        """Take in that a learner has adopted a version."""
         self.feed(event)
 
     def lease(self, event: LeaseWanted) -> LeaseGranted | Void:
+        """Take in a request for data; return the lease."""
         return _answer(self.feed(event), LeaseGranted, Void)
 
     def left(self, event: Left) -> None:
+        """Take in that a draining learner has left."""
         self.feed(event)
 
     def broke(self, life: Life | None, failure: Failure) -> None:
-        """An island has failed: that is its own affair, and at worst the end of this life, which is
-        counted once however many of its calls come to nothing."""
+        """Take in a failure of an island: at worst it ends this life, never the run.
+
+        A life that is over is counted once, however many of its calls fail.
+        """
         whose = "" if life is None else f" of {life}"
         log.error("a failure%s, %s: %s", whose, failure.reason, failure.why)
         if life is not None and failure.ends:
@@ -145,29 +153,31 @@ class Syncer:
         if life is not None and failure.ends:
             self.feed(Lost(life, failure.why))
 
-    # --- what people say --------------------------------------------------------------------------
+    # --- requests of people -----------------------------------------------------------------------
 
     def stop(self, why: str) -> None:
+        """Stop the run: open rounds are completed, then each fragment has a last one."""
         self.feed(Stop(why))
 
     def drain(self, island: Island, why: str) -> None:
+        """Have an island hand in everything it has, and leave."""
         self.feed(Drain(island, why))
 
-    # --- what the shards' keeper says -------------------------------------------------------------
+    # --- messages of the shards' keeper -----------------------------------------------------------
 
     def shard_lost(self, fragments: Sequence[Fragment]) -> dict[Fragment, Version]:
-        """The shard of these is dead; with which versions it must come back."""
+        """Note that the shard of these fragments is dead; return the versions to recover."""
         self.feed(ShardLost(tuple(fragments)))
         return {p: self.state.fragments[p].version for p in fragments}
 
     def shard_back(self, fragments: Sequence[Fragment]) -> None:
-        """The shard of these is back."""
+        """Note that the shard of these fragments is back."""
         self.feed(ShardBack(tuple(fragments)))
 
     # --- tasks ------------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Have this done beside everything else; if it fails, so does the run."""
+        """Run this beside everything else; if it fails, so does the run."""
         self._tasks.spawn(work)
 
     def _fail(self, error: BaseException) -> None:
@@ -179,7 +189,7 @@ class Syncer:
         self.finished.set()
 
     def close(self) -> None:
-        """End all tasks, such as watching over lives."""
+        """End all tasks, such as the watches over lives."""
         self._effects.close()
         self._tasks.cancel()
 
@@ -191,5 +201,5 @@ Denial = TypeVar("Denial")
 def _answer(
     effects: tuple[Effect, ...], granted: type[Grant], denied: type[Denial]
 ) -> Grant | Denial:
-    """Return the one effect among these that answers a request."""
+    """Return the effect that answers a request."""
     return next(effect for effect in effects if isinstance(effect, (granted, denied)))
