@@ -345,7 +345,7 @@ def test_gradients_travel_in_buckets_from_last_leaf_to_first() -> None:
     assert sorted(i for each in buckets_of([5] * 40, limit=17) for i in each) == [*range(40)]
 
 
-def test_bytes_that_a_ring_sends() -> None:
+def test_ring_sends_twice_the_gradients_without_its_own_share() -> None:
     gradients, words = 4 * 1000, 4 * WORDS
     assert wire_bytes([1000], 1, Wire.F32) == 0
     assert wire_bytes([1000], 4, Wire.F32) == 2 * 3 * (gradients + words) // 4

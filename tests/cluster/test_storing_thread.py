@@ -69,7 +69,7 @@ def test_storing_takes_its_share_of_the_time_for_all_fragments(fragments: int) -
     assert min(stored.values()) >= now_s / rarest_s - 1, "each has an equal part"
 
 
-def test_small_or_unpaced_fragments_are_stored_each_time() -> None:
+def test_fragments_are_stored_each_time_if_small_or_configured() -> None:
     small = StoringPace(measured=True, sizes={F0: SMALL_BYTES // 12, F1: SMALL_BYTES})
     said = StoringPace(measured=False, sizes={F0: SMALL_BYTES})
     for pace in (small, said):
